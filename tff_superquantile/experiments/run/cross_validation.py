@@ -145,7 +145,8 @@ def offer(run: run_folder.Run) -> str:
   config = run.config
   if config is None or config.is_private or config.task.name != "own" or config.task.folds:
     return ""
-  return "" if config.task.held_out_examples else "--folds=5 tests each client of the table once"
+  is_held_out = config.values().get("held_out_examples")
+  return "" if is_held_out else "--folds=5 tests each client of the table once"
 
 
 def gaps(runs: Iterable[run_folder.Run]) -> list[str]:
