@@ -458,7 +458,9 @@ def test_linear_models_follow_from_the_labels(ask, table):
     model = one.build_model_for(files, 0)
     assert [w.shape for w in model.initial_weights[0]] == shapes
     assert files.num_classes == len(labels)
-  assert "3 classes: 1 " in one.description
+  assert "3 classes: 1 " in one.description and "--label_kind" not in one.description
+  many = ask(table.assign(outcome=[*range(11), *range(91)][: len(table)]), features="age")[0]
+  assert "whole numbers, each a class; if they are a quantity, pass --label_k" in many.description
   # A kind that is asked for wins.
   assert ask(table.assign(outcome=[0, 1] * 51), label_kind="number")[0].error == "rmse"
   halves = table.assign(outcome=[0.5, 1.5] * 51)

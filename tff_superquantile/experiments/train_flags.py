@@ -1,5 +1,6 @@
 """The flags of a run, one for each field of `RunConfig`. Importing this starts no TensorFlow."""
 
+import sys
 from typing import Any
 
 from absl import flags
@@ -59,7 +60,8 @@ def config() -> run_config.RunConfig:
   """Returns the config that the command line asks for, checked."""
   asked = given()
   # The flags of a run, which --flagfile brings, have the theta that then means nothing, too.
-  if "theta" in asked and asked.get("wanted_updates") and not flags.FLAGS["flagfile"].present:
+  is_repeated = any(argument.lstrip("-").startswith("flagfile") for argument in sys.argv[1:])
+  if "theta" in asked and asked.get("wanted_updates") and not is_repeated:
     raise ValueError(
       f"Found --theta={asked['theta']:g} with --wanted_updates={asked['wanted_updates']}, by which"
       " theta follows the cohort's size; leave out one of them."

@@ -77,8 +77,8 @@ def export(args: argparse.Namespace) -> None:
     from tff_superquantile.experiments.export import exported_model
     from tff_superquantile.experiments.export import model_card
 
-  print(f"Exporting {run.path}", file=sys.stderr, flush=True)  # Word vectors take a while.
   model = exported_model.load(run, config)
+  print(f"Exporting {run.path}", file=sys.stderr, flush=True)
   card = model_card.build(
     run,
     raw=model.preprocessing.description,
