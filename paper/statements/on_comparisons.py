@@ -7,7 +7,6 @@ import math
 
 from paper.statements import measurements
 from paper.statements import rows
-from paper.statements import sources
 from tff_superquantile.experiments.report import tables
 
 MEAN = "test.error.mean"
@@ -17,15 +16,8 @@ _VANILLA = ("FedAvg", "FedProx")
 _Answer = tuple[str, rows.Verdict, str] | None
 _Check = Callable[[measurements.Evidence, str], _Answer]
 _DIFFERS, _ELSEWHERE = rows.Verdict.DIFFERS, rows.Verdict.ELSEWHERE
-# Our comparisons of all methods, and their data, rounds and cohorts beside the paper's.
+# Our comparisons of all methods.
 _COMPARISONS = {
-  "synthetic": "the synthetic task, on which the paper compares FedAvg and Δ-FL with privacy only",
-  "emnist_linear": f"{sources.DIGITS}, linear, 100 rounds of 100 clients (the paper: letters, too,"
-  " 3000 rounds)",
-  "emnist_convnet": f"{sources.DIGITS}, ConvNet, untuned, 100 rounds of 50 clients (the paper:"
-  " letters, too, 1000 rounds of 100)",
-}
-_SHORT = {
   "synthetic": "the synthetic task", "emnist_linear": "digits, linear",
   "emnist_convnet": "digits, ConvNet",
 }  # fmt: skip
@@ -75,8 +67,8 @@ def _for_each_comparison(
 
   `about` is that question, empty for a quotation; `check` decides `rule` by one source.
   """
-  for source, data in _COMPARISONS.items():
-    place = f"{about} By {_SHORT[source]}" if about else _SHORT[source]
+  for source, short in _COMPARISONS.items():
+    place = f"{about} By {short}" if about else short
     answer = check(evidence, source) if evidence.has(source) else None
     if answer is None:
       yield rows.missing(key, source, place)
@@ -84,7 +76,7 @@ def _for_each_comparison(
     found, verdict, why = answer
     of_fed_avg = evidence.get(source, "FedAvg", MEAN)
     over = f" ({tables.plural(of_fed_avg.num_seeds, 'seed')})" if of_fed_avg else ""
-    yield rows.Row(key, f"{found}{over}.", verdict, why, data, rule, source, place)
+    yield rows.Row(key, f"{found}{over}.", verdict, why, rule, source, place)
 
 
 def _smallest_tail(evidence: measurements.Evidence, source: str) -> _Answer:
@@ -245,7 +237,6 @@ def on_personalization(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     " one sd.",
     rows.judge(2 * near >= total, _DIFFERS, _ELSEWHERE),
     "" if num_seeds > 1 else "One seed has no sd.",
-    _COMPARISONS["emnist_convnet"],
     "often is at least half of the pairs of FedAvg and a θ, by the larger sd of the two",
     name,
     "digits, ConvNet",
