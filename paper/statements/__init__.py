@@ -43,9 +43,9 @@ from tff_superquantile.experiments.report import tables
 
 _IMAGES = "images/paper-"  # Seen from docs/.
 _GRIDS_NOTE = (
-  "Errors in %, bold as in the paper: what it prints; after → what was measured on digits, mean ± sd"
-  " over seeds; after ⇒ on EMNIST’s writers; in brackets the value of a parameter that is another"
-  " one, or is not printed. The data and rounds are not the paper’s, so numbers need not be equal."
+  "Errors in %, bold as in the paper: what it prints; after → what was measured on digits, mean ±"
+  " sd over seeds; after ⇒ on EMNIST’s writers; in brackets the value of a parameter that is"
+  " another one, or is not printed. The data and rounds are not the paper’s: numbers need not be equal."
 )
 
 
@@ -53,8 +53,8 @@ _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _INTRO = (
   "Each row quotes the paper, by lines of its LaTeX, and says what was found. The kinds"
   " do not weigh alike: a misprint is no error of thought. A criterion"
-  " that the paper does not give is marked as ours. What a row shares with the one above it is not said"
-  " again."
+  " that the paper does not give is marked as ours. What a row shares with the one above it is not"
+  " said again."
 )
 
 

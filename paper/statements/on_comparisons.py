@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import math
 
 from paper.statements import measurements
@@ -29,6 +29,11 @@ def _rivals(evidence: measurements.Evidence, source: str) -> list[str]:
   """Returns the paper's methods besides its own."""
   families = (*_VANILLA, "q-FFL", "Tilted-ERM", "AFL")
   return [method for method in evidence.methods(source) if method.startswith(families)]
+
+
+def _listed(known: Mapping[str, measurements.Value]) -> str:
+  texts = (f"{m.removeprefix('Superquantile ')}: {v.in_percent()}" for m, v in known.items())
+  return ", ".join(texts)
 
 
 def _plain(evidence: measurements.Evidence, source: str) -> list[str]:
@@ -101,8 +106,8 @@ def _interpolates(evidence: measurements.Evidence, source: str) -> _Answer:
     known = evidence.get_all(source, chain, metric)
     if len(known) < len(chain):
       return None
-    texts = (f"{m.removeprefix('Superquantile ')}: {v.in_percent()}" for m, v in known.items())
-    found.append(f"{name} of {', '.join(texts)}")
+    ends = (f"{known[m].in_percent()} ({m})" for m in (chain[0], chain[-1]))
+    found.append(f"{name} from {' to '.join(ends)}")
     if not measurements.is_monotone(list(known.values())):
       turning.append(name.lower())
   why = "They do, up to one sd."
@@ -167,8 +172,7 @@ def _mean_is_competitive(evidence: measurements.Evidence, source: str) -> _Answe
     return None
   own = known["FedAvg"]
   holds = all(value.mean <= own.mean + own.spread for value in known.values())
-  found = ", ".join(f"{m}: {v.in_percent()}" for m, v in known.items())
-  return found, rows.judge(holds, _DIFFERS, _ELSEWHERE), ""
+  return _listed(known), rows.judge(holds, _DIFFERS, _ELSEWHERE), ""
 
 
 def _clients_vary_less(evidence: measurements.Evidence, source: str) -> _Answer:
@@ -179,7 +183,7 @@ def _clients_vary_less(evidence: measurements.Evidence, source: str) -> _Answer:
   own = known["FedAvg"]
   gaps = {m: v.mean - own.mean for m, v in known.items() if m != "FedAvg"}
   clear = [m for m in gaps if abs(gaps[m]) > max(own.spread, known[m].spread)]
-  found = f"Sd over clients of {', '.join(f'{m}: {v.in_percent()}' for m, v in known.items())}"
+  found = f"Sd over clients of {_listed(known)}"
   if not clear:
     return found, rows.Verdict.UNCHECKED, "A tie: no θ is more than one sd from FedAvg."
   lower = [m for m, gap in gaps.items() if gap < 0]

@@ -56,7 +56,7 @@ PARTS: Mapping[Verdict, tuple[str, str, str]] = {
   Verdict.ELSEWHERE: (
     "Reproduced on other data",
     "🟢",
-    "The direction holds on data, rounds or cohorts that are not the paper’s; “Measurements” says which.",
+    "The direction holds on data, rounds or cohorts that are not the paper’s (“Measurements”).",
   ),
   Verdict.UNCHECKED: (
     "Cannot be checked here",
