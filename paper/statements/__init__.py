@@ -45,7 +45,7 @@ _IMAGES = "images/paper-"  # Seen from docs/.
 _GRIDS_NOTE = (
   "Errors in %, bold as in the paper: what it prints; after → what was measured on digits, mean ±"
   " sd over seeds; after ⇒ on EMNIST’s writers; in brackets the value of a parameter that is"
-  " another one, or is not printed. The data and rounds are not the paper’s: numbers need not be equal."
+  " another one, or is not printed. Data and rounds are not the paper’s: numbers need not be equal."
 )
 
 
