@@ -154,7 +154,8 @@ def grids(evidence: measurements.Evidence) -> Iterator[tables.Table]:
     columns = list(dict.fromkeys(of_table["column"]))
     laid_out = []
     for method, of_method in of_table.groupby("method", sort=False):
-      label, entries = method, []
+      label = method
+      entries: list[tables.Cell] = []
       for cell in of_method.itertuples():
         found = []
         for arrow, of_task in (("→", _DIGITS), ("⇒", _WRITERS)) if place.task else ():
