@@ -57,7 +57,7 @@ def made(name: str) -> str:
   row = read_made().get(name)
   if row is None:
     return "not kept yet"
-  return f"kept by version {row['version']} on {row['date']}, {row['digits']}"
+  return f"version {row['version']}, {row['date']}, {row['digits']}"
 
 
 def _of_runs(task: str, is_private: bool = False) -> Reader:
