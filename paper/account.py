@@ -73,7 +73,13 @@ def _make_parser() -> flags.Parser:
     "r, the budget of the threshold over that of the weights; by default there is no threshold",
     "R",
   )
-  flags.number_flag(calibrate, "num_bins", "bins of the threshold's histogram, a power of two", "B")
+  flags.number_flag(
+    calibrate,
+    "num_bins",
+    "bins of the threshold's histogram, a power of two",
+    "B",
+    type=flags.whole,
+  )
   spend = command("spend", "finds the epsilon that the paper would state for given noise")
   flags.number_flag(
     spend, "update_noise_multiplier", "z_w, noise on the sum of updates over C", "Z"
@@ -94,7 +100,7 @@ def _release(args: argparse.Namespace, num_rounds: int, delta: float) -> release
       clients_per_round=args.clients_per_round,
       num_rounds=num_rounds,
       rho_ratio=args.rho_ratio,
-      num_bins=asked.optional_whole(args, "num_bins"),
+      num_bins=args.num_bins,
     )
   given = (
     parts.Tree(noise_multiplier=args.threshold_noise_multiplier),

@@ -83,7 +83,7 @@ class Ledger:
   epsilon_server: float | None
   guarantee: tuple[str, ...]
   not_covered: tuple[str, ...]
-  starts: tuple[statements.Start, ...] = ()
+  starts: tuple[statements.StartingModel, ...] = ()
 
   def to_json(self) -> str:
     """Returns the ledger as the text of its file."""
@@ -152,8 +152,8 @@ class Ledger:
     return cls(**found)
 
 
-def _read_start(found: Any) -> statements.Start:
-  found = _fields(statements.Start, found, "start in the ledger")
+def _read_start(found: Any) -> statements.StartingModel:
+  found = _fields(statements.StartingModel, found, "start in the ledger")
   for name in ("run", "task", "fingerprint"):
     if not isinstance(found[name], str):
       raise ValueError(f"Found {name} = {found[name]!r} of a start in the ledger; expected a text.")
@@ -163,7 +163,7 @@ def _read_start(found: Any) -> statements.Start:
     found[name] = _optional_number(found[name], f"{name} of a start")
   if (found["epsilon"] is None) != (found["delta"] is None):
     raise ValueError("Found a start in the ledger with one of epsilon and delta; expected both.")
-  return statements.Start(**found)
+  return statements.StartingModel(**found)
 
 
 def _fields(kind: type, found: Any, name: str) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def build_ledger(
   rounds_done: int,
   accountant: str = accounting.TIGHTEST,
   meter: accounting.Accountant | None = None,
-  starts: tuple[statements.Start, ...] = (),
+  starts: tuple[statements.StartingModel, ...] = (),
 ) -> Ledger:
   """Builds the ledger of a run after some rounds, quickly enough for every round.
 

@@ -48,7 +48,7 @@ _NOT_COVERED_IN_2 = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class StartingModel:
   """A finished run from whose model another run starts.
 
   Attributes:
@@ -69,7 +69,7 @@ class Start:
   delta: float | None
 
 
-def initial_weights(start: Start) -> str:
+def initial_weights(start: StartingModel) -> str:
   """States what the guarantee of a run leaves out of the run from which it starts."""
   if start.epsilon is None and start.same_population:
     return (
@@ -90,7 +90,7 @@ def initial_weights(start: Start) -> str:
 
 
 def not_covered(
-  release: releases.Release, starts: Sequence[Start] = (), ledger_version: int = 3
+  release: releases.Release, starts: Sequence[StartingModel] = (), ledger_version: int = 3
 ) -> tuple[str, ...]:
   """States the limits of the guarantee of a run that starts from others, the latest first."""
   said: tuple[str, ...] = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED

@@ -120,10 +120,9 @@ def _costs(
   release: releases.Release, num_rounds: int, delta: float, args: argparse.Namespace
 ) -> dict[str, Any]:
   """Returns the epsilons of an answer."""
-  participations = asked.optional_whole(args, "participations")
   one = min(1, num_rounds)
   spent = accounting.epsilon(release, num_rounds, delta, args.accounting)
-  server = server_lib.server_epsilon(release, num_rounds, delta, participations)
+  server = server_lib.server_epsilon(release, num_rounds, delta, args.participations)
   server_one = server_lib.server_epsilon(release, one, delta, min(1, server.participations))
   rho = _rho(release, num_rounds)
   return dict(

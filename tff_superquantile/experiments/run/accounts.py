@@ -16,8 +16,7 @@ from privacy import server as server_lib
 from privacy import statements
 from privacy.noise import banded
 from tff_superquantile import atomic_files
-from tff_superquantile.algorithms.private import private_sum
-from tff_superquantile.algorithms.private import private_weighted_fed_avg
+from tff_superquantile.algorithms.private import private as private_lib
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
@@ -54,7 +53,7 @@ class Account:
     config: run_config.ResolvedRun,
     release: releases.Release,
     folder: pathlib.Path,
-    starts: Sequence[statements.Start] = (),
+    starts: Sequence[statements.StartingModel] = (),
   ):
     """Opens the account of a run that is calibrated; the own costs of its starts are not in it.
 
@@ -185,8 +184,8 @@ class Account:
     if isinstance(method, methods.Superquantile):
       divisor *= float(adaptive_theta.of_round(method.tail(), divisor))
     elif isinstance(method, methods.OwnLossMethod):
-      share_weight = method.share_weight or private_weighted_fed_avg.SHARE_WEIGHT
-      divisor = max(divisor, private_sum.least_divisor(noise, share_weight))
+      share_weight = method.share_weight or private_lib.SHARE_WEIGHT
+      divisor = max(divisor, private_lib.least_divisor(noise, share_weight))
     return left * noise * math.sqrt(num_parameters) / divisor
 
   def epsilon(self, round_num: int) -> float:

@@ -205,7 +205,8 @@ def build_process(
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process of a resolved config, whose clients hold handles of `files`.
 
-  A private run also has the release of a round, and the key from which its noise follows.
+  A private run also has the release of a round, from which all its noise multipliers are, and the
+  key from which its noise follows.
   """
   work, build = build_options(config, model, files), config.method.build
   threshold, num_clients = config.method.threshold, len(files.client_ids)
@@ -224,15 +225,8 @@ def build_process(
       noise_key = noise_source.BandedKey(key, release.coefficients)
     assert isinstance(config.method, methods.PrivateMethod)  # `methods.check` sees to it.
     build = config.method.build_private
-    threshold, updates = release.find(parts.PrivateThreshold), release.find(parts.UpdateSum)
-    assert updates is not None  # A run releases a model.
-    work.update(
-      **private.clipping_of(config),
-      noise_multiplier=updates.z,
-      noise_key=noise_key,
-      update_sum=updates.mechanism,
-      seed_fn=_read_seed,
-    )
+    threshold = release.find(parts.PrivateThreshold)
+    work.update(private=private.build_part(config, release, noise_key), seed_fn=_read_seed)
   process = build(
     ingredients.Ingredients(
       work=work,

@@ -14,6 +14,8 @@ from privacy import releases
 from privacy.noise import banded
 from privacy.noise import shares
 from privacy.settings import part
+from tff_superquantile import algorithms
+from tff_superquantile import noise_source
 from tff_superquantile import secure_sums
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
@@ -222,14 +224,26 @@ def update_clip_norm(config: run_config.ResolvedRun) -> float:
   return config.local.learning_rate * norm
 
 
-def clipping_of(config: run_config.ResolvedRun) -> dict[str, Any]:
-  """Returns the `clip_norm` and `numbers` of private algorithms, from a calibrated config."""
-  norm, privacy = update_clip_norm(config), config.privacy
-  assert privacy is not None
-  is_fixed = isinstance(privacy.clip, parts.FixedClip)
-  numbers = [secure_sums.build_number(number, norm) for number in privacy.numbers]
-  clip_norm = norm if is_fixed else numbers.pop(0)
-  return dict(clip_norm=clip_norm, numbers=tuple(numbers))
+def build_part(
+  config: run_config.ResolvedRun, release: releases.Release, noise_key: noise_source.NoiseKey
+) -> algorithms.Private:
+  """Builds the `Private` of a run's process, with the noise of its release."""
+  updates, norm = release.find(parts.UpdateSum), update_clip_norm(config)
+  assert config.privacy is not None and updates is not None  # A run releases a model.
+  released = [number for number in release.parts if isinstance(number, parts.ReleasedNumber)]
+  numbers = [secure_sums.build_number(number, norm) for number in released]
+  # The number of a clip norm that adapts is the first.
+  clip_norm: Any = norm if isinstance(config.privacy.clip, parts.FixedClip) else numbers.pop(0)
+  share_weight = getattr(config.method, "share_weight", None)
+  return algorithms.Private(
+    clip_norm=clip_norm,
+    noise_multiplier=updates.z,
+    expected_clients=release.cohort.mean_size(),
+    noise_key=noise_key,
+    update_sum=updates.mechanism,
+    numbers=tuple(numbers),
+    **({} if share_weight is None else {"share_weight": share_weight}),
+  )
 
 
 def build_release(

@@ -15,7 +15,7 @@ class Ingredients:
 
   Attributes:
     work: Keywords of every builder: the model, the optimizer, and the work of a client. In a
-      private run also the noise of the updates.
+      private run also its `Private`.
     num_clients: The number of training clients.
     clients_per_round: The (expected) number of clients of a round.
     max_loss: B, up to which a private release tells losses apart.

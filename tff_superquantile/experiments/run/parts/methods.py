@@ -64,9 +64,9 @@ _T = TypeVar("_T", bound=Method)
 class PrivateMethod(Method):
   """A method that has private runs, too."""
 
-  @abc.abstractmethod
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    """Builds the process of a private run."""
+    """Builds the process of a private run, of whose `work` the noise of the updates is a part."""
+    return self.build(run)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,10 +94,8 @@ class OwnLossMethod(PrivateMethod):
       )
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    given = {} if self.share_weight is None else dict(share_weight=self.share_weight)
-    return tsq.build_private_weighted_fed_avg(
-      share_fn=self.share(run.max_loss), **given, **run.work
-    )
+    weighting = tsq.threshold.build_own_loss_weighting(self.share(run.max_loss))
+    return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,13 +118,10 @@ class RelativeMethod(PrivateMethod):
       )
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_private_fed_avg(
-      threshold=tsq.threshold.build_histogram_weighting(
-        self.relative_share(), **thresholds.histogram(run)
-      ),
-      expected_clients=run.clients_per_round,
-      **run.work,
+    weighting = tsq.threshold.build_histogram_weighting(
+      self.relative_share(), **thresholds.histogram(run)
     )
+    return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
 
 
 _THETA = 0.5  # The default of both methods that have a theta.
@@ -151,11 +146,6 @@ class FedAvg(PrivateMethod):
 
   def build(self, run: ingredients.Ingredients) -> Any:
     return tsq.build_fed_avg(**run.work)
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_private_superquantile_fed_avg(
-      theta=1.0, threshold=None, expected_clients=run.clients_per_round, **run.work
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -388,19 +378,9 @@ class Superquantile(PrivateMethod):
     return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
 
   def build(self, run: ingredients.Ingredients) -> Any:
+    work = {**run.work, "seed_fn": run.seed_fn}
     return tsq.build_superquantile_fed_avg(
-      theta=self.tail(),
-      threshold=thresholds.build(run),
-      seed_fn=run.seed_fn,
-      **run.work,
-    )
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_private_superquantile_fed_avg(
-      theta=self.tail(),
-      threshold=thresholds.build(run),
-      expected_clients=run.clients_per_round,
-      **run.work,
+      theta=self.tail(), threshold=thresholds.build(run), **work
     )
 
 
