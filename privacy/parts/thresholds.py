@@ -187,7 +187,7 @@ class Tree(PrivateThreshold):
       scale=self.scale,
     )
 
-  def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
+  def derived(self, num_shares: int, expected: float) -> tree_mechanism.TreeMechanism | None:
     assert self.mechanism is not None  # It is asked of parts with one.
     again = dataclasses.replace(self, mechanism=None, scale=self.mechanism.scale)
     return again.built(num_shares, expected)
