@@ -157,7 +157,9 @@ def wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
     mechanism = part.mechanism
     if mechanism is None:
       continue
-    expected = part.derived(release.limit, release.cohort.expected, ledger.clip_norm)
+    if isinstance(part, parts.UpdateSum) and ledger.clip_norm is not None:
+      part = dataclasses.replace(part, clip_norm=ledger.clip_norm)
+    expected = part.derived(release.limit, release.cohort.expected)
     name = next(name for name, entry in part.entries().items() if entry is mechanism)
     for field in dataclasses.fields(mechanism):
       has, wanted = getattr(mechanism, field.name), getattr(expected, field.name)

@@ -18,11 +18,13 @@ _ADAPTS, _IS_FIXED = f"--clip_norm={_ADAPTIVE}", "a --clip_norm that does not ad
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clip(part.Part, abc.ABC):
-  """How the updates of clients are clipped."""
+  """How the updates of clients are clipped.
 
-  @abc.abstractmethod
-  def first_norm(self, unit: str) -> float | None:
-    """Returns C of the first round, in a unit of --clip_unit; None if it was not given."""
+  Attributes:
+    norm: C of the first round, in a unit of --clip_unit; None if it was not given.
+  """
+
+  norm: float | None
 
   @abc.abstractmethod
   def resolve(self, unit: str, update_sum: str) -> Clip:
@@ -41,9 +43,6 @@ class FixedClip(Clip):
     name="clip_norm",
   )
 
-  def first_norm(self, unit: str) -> float | None:
-    return self.norm
-
   def resolve(self, unit: str, update_sum: str) -> Clip:
     if self.norm is None:
       raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1, or adaptive.")
@@ -56,9 +55,10 @@ class _Adapting(Clip):
   """To a norm that follows a quantile of the updates' norms."""
 
   clip_norm: str = flag_lib.field(_ADAPTIVE, "C adapts.", choices=(_ADAPTIVE,))
-  initial_clip_norm: float | None = flag_lib.field(
+  norm: float | None = flag_lib.field(
     None,
     "C of the first round with --clip_norm=adaptive; None for 0.1, or 1 with --clip_unit=gradient.",
+    name="initial_clip_norm",
   )
   clip_quantile: float = flag_lib.field(
     0.5,
@@ -66,21 +66,16 @@ class _Adapting(Clip):
     flag_default=None,
   )
 
-  def first_norm(self, unit: str) -> float | None:
-    if self.initial_clip_norm is not None:
-      return self.initial_clip_norm
-    return {"update": 0.1, "gradient": 1.0}[unit]
-
   def resolve(self, unit: str, update_sum: str) -> Clip:
     if update_sum == "distributed":
       raise ValueError(
         "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a"
         " fixed norm; give a number, or use --update_sum=central."
       )
-    first = self.first_norm(unit)
+    first = {"update": 0.1, "gradient": 1.0}[unit] if self.norm is None else self.norm
     checks.scale("--initial_clip_norm", first)
     checks.fraction("--clip_quantile", self.clip_quantile)
-    return dataclasses.replace(self, initial_clip_norm=first)
+    return dataclasses.replace(self, norm=first)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

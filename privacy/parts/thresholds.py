@@ -101,7 +101,8 @@ class PrivateThreshold(Threshold, released.ReleasedPart):
       raise ValueError("Found a tree without a tree threshold's noise multiplier; expected both.")
     if z is None:
       return None
-    return kind(noise_multiplier=z) if tree is None else Tree.of_mechanism(z, tree)
+    made = {} if tree is None else dict(num_bins=tree.num_bins, mechanism=tree)
+    return kind(noise_multiplier=z, **made)
 
   def flags(self) -> dict[str, Any]:
     return {**super().flags(), "threshold": self.kind}
@@ -154,11 +155,6 @@ class Tree(PrivateThreshold):
         self, tree, sensitivity, "a tree whose noise", "a tree with at least that"
       )
 
-  @classmethod
-  def of_mechanism(cls, noise_multiplier: float | None, tree: tree_mechanism.TreeMechanism) -> Tree:
-    """Returns the histogram with the parameters of a tree."""
-    return cls(noise_multiplier=noise_multiplier, num_bins=tree.num_bins, mechanism=tree)
-
   def check(self, cohort: cohorts.Cohort) -> None:
     super().check(cohort)
     if not isinstance(cohort, cohorts.FixedSize):
@@ -187,7 +183,7 @@ class Tree(PrivateThreshold):
       scale=self.scale,
     )
 
-  def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
+  def derived(self, num_shares: int, expected: float) -> tree_mechanism.TreeMechanism | None:
     assert self.mechanism is not None  # It is asked of parts with one.
     again = dataclasses.replace(self, mechanism=None, scale=self.mechanism.scale)
     return again.built(num_shares, expected)

@@ -12,8 +12,10 @@ import sys
 
 import pytest
 
+from privacy import parts
 from privacy.settings import part
 import tasks
+from tff_superquantile import secure_sums
 from tff_superquantile.experiments import run
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import names
@@ -21,6 +23,7 @@ from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import tasks as task_parts
+from tff_superquantile.experiments.run.parts import thresholds
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _CLIP = run.FixedClip(norm=0.1)
@@ -300,6 +303,11 @@ def test_every_kind_of_a_part_is_a_public_name():
   kinds = {one for one in _kinds(run.RunConfig) if one is not type(None)}
   assert {"Cyclic", "Tree", "Adam", "FixedClip"} <= {one.__name__ for one in kinds}
   assert [one for one in kinds if getattr(run, one.__name__, None) is not one] == []
+
+
+def test_whoever_computes_with_a_part_has_a_builder_for_each_class():
+  assert set(thresholds.BUILDERS) == set(parts.THRESHOLDS.values())
+  assert set(secure_sums.NUMBERS) == set(parts.numbers())
 
 
 def test_type_checkers_see_every_public_name():

@@ -213,7 +213,7 @@ def update_clip_norm(config: run_config.ResolvedRun) -> float:
   The learning rate that turns gradients into updates must be one number.
   """
   assert config.privacy is not None
-  norm = config.privacy.clip.first_norm(config.privacy.clip_unit)
+  norm = config.privacy.clip.norm
   assert norm is not None  # `resolve` sees to it.
   if config.privacy.clip_unit == "update":
     return norm
