@@ -13,7 +13,6 @@ A new threshold is a row of `THRESHOLDS`, one more number beside the updates a r
 from privacy.parts.clips import AdaptiveClip as AdaptiveClip
 from privacy.parts.clips import Clip as Clip
 from privacy.parts.clips import FixedClip as FixedClip
-from privacy.parts.released import ByClients as ByClients
 from privacy.parts.released import ReleasedPart as ReleasedPart
 from privacy.parts.thresholds import THRESHOLDS as THRESHOLDS
 from privacy.parts.thresholds import Exact as Exact
