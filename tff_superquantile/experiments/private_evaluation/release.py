@@ -31,7 +31,7 @@ _TAIL = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationRequest:
+class Inquiry:
   """What to release of the clients of a finished run's split: their "error" or their "loss".
 
   None is for the default delta, for 1 or the run's largest loss as the upper end of the metric, and
@@ -51,7 +51,7 @@ class EvaluationRequest:
 
 
 def evaluate(
-  request: EvaluationRequest,
+  request: Inquiry,
 ) -> tuple[list[entries.Evaluation], ledger_lib.Ledger | None]:
   """Makes one release, and enters it into the ledger of evaluations beside the run.
 
@@ -107,9 +107,7 @@ def _keyed_digest(key: bytes, ids: Sequence[str], values: np.ndarray) -> str:
   return hashlib.blake2b(content, key=key, person=b"values").hexdigest()
 
 
-def _purpose(
-  request: EvaluationRequest, upper: float, number: int, fingerprint: str, digest: str
-) -> str:
+def _purpose(request: Inquiry, upper: float, number: int, fingerprint: str, digest: str) -> str:
   """Returns the words that are one release's alone, from which and a key its noise follows.
 
   Another query, model, number or client's value has other noise: two releases never share it, also
@@ -122,7 +120,7 @@ def _purpose(
 
 
 def _release(
-  request: EvaluationRequest,
+  request: Inquiry,
   run: run_folder.Run,
   config: run_config.RunConfig,
   upper: float,
