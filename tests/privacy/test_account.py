@@ -24,6 +24,7 @@ _EXAMPLE = (
   "--clip_norm=1.3",
 )
 _SPEND = ("spend", "--threshold_noise_multiplier=3", "--update_noise_multiplier=2", *_RUN)
+_BUDGET = ("calibrate", *_RUN, "--epsilon=3")
 
 
 def _json(capsys, *argv):
@@ -312,14 +313,28 @@ def test_default_delta_needs_no_warning(capsys):
     ),
     ((*_SPEND, "--clip_norm=1e-300"), "Found --clip_norm = 1e-300"),
     ((*_SPEND, "--num_bins=1099511627776"), "Found num_bins = 1099511627776; expected at most"),
-    (("calibrate", *_RUN, "--epsilon=3", "--rho_ratio=1e-300"), "Found rho_ratio = 1e-300"),
+    ((*_BUDGET, "--rho_ratio=1e-300"), "Found rho_ratio = 1e-300"),
     ((*_SPEND, "--plot=/nowhere/x.png"), "Found --plot=/nowhere/x.png, which cannot be written"),
     ((*_SPEND, "--plot=x.frob"), "Found --plot=x.frob"),
     (("calibrate", *_RUN, "--epsilon=-3"), "Found epsilon = -3"),
     (("calibrate", *_RUN, "--epsilon=1e-9", "--delta=1e-12"), "no noise reaches"),
     (("calibrate", *_RUN, "--epsilon=1e9"), "no noise is little enough"),
-    (("calibrate", *_RUN, "--epsilon=3", "--rho_ratio=-1"), "Found rho_ratio = -1"),
-    (("calibrate", *_RUN, "--epsilon=3", "--num_bins=64"), "Found num_bins without"),
+    ((*_BUDGET, "--rho_ratio=-1"), "Found rho_ratio = -1"),
+    ((*_BUDGET, "--num_bins=64"), "Found num_bins without a tree"),
+    ((*_BUDGET, "--rho_ratio=0", "--num_bins=64"), "Found num_bins without a tree"),
+    ((*_BUDGET, "--rho_ratio=1", "--threshold=geometric", "--num_bins=64"), "without a tree"),
+    (("spend", *_RUN, "--update_noise_multiplier=2", "--num_bins=64"), "without a tree"),
+    ((*_BUDGET, "--rho_ratio=-inf"), "rho_ratio = -inf"),
+    ((*_BUDGET, "--rho_ratio=inf", "--clip_rho_ratio=0.1"), "without weights"),
+    (
+      (*_BUDGET, "--rho_ratio=inf", "--update_sum=distributed", "--num_parameters=9"),
+      "a sum of updates without update_noise_multiplier",
+    ),
+    (
+      ("spend", *_RUN, "--threshold_noise_multiplier=3", "--update_sum=distributed")
+      + ("--num_parameters=9",),
+      "a sum of updates without update_noise_multiplier",
+    ),
     (("audit",), "Found no FOLDER"),
     (("audit", "/nowhere"), "Found no folder '/nowhere'"),
   ],
@@ -414,32 +429,3 @@ def test_as_a_module_and_its_exit_code():
   assert done.returncode == 2
   assert done.stdout == ""
   assert done.stderr == "Error: Found update_noise_multiplier = -1; expected a positive number.\n"
-
-
-_COHORT = ("--population=2500", "--clients_per_round=100", "--num_rounds=10")
-
-
-@pytest.mark.parametrize(
-  "flags,message",
-  [
-    (("--epsilon=3", "--num_bins=64"), "without a tree"),
-    (("--epsilon=3", "--rho_ratio=0", "--num_bins=64"), "without a tree"),
-    (("--epsilon=3", "--rho_ratio=1", "--threshold=geometric", "--num_bins=64"), "without a tree"),
-    (("--epsilon=3", "--rho_ratio=-inf"), "rho_ratio = -inf"),
-    (
-      ("--epsilon=3", "--rho_ratio=inf", "--update_sum=distributed", "--num_parameters=9"),
-      "a sum of updates without update_noise_multiplier",
-    ),
-    (("--epsilon=3", "--update_sum=distributed"), "without --num_parameters"),
-    (("--epsilon=3", "--rho_ratio=inf", "--clip_rho_ratio=0.1"), "without weights"),
-    (("--update_noise_multiplier=2", "--num_bins=64"), "without a tree"),
-    (
-      ("--threshold_noise_multiplier=3", "--update_sum=distributed", "--num_parameters=9"),
-      "a sum of updates without update_noise_multiplier",
-    ),
-  ],
-)
-def test_parts_that_contradict_each_other(capsys, flags, message):
-  command = "calibrate" if flags[0].startswith("--epsilon") else "spend"
-  assert account.main([command, *_COHORT, *flags]) == account.USAGE_ERROR
-  assert message in capsys.readouterr().err
