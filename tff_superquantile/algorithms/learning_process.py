@@ -198,9 +198,9 @@ def build(
 
 
 def _weighted(factory: Any) -> tff.aggregators.WeightedAggregationFactory:
-  """Returns the factory of the option `model_aggregator`; a TypeError for no such value."""
+  """Returns a weighted factory for the option `model_aggregator`, by default the mean's."""
   if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
-    factory = tff.aggregators.as_weighted_aggregator(factory)
+    return tff.aggregators.as_weighted_aggregator(factory)
   factory = MeanFactory() if factory is None else factory
   checks.of_type(
     "model_aggregator",
