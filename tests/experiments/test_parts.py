@@ -9,6 +9,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -271,20 +272,31 @@ def test_parts_that_do_not_go_together_are_refused(config, said):
     _resolved(config)
 
 
-def test_a_private_run_has_noise_wherever_something_is_released():
-  """Whatever part was left out: nothing is released without noise."""
+def test_a_private_run_has_noise_wherever_something_is_released(monkeypatch):
+  """Whatever part was left out: nothing is released without noise, and that of the release."""
+  monkeypatch.setattr(build, "build_options", lambda *of_run: {})
+  monkeypatch.setattr(run.Superquantile, "build_private", lambda method, ingredients: ingredients)
+  files = types.SimpleNamespace(client_ids=range(2500))
   kinds = (None, run.Geometric(), run.Tree(), run.PrimalDual())
   clips = (_CLIP, run.AdaptiveClip())
   for threshold, clip in itertools.product(kinds, clips):
     config = run.RunConfig(
       method=run.Superquantile(threshold=threshold), privacy=run.Budget(epsilon=5, clip=clip)
     )
-    config, release = private.calibrate(_resolved(config), 2500, 610, {})
+    resolved = _resolved(config)
+    config, release = private.calibrate(resolved, 2500, 610, {})
     noise = private.noise_multipliers(config)
     assert len(noise) == 2 + isinstance(clip, run.AdaptiveClip)
     assert all(z is not None and z > 0 for z in noise.values())
     assert release == private.build_release(config, 2500, 610)
     assert release.noise_multipliers == noise
+    # The process takes its noise from there: this config has none.
+    ingredients = build.build_process(resolved, None, files, release, bytes(16))
+    summed = ingredients.work["private"]
+    of_clip = getattr(summed.clip_norm, "count_noise_multiplier", None)
+    assert [ingredients.threshold.z, summed.noise_multiplier, of_clip][: len(noise)] == [
+      *noise.values()
+    ]
 
 
 def _kinds(kind):
