@@ -28,7 +28,7 @@ def test_only_folders_are_runs(tmp_path):
   assert list(of_tuning) == [tmp_path / "own/fed_avg/seed_0"]
 
 
-_OWN = run.RunConfig(task=run.Own(data_dir="t.csv", client_column="c", label_column="y"))
+_OWN = run_config.of(task="own", data_dir="t.csv", client_column="c", label_column="y")
 _PRIVATE = dataclasses.replace(_OWN, privacy=run.Budget(epsilon=3.0))
 
 
@@ -91,7 +91,7 @@ def test_one_key_gives_other_noise_in_each_run_and_for_other_clients(tmp_path):
   "config, is_refused",
   [
     (_OWN, True),
-    (run.RunConfig(task=run.Emnist(name="emnist_linear", data="standin")), False),
+    (run.RunConfig(task=run.Request(name="emnist_linear", data="standin")), False),
     (run.RunConfig(), False),
   ],
   ids=["own", "standin", "synthetic"],

@@ -498,7 +498,7 @@ _GOOD = _HEADER + "".join(f"{i % 6},{i % 2},{i * i}\n" for i in range(24))
     (_HEADER + "".join(f"{i % 6},{i % 2},7\n" for i in range(24)), {}, "v: one value only, 7"),
     ("site,outcome\n1,1\n2,0\n3,1\n", {}, r"no feature .*\(none\)"),
     (_GOOD, dict(glove="g"), "--glove=g for own"),
-    (_GOOD, dict(standin=True), "has no stand-in"),
+    (_GOOD, dict(data="standin"), "has no stand-in"),
   ],
 )
 def test_mistakes_are_sentences(ask, text, changes, said):

@@ -122,7 +122,6 @@ def test_a_split_is_made_once(splits, cache_dir, monkeypatch):
 @pytest.mark.parametrize(
   "changes,message",
   [
-    (dict(seed=-1), "seed = -1"),
     (dict(num_train_clients=2501), "2500 training clients but 2501"),
     (dict(num_test_clients=501), "500 test clients but 501"),
     (dict(validation_fraction=0.1), "validation clients of its own"),

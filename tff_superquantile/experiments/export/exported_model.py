@@ -11,7 +11,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import preprocessing as preprocessing_lib
-from tasks import task as task_lib
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.run import finished
@@ -158,7 +157,7 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
     model = task.build_model(config.seed)
     preprocessing = preprocessing_lib.none(_x_spec(model, config.task.name))
   else:
-    preprocessing = task.preprocessing(task_lib.Request.of_run(config))
+    preprocessing = task.preprocessing(config.request())
     model = task.build_model_for(preprocessing, config.seed)
   num_classes = 0 if task.label_scale is not None else evaluation.num_classes(model)
   labels = tuple(task.labels) or tuple(map(str, range(num_classes)))

@@ -143,7 +143,7 @@ def _facts(run: run_folder.Run) -> dict[str, Any]:
   """Returns facts of the run's flags and manifest by name."""
   config, manifest = run.config, run.manifest
   flags = run.flags
-  is_standin = config is not None and config.task.data == "standin"
+  is_standin = config is not None and config.task.is_standin
   clients = manifest.get("num_clients", {})
   theta = run.method.theta
   versions = manifest.get("versions", {})

@@ -23,6 +23,7 @@ if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loa
   from privacy.cohorts import Poisson as Poisson
   from privacy.cohorts import PrivateCoin as PrivateCoin
   from privacy.cohorts import Spaced as Spaced
+  from tasks.request import Request as Request
   from tff_superquantile.experiments.run.parts.engines import InProcess as InProcess
   from tff_superquantile.experiments.run.parts.engines import Ray as Ray
   from tff_superquantile.experiments.run.parts.kept import Best as Best
@@ -52,12 +53,6 @@ if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loa
   from tff_superquantile.experiments.run.parts.servers import Adam as Adam
   from tff_superquantile.experiments.run.parts.servers import Sgd as Sgd
   from tff_superquantile.experiments.run.parts.servers import Yogi as Yogi
-  from tff_superquantile.experiments.run.parts.tasks import Emnist as Emnist
-  from tff_superquantile.experiments.run.parts.tasks import Other as Other
-  from tff_superquantile.experiments.run.parts.tasks import Own as Own
-  from tff_superquantile.experiments.run.parts.tasks import Sent140 as Sent140
-  from tff_superquantile.experiments.run.parts.tasks import Shakespeare as Shakespeare
-  from tff_superquantile.experiments.run.parts.tasks import Synthetic as Synthetic
   from tff_superquantile.experiments.run.parts.thresholds import Exact as Exact
   from tff_superquantile.experiments.run.parts.thresholds import Geometric as Geometric
   from tff_superquantile.experiments.run.parts.thresholds import PrimalDual as PrimalDual
@@ -73,6 +68,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
   __name__,
   (),
   {
+    "/tasks.request": ("Request",),
     "/privacy.cohorts": (
       *("Complement", "Cyclic", "Diurnal", "FixedSize", "Helpers", "Poisson", "PrivateCoin"),
       "Spaced",
@@ -86,7 +82,6 @@ __all__, __getattr__, __dir__ = lazy.attach(
     ),
     "parts.privacy": ("AdaptiveClip", "Budget", "FixedClip", "Noise"),
     "parts.servers": ("Adagrad", "Adam", "Sgd", "Yogi"),
-    "parts.tasks": ("Emnist", "Other", "Own", "Sent140", "Shakespeare", "Synthetic"),
     "parts.thresholds": ("Exact", "Geometric", "PrimalDual", "Reweighting", "Tree"),
     "run_config": ("RunConfig",),
     "run_folder": ("Run", "find_runs", "group_by_method"),

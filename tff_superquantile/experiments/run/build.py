@@ -46,7 +46,7 @@ def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.
   if columns is None and task.adapt is not None:
     config = client_split.fill_in(config)
     columns = run_folder.of_config(config).columns or initial_weights.columns(config)
-  return task.for_request(tasks.task.Request.of_run(config, columns or ""))
+  return task.for_request(config.request(columns or ""))
 
 
 def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.ResolvedRun:
@@ -149,7 +149,7 @@ def load_task(
   task: tasks.task.Task, config: run_config.RunConfig, everybody: bool = False
 ) -> tuple[tff.learning.models.FunctionalModel, Mapping[str, client_files.ClientFiles]]:
   """Returns the model and the clients that resolved flags ask for, by split; or `everybody`."""
-  request = tasks.task.Request.of_run(config)
+  request = config.request()
   pools = task.all_clients(request) if everybody else ()
   splits = {f"pool {i}": pool for i, pool in enumerate(pools)} or task.load_clients(request)
   model = task.build_model_for(next(iter(splits.values())), config.seed)

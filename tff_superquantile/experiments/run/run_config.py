@@ -14,6 +14,7 @@ from privacy import checks
 from privacy import cohorts
 from privacy.settings import flag
 from privacy.settings import part
+from tasks import request as request_lib
 from tff_superquantile import user_cache
 from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.parts import engines
@@ -22,7 +23,6 @@ from tff_superquantile.experiments.run.parts import local_training
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
-from tff_superquantile.experiments.run.parts import tasks
 from tff_superquantile.experiments.run.parts import thresholds
 
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
@@ -40,7 +40,7 @@ class RunConfig(part.Part):
   `ResolvedRun` of a config and its task.
   """
 
-  task: tasks.Task = tasks.choice()
+  task: request_lib.Request = request_lib.Request()
   method: methods.Method = part.choice(
     "algorithm", methods.METHODS, "The method.", default="superquantile"
   )
@@ -159,6 +159,16 @@ class RunConfig(part.Part):
   def algorithm(self) -> str:
     """The value of --algorithm."""
     return methods.name_of(self.method)
+
+  def request(self, columns: str = "") -> request_lib.Request:
+    """Returns what the run asks of its task, whose table's columns an earlier run may have kept."""
+    return dataclasses.replace(
+      self.task,
+      cache_dir=self.cache_dir,
+      seed=self.seed,
+      is_private=self.is_private,
+      columns=columns,
+    )
 
   def values(self) -> dict[str, Any]:
     """Returns the values of all flags by name; defaults of those that no part of it has."""

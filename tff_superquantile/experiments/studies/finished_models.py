@@ -18,7 +18,6 @@ import numpy as np
 import tqdm
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import page
@@ -145,13 +144,11 @@ class Results:
     ]
     if not missing:
       return
-    with cli.starting_tensorflow():
-      from tasks import task
     # Runs go by seed, as the methods of a seed share their clients.
     missing.sort(key=lambda run: run.seed)
     sizes = [len(run.clients("test").get("client_id", ())) for run in missing]
     terminal = sys.stderr.isatty()
-    loaded: dict[tuple, tuple[Any, Any, list[str]]] = {}
+    loaded: dict[Any, tuple[Any, Any, list[str]]] = {}
     with tqdm.tqdm(
       desc=self.name.replace("_", " "),
       total=sum(sizes) or None,
@@ -163,7 +160,7 @@ class Results:
         bar.set_postfix_str(f"{run.method}, seed {run.seed}", refresh=terminal)
         finished_run.check_classes(run)
         config = finished_run.config(run, overrides or {})
-        key = (config.task, task.Request.of_run(config, run.columns))
+        key = config.request(run.columns)
         if key not in loaded:
           loaded = {key: _load(run, config, self.settings["held_in_fraction"])}
         model, examples, ids = loaded[key]

@@ -109,7 +109,7 @@ class LocalTraining(part.Part):
     "Momentum of the local SGD, in [0, 1); it begins anew in each round.",
     least=0.0,
     name="client_momentum",
-    rule=flag.momentum,
+    rule=flag.below_one,
     before="0.0",
   )
   schedule: Schedule = part.choice(

@@ -47,9 +47,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     return _with_split(config, None, config.task.split_seed)
   if run.flags:
     return config
-  apart = request_lib.Request(
-    "", is_private=config.is_private, standin=config.task.data == "standin"
-  )
+  apart = dataclasses.replace(config.request(), client_split=None)
   if config.task.client_split == request_lib.SHUFFLED and task.protects(apart):
     raise ValueError(
       "Found --client_split=shuffled for a private run that has not begun; expected by_id, as one"

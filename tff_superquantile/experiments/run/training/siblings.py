@@ -114,7 +114,7 @@ class _Split:
 
   def __init__(self, config: run_config.RunConfig, task: tasks.task.Task):
     self._task, self._place = task, config.to_flags().get("data_dir")
-    request = tasks.task.Request.of_run(config)
+    request = config.request()
     pools = task.all_clients(request)
     # Held-out rows are pools of the same clients.
     self._pools = pools[:1] if request.held_out_examples else pools
@@ -130,7 +130,7 @@ class _Split:
     is_private = privacy.is_private(run.flags)
     try:
       config = run_config.from_flags(run.flags)
-      request = tasks.task.Request.of_run(config)
+      request = config.request()
       least = request.min_examples_per_client or self._task.min_examples
       seed = request.seed if request.folds else 0
       same = dict(split_seed=None) if request.folds else dict(split_seed=request.seed_of_split)
