@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import dataclasses
-import types
 from typing import Any
 
 from privacy import accounting
@@ -14,17 +13,13 @@ from privacy import releases
 from privacy.noise import banded
 from privacy.noise import shares
 from privacy.noise import tree_mechanism
-from privacy.settings import part
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
 
-# Values of private runs that the task would decide in others.
-DEFAULTS = types.MappingProxyType({"client_weighting": "uniform"})
 
-
-def noise_multipliers(config: run_config.ResolvedRun) -> dict[str, float | None]:
+def noise_multipliers(config: run_config.RunConfig) -> dict[str, float | None]:
   """Returns the noise of what a round releases, by flag: threshold, updates, and numbers."""
   assert config.privacy is not None
   found: dict[str, float | None] = {}
@@ -36,13 +31,23 @@ def noise_multipliers(config: run_config.ResolvedRun) -> dict[str, float | None]
   return found
 
 
-def followed(config: run_config.ResolvedRun) -> list[str]:
+def followed(config: run_config.RunConfig) -> list[str]:
   """Returns the flags that follow from a budget and the number of clients."""
   return [] if config.privacy is None else [*noise_multipliers(config), "delta", "rho_ratio"]
 
 
-def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
-  """Checks all of a private run that needs no data, and fills in how it clips."""
+def defaults(privacy: privacy_lib.Privacy) -> dict[str, Any]:
+  """Returns the values of flags of a private run that its task would decide, or nobody."""
+  shared = privacy.numbers if isinstance(privacy, privacy_lib.Budget) else ()
+  return {
+    "client_weighting": "uniform",
+    "initial_clip_norm": privacy.clip.first_norm(privacy.clip_unit),
+    **{number.kind.share_flag: number.kind.usual_share for number in shared},
+  }
+
+
+def check(config: run_config.RunConfig) -> None:
+  """Checks all of a private run that needs no data."""
   assert config.privacy is not None
   if isinstance(config.cohort, cohorts.Diurnal):
     raise ValueError(
@@ -57,15 +62,16 @@ def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
     )
   _check_threshold(config.method)
   _check_noise_shares(config, config.privacy)
-  config = dataclasses.replace(config, privacy=_resolve_clip(config.privacy))
-  if isinstance(config.privacy, privacy_lib.Budget):
-    unsaid = [number.kind for number in config.privacy.numbers if number.share is None]
-    config = run_config.replace(config, **{kind.share_flag: kind.usual_share for kind in unsaid})
+  _check_clip(config.privacy)
   _check_noise(config)
-  return config
+  update_clip_norm(config)
+  if isinstance(config.method, methods.Superquantile):
+    config.method.tail()
+  if isinstance(config.method.threshold, thresholds.Tree):
+    tree_mechanism.check_num_bins(config.method.threshold.num_bins)
 
 
-def _check_over_rounds(config: run_config.ResolvedRun, privacy: privacy_lib.Privacy) -> None:
+def _check_over_rounds(config: run_config.RunConfig, privacy: privacy_lib.Privacy) -> None:
   """Checks what belongs to cohorts that all may know, and what cannot be with them."""
   sampling = config.cohort.sampling
   if not isinstance(config.cohort, cohorts.Known):
@@ -115,28 +121,25 @@ def _check_threshold(method: methods.Method) -> None:
     )
 
 
-def _resolve_clip(privacy: privacy_lib.Privacy) -> privacy_lib.Privacy:
-  """Checks how updates are clipped, and fills in the first one of adaptive norms."""
+def _check_clip(privacy: privacy_lib.Privacy) -> None:
+  """Checks how updates are clipped."""
   clip = privacy.clip
   if isinstance(clip, privacy_lib.FixedClip):
     if clip.norm is None:
       raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1, or adaptive.")
     checks.scale("--clip_norm", clip.norm)
-    return privacy
+    return
   assert isinstance(clip, privacy_lib.AdaptiveClip)
   if privacy.update_sum == "distributed":
     raise ValueError(
       "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a fixed"
       " norm; give a number, or use --update_sum=central."
     )
-  first = clip.first_norm(privacy.clip_unit)
-  checks.scale("--initial_clip_norm", first)
+  checks.scale("--initial_clip_norm", clip.initial_clip_norm)
   checks.fraction("--clip_quantile", clip.clip_quantile)
-  clip = dataclasses.replace(clip, initial_clip_norm=first)
-  return dataclasses.replace(privacy, clip=clip)
 
 
-def _check_noise(config: run_config.ResolvedRun) -> None:
+def _check_noise(config: run_config.RunConfig) -> None:
   """Checks that a run has a budget or all of its noise."""
   privacy, multipliers = config.privacy, noise_multipliers(config)
   assert privacy is not None
@@ -164,10 +167,9 @@ def _check_noise(config: run_config.ResolvedRun) -> None:
     checks.scale(f"--{name}", value)
 
 
-def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Privacy) -> None:
+def _check_noise_shares(config: run_config.RunConfig, privacy: privacy_lib.Privacy) -> None:
   """Checks the source of the noise, given the threshold and the sampling."""
   protocol = privacy.shares.protocol
-  part.check_complete(privacy.shares, chosen_by=f"--noise_shares={protocol}")
   if protocol == shares.COMPLEMENT:
     return
   by_clients = isinstance(config.method.threshold, thresholds.Tree)
@@ -183,18 +185,9 @@ def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Pri
     )
 
 
-def check_resolved(config: run_config.ResolvedRun) -> None:
-  """Checks the values that depend on the task's defaults, before any data is read."""
-  update_clip_norm(config)
-  if isinstance(config.method, methods.Superquantile):
-    config.method.tail()
-  if isinstance(config.method.threshold, thresholds.Tree):
-    tree_mechanism.check_num_bins(config.method.threshold.num_bins)
-
-
 def calibrate(
-  config: run_config.ResolvedRun, population: int, num_parameters: int, earlier: Mapping[str, str]
-) -> tuple[run_config.ResolvedRun, releases.Release]:
+  config: run_config.RunConfig, population: int, num_parameters: int, earlier: Mapping[str, str]
+) -> tuple[run_config.RunConfig, releases.Release]:
   """Finds delta, the release of a round with its noise, and how that divides the budget.
 
   The run's noise, its accounting and its ledger follow from the release. The population is the
@@ -228,7 +221,7 @@ def calibrate(
   return run_config.replace(config, rho_ratio=ratio, **release.noise_multipliers), release
 
 
-def update_clip_norm(config: run_config.ResolvedRun) -> float:
+def update_clip_norm(config: run_config.RunConfig) -> float:
   """Returns C, or that of the first round, in units of the update, whatever --clip_unit is.
 
   The learning rate that turns gradients into updates must be one number.
@@ -245,7 +238,7 @@ def update_clip_norm(config: run_config.ResolvedRun) -> float:
   return config.local.learning_rate * norm
 
 
-def clipping_of(config: run_config.ResolvedRun) -> dict[str, Any]:
+def clipping_of(config: run_config.RunConfig) -> dict[str, Any]:
   """Returns the `clip_norm` and `numbers` of private algorithms, from a calibrated config."""
   norm, privacy = update_clip_norm(config), config.privacy
   assert privacy is not None
@@ -257,7 +250,7 @@ def clipping_of(config: run_config.ResolvedRun) -> dict[str, Any]:
 
 
 def build_release(
-  config: run_config.ResolvedRun, population: int, num_parameters: int
+  config: run_config.RunConfig, population: int, num_parameters: int
 ) -> releases.Release:
   """Returns a round's release for `population` training clients, with the noise that is known.
 

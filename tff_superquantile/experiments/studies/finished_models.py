@@ -41,7 +41,7 @@ class Material:
   """
 
   run: run_folder.Run
-  config: run_config.ResolvedRun
+  config: run_config.RunConfig
   model: Any
   weights: Any
   examples: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import tasks
 from tasks import request as request_lib
@@ -39,10 +40,14 @@ def _with_split(
 def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
   """Fills in --client_split as `fill_in`, or None for a task that splits its clients by itself.
 
+  Where the data are is said absolutely, as flags.txt has it, which holds in any directory.
   It refuses a new private run that is to shuffle the clients of users' files, and a run with which
   runs of the other split in the task's folder would be compared.
   """
   config, run = fill_in(config), run_folder.of_config(config)
+  places = {name: getattr(config.task, name) for name in ("data_dir", "glove")}
+  places = {name: os.path.abspath(path) for name, path in places.items() if path}
+  config = dataclasses.replace(config, task=dataclasses.replace(config.task, **places))
   if not task.follows_client_split:
     return _with_split(config, None, config.task.split_seed)
   if run.flags:

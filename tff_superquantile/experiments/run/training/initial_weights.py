@@ -56,7 +56,7 @@ def _run(start: kept.Start) -> run_folder.Run:
   return finished.find(pathlib.Path(start.folder))
 
 
-def private_start(config: run_config.ResolvedRun, task: tasks.task.Task) -> run_folder.Run | None:
+def private_start(config: run_config.RunConfig, task: tasks.task.Task) -> run_folder.Run | None:
   """Returns the private run from which a run starts, whose statistics are of its test clients.
 
   Raises:
@@ -69,7 +69,7 @@ def private_start(config: run_config.ResolvedRun, task: tasks.task.Task) -> run_
   return run if run.config is None or run.config.is_private else None
 
 
-def load(config: run_config.ResolvedRun, model: Any) -> run_files.Weights | None:
+def load(config: run_config.RunConfig, model: Any) -> run_files.Weights | None:
   """Reads the weights with which a resolved run starts; None for the model's own.
 
   Raises:
@@ -78,7 +78,7 @@ def load(config: run_config.ResolvedRun, model: Any) -> run_files.Weights | None
   return None if config.start is None else finished.read_weights(_run(config.start), model)
 
 
-def starts(config: run_config.ResolvedRun) -> list[statements.Start]:
+def starts(config: run_config.RunConfig) -> list[statements.Start]:
   """Returns the run from which a resolved run starts, that from which this one did, and so on.
 
   They are the entry `starts` of manifest.json, where the next run finds them.
@@ -114,7 +114,7 @@ def starts(config: run_config.ResolvedRun) -> list[statements.Start]:
   ]
 
 
-def _is_same_population(task: str, config: run_config.ResolvedRun) -> bool:
+def _is_same_population(task: str, config: run_config.RunConfig) -> bool:
   """Returns whether two tasks may share clients: emnist_linear and emnist_convnet do."""
   return task.partition("_")[0] == config.task.name.partition("_")[0]
 
