@@ -6,7 +6,6 @@ from tff_superquantile.secure_sums.adaptive_clipping import Number
 from tff_superquantile.secure_sums.gaussian_sum import GaussianSum
 from tff_superquantile.secure_sums.noisy_sum import DistributedGaussianSumFactory
 from tff_superquantile.secure_sums.noisy_sum import NoisySumFactory
-from tff_superquantile.secure_sums.secure_sum import build_secure_sum
 
 __all__ = (
   "AdaptiveClipNorm",
@@ -15,5 +14,4 @@ __all__ = (
   "GaussianSum",
   "NoisySumFactory",
   "Number",
-  "build_secure_sum",
 )

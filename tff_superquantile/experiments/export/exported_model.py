@@ -13,7 +13,6 @@ import tensorflow_federated as tff
 from tasks import preprocessing as preprocessing_lib
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -166,7 +165,7 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
       f"Found {len(labels)} labels of the task {config.task.name} for {num_classes} classes;"
       " expected a name for each."
     )
-  weights = finished.read_weights(run, model)
+  weights = run.weights_for(model)
   return ExportedModel(model, weights, preprocessing, labels, task.label_scale)
 
 

@@ -21,7 +21,6 @@ from tff_superquantile import atomic_files
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -135,7 +134,7 @@ class Results:
     of `train_flags.WHERE_DATA_IS`. Other test clients than those of a run's evaluation are refused.
     """
     _check_weights(runs)
-    settings = {run: {**self.settings, "model": finished.fingerprint(run)} for run in runs}
+    settings = {run: {**self.settings, "model": run.fingerprint} for run in runs}
     missing = [
       run
       for run in runs
@@ -164,8 +163,8 @@ class Results:
         if key not in loaded:
           loaded = {key: _load(run, config, self.settings["held_in_fraction"])}
         model, examples, ids = loaded[key]
-        finished.check_clients(run, "test", ids)
-        weights = finished.read_weights(run, model)
+        run.check_clients("test", ids)
+        weights = run.weights_for(model)
         material = Material(run, run_config.resolved(config), model, weights, examples)
         columns, described = work(material, bar.update)
         path = run.path / f"{self.name}.json"
@@ -186,7 +185,7 @@ class Results:
 
 def _check_weights(runs: Iterable[run_folder.Run]) -> None:
   """Raises a `ValueError` that lists the runs without a file of their model."""
-  name = finished.WEIGHTS
+  name = run_folder.WEIGHTS
   lacking = [f"{run.method}/seed_{run.seed}" for run in runs if not (run.path / name).is_file()]
   if lacking:
     listed = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")

@@ -107,8 +107,10 @@ class Tree(Private):
   )
   secure_sum: str = flag.field(
     "modular",
-    "Secure sum of --threshold=tree: modulo M (modular), or of integers that never wrap (integer).",
-    choices=("modular", "integer"),
+    "Secure sum of --threshold=tree: modulo M (modular; earlier versions also had integer, whose"
+    " results are the same).",
+    choices=("modular",),
+    synonyms={"integer": "modular"},
     may_idle=True,
   )
 
@@ -117,7 +119,6 @@ class Tree(Private):
     return dict(
       mechanism=run.tree or self.mechanism(round(run.clients_per_round)),
       max_loss=run.max_loss,
-      secure_sum=self.secure_sum,
       noise_key=run.noise_key,
     )
 

@@ -10,7 +10,6 @@ from typing import Any
 from privacy import ledger
 from privacy import statements
 import tasks
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -29,10 +28,10 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
   if start is None:
     return config
   folder = pathlib.Path(os.path.abspath(start.folder))
-  run = finished.find(folder)
+  run = run_folder.find_finished(folder)
   if run.weights is None:
-    raise ValueError(f"Found no {finished.WEIGHTS} in {folder}; expected a run's model.")
-  found = finished.fingerprint(run)
+    raise ValueError(f"Found no {run_folder.WEIGHTS} in {folder}; expected a run's model.")
+  found = run.fingerprint
   if start.fingerprint not in (None, found):
     raise ValueError(
       f"Found other weights in {folder}, of fingerprint {found}; expected those of"
@@ -53,7 +52,7 @@ def columns(config: run_config.RunConfig) -> str:
 
 
 def _run(start: kept.Start) -> run_folder.Run:
-  return finished.find(pathlib.Path(start.folder))
+  return run_folder.find_finished(pathlib.Path(start.folder))
 
 
 def private_start(config: run_config.RunConfig, task: tasks.task.Task) -> run_folder.Run | None:
@@ -65,7 +64,7 @@ def private_start(config: run_config.RunConfig, task: tasks.task.Task) -> run_fo
   if config.start is None:
     return None
   run = _run(config.start)
-  finished.check_table(run, task)
+  run.check_table(task)
   return run if run.config is None or run.config.is_private else None
 
 
@@ -75,7 +74,7 @@ def load(config: run_config.RunConfig, model: Any) -> run_files.Weights | None:
   Raises:
     ValueError: If they do not fit the model.
   """
-  return None if config.start is None else finished.read_weights(_run(config.start), model)
+  return None if config.start is None else _run(config.start).weights_for(model)
 
 
 def starts(config: run_config.RunConfig) -> list[statements.Start]:
