@@ -41,7 +41,7 @@ def _resolved(config):
     (
       run.RunConfig(
         method=run.Superquantile(threshold=run.Reweighting(smoothing=0.05)),
-        local=run.LocalTraining(learning_rate=0.3, schedule=run.Cosine()),
+        local=run.Local(learning_rate=0.3, schedule=run.Cosine()),
       ),
       dict(
         threshold="reweighting",

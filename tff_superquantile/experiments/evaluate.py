@@ -283,7 +283,7 @@ def _check_siblings(
 
   ids = {client_id for files in chosen.values() for client_id in files.client_ids}
   of_run = run_config.from_flags(run.flags)
-  measured = siblings.Clients(set(), ids)
+  measured = siblings.Coverage(set(), ids)
   siblings.check(
     run.path, of_run, lambda: finished_run.get_task(run, config), measured, data=config
   )

@@ -30,7 +30,7 @@ _TAIL = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class Inquiry:
   """What to release of the clients of a finished run's split: their "error" or their "loss".
 
   None is for the default delta, for 1 or the run's largest loss as the upper end of the metric, and
@@ -50,7 +50,7 @@ class Request:
 
 
 def evaluate(
-  request: Request,
+  request: Inquiry,
 ) -> tuple[list[entries.Evaluation], ledger_lib.Ledger | None]:
   """Makes one release, and enters it into the ledger of evaluations beside the run.
 
@@ -106,7 +106,7 @@ def _keyed_digest(key: bytes, ids: Sequence[str], values: np.ndarray) -> str:
   return hashlib.blake2b(content, key=key, person=b"values").hexdigest()
 
 
-def _purpose(request: Request, upper: float, number: int, fingerprint: str, digest: str) -> str:
+def _purpose(request: Inquiry, upper: float, number: int, fingerprint: str, digest: str) -> str:
   """Returns the words that are one release's alone, from which and a key its noise follows.
 
   Another query, model, number or client's value has other noise: two releases never share it, also
@@ -119,7 +119,7 @@ def _purpose(request: Request, upper: float, number: int, fingerprint: str, dige
 
 
 def _release(
-  request: Request,
+  request: Inquiry,
   run: run_folder.Run,
   config: run_config.RunConfig,
   upper: float,

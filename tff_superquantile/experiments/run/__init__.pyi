@@ -14,8 +14,8 @@ from tff_superquantile.experiments.run.parts.kept import Last as Last
 from tff_superquantile.experiments.run.parts.kept import Start as Start
 from tff_superquantile.experiments.run.parts.local_training import Cosine as Cosine
 from tff_superquantile.experiments.run.parts.local_training import Linear as Linear
-from tff_superquantile.experiments.run.parts.local_training import LocalTraining as LocalTraining
-from tff_superquantile.experiments.run.parts.local_training import Step as Step
+from tff_superquantile.experiments.run.parts.local_training import Local as Local
+from tff_superquantile.experiments.run.parts.local_training import StepDecay as StepDecay
 from tff_superquantile.experiments.run.parts.methods import METHODS as METHODS
 from tff_superquantile.experiments.run.parts.methods import Aaggff as Aaggff
 from tff_superquantile.experiments.run.parts.methods import AgnosticFedAvg as AgnosticFedAvg

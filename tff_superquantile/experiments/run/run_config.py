@@ -70,7 +70,7 @@ class RunConfig(part.Part):
     before="never",
   )
   start: kept.Start | None = kept.start()
-  local: local_training.LocalTraining = local_training.LocalTraining()
+  local: local_training.Local = local_training.Local()
   seed: int = flag.field(
     0,
     "Seed of clients, cohorts, batches and initial weights. It is no secret: cohorts and noise of a"

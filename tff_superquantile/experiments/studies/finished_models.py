@@ -91,7 +91,7 @@ def check_fraction(held_in_fraction: float) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Results:
+class ModelResults:
   """The results of a study in each run's folder: NAME.csv, a row a client, and NAME.json.
 
   The settings are plain values on which the results depend, besides the run's model; one of them is

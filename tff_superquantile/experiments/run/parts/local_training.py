@@ -42,7 +42,7 @@ class Schedule(part.Part, abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Step(Schedule):
+class StepDecay(Schedule):
   """c^floor(t / t_0), the paper's; None where the task decides."""
 
   needs_num_rounds: ClassVar[bool] = False
@@ -80,11 +80,11 @@ class Linear(Schedule):
 
 
 # By the value of --learning_rate_schedule.
-SCHEDULES: dict[str, type[Schedule]] = {"step": Step, "cosine": Cosine, "linear": Linear}
+SCHEDULES: dict[str, type[Schedule]] = {"step": StepDecay, "cosine": Cosine, "linear": Linear}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalTraining(part.Part):
+class Local(part.Part):
   """SGD on a client's own examples; None where the task decides."""
 
   learning_rate: float = flag.field(
