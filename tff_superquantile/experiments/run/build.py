@@ -67,6 +67,10 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
       **dict(metric=metric, best_by=kept.best_by(metric)),
     },
   )
+  if run.is_private:
+    private.check(run)
+  elif isinstance(run.method, methods.Superquantile):
+    _check_threshold(run, run.method)
   if run.server.averaged_rounds > run.num_rounds:
     raise ValueError(
       f"Found --averaged_rounds={run.server.averaged_rounds} with --num_rounds={run.num_rounds};"
@@ -74,10 +78,6 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     )
   best_model.check(run, _measured(run, task))
   class_weights.check(run, task)
-  if run.is_private:
-    private.check(run)
-  elif isinstance(run.method, methods.Superquantile):
-    _check_threshold(run, run.method)
   return run
 
 

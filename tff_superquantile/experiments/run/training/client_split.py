@@ -21,10 +21,12 @@ def fill_in(config: run_config.RunConfig) -> run_config.RunConfig:
   that one run tests on would be protected by the next. Those of earlier versions split by --seed.
   """
   split, seed = config.task.client_split, config.task.split_seed
-  if split is None or seed is None and config.is_private:
+  # Folds, which a private run cannot have, take no seed.
+  lacks_seed = seed is None and config.is_private and not config.task.folds
+  if split is None or lacks_seed:
     begun = run_folder.of_config(config).flags
     split = split or (run_config.client_split_of(begun) if begun else request_lib.BY_ID)
-    if seed is None and config.is_private:
+    if lacks_seed:
       of_run = begun.get("split_seed") if begun else _SPLIT_SEED
       seed = None if of_run is None else int(of_run)
   return _with_split(config, split, seed)
