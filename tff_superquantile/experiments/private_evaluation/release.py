@@ -30,7 +30,7 @@ _TAIL = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Inquiry:
+class EvaluationRequest:
   """What to release of the clients of a finished run's split: their "error" or their "loss".
 
   None is for the default delta, for 1 or the run's largest loss as the upper end of the metric, and
@@ -50,7 +50,7 @@ class Inquiry:
 
 
 def evaluate(
-  request: Inquiry,
+  request: EvaluationRequest,
 ) -> tuple[list[entries.Evaluation], ledger_lib.Ledger | None]:
   """Makes one release, and enters it into the ledger of evaluations beside the run.
 
@@ -106,7 +106,9 @@ def _keyed_digest(key: bytes, ids: Sequence[str], values: np.ndarray) -> str:
   return hashlib.blake2b(content, key=key, person=b"values").hexdigest()
 
 
-def _purpose(request: Inquiry, upper: float, number: int, fingerprint: str, digest: str) -> str:
+def _purpose(
+  request: EvaluationRequest, upper: float, number: int, fingerprint: str, digest: str
+) -> str:
   """Returns the words that are one release's alone, from which and a key its noise follows.
 
   Another query, model, number or client's value has other noise: two releases never share it, also
@@ -119,7 +121,7 @@ def _purpose(request: Inquiry, upper: float, number: int, fingerprint: str, dige
 
 
 def _release(
-  request: Inquiry,
+  request: EvaluationRequest,
   run: run_folder.Run,
   config: run_config.RunConfig,
   upper: float,
