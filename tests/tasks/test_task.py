@@ -39,9 +39,6 @@ def test_defaults_are_kept_and_read_only():
   assert dict(make_task().defaults) == _GOOD
   with pytest.raises(TypeError):
     make_task().defaults["num_rounds"] = 1
-
-
-def test_an_integer_is_a_rate_too():
   assert make_task(client_learning_rate=1).defaults["client_learning_rate"] == 1
 
 
