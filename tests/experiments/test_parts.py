@@ -171,6 +171,13 @@ def test_flags_and_names_are_those_of_before_there_were_parts(kept):
   assert run_config.differences(written, resolved) == []
 
 
+def test_runs_with_sums_of_integers_go_on_modulo_m():
+  config = run_config.of(epsilon=3.0, clip_norm=0.1, threshold="tree", client_split="by_id")
+  flags = {**config.to_flags(), "secure_sum": "integer"}
+  assert run_config.from_flags(flags) == config
+  assert run_config.differences(flags, config) == []
+
+
 def test_no_flag_has_two_meanings():
   """Where several kinds have a flag, its help, default and range are one."""
   found = {}
