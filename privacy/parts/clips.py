@@ -25,8 +25,8 @@ class Clip(part.Part, abc.ABC):
     """Returns C of the first round, in a unit of --clip_unit; None if it was not given."""
 
   @abc.abstractmethod
-  def resolve(self, unit: str, update_sum: str) -> Clip:
-    """Returns it with C of the first round; a `ValueError` if a private run cannot have it."""
+  def check(self, update_sum: str) -> None:
+    """Raises a `ValueError` if a private run with this --update_sum cannot have it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,11 +44,10 @@ class FixedClip(Clip):
   def first_norm(self, unit: str) -> float | None:
     return self.norm
 
-  def resolve(self, unit: str, update_sum: str) -> Clip:
+  def check(self, update_sum: str) -> None:
     if self.norm is None:
       raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1, or adaptive.")
     checks.scale("--clip_norm", self.norm)
-    return self
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,16 +70,14 @@ class _Adapting(Clip):
       return self.initial_clip_norm
     return {"update": 0.1, "gradient": 1.0}[unit]
 
-  def resolve(self, unit: str, update_sum: str) -> Clip:
+  def check(self, update_sum: str) -> None:
     if update_sum == "distributed":
       raise ValueError(
         "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a"
         " fixed norm; give a number, or use --update_sum=central."
       )
-    first = self.first_norm(unit)
-    checks.scale("--initial_clip_norm", first)
+    checks.scale("--initial_clip_norm", self.initial_clip_norm)
     checks.fraction("--clip_quantile", self.clip_quantile)
-    return dataclasses.replace(self, initial_clip_norm=first)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

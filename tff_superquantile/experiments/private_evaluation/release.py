@@ -21,7 +21,6 @@ from privacy.evaluation import query as query_lib
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -61,7 +60,7 @@ def evaluate(
   Before anything is released, it refuses a model or clients that are not the run's, and a ledger
   whose earlier evaluations were changed.
   """
-  run = finished.find(request.folder)
+  run = run_folder.find_finished(request.folder)
   finished_run.check_classes(run)
   config = finished_run.config(run, request.where_data_is)
   upper = request.upper
@@ -143,9 +142,9 @@ def _release(
     key = noise_key.read(pathlib.Path(request.noise_key_file), "--noise_key_file")
   model, splits = finished_run.load_task(run, config)
   files = finished_run.of_split(splits, request.split)
-  finished.check_clients(run, request.split, files.client_ids)
-  weights = finished.read_weights(run, model)
-  fingerprint = finished.fingerprint(run)
+  run.check_clients(request.split, files.client_ids)
+  weights = run.weights_for(model)
+  fingerprint = run.fingerprint
   context.set_simulation_context()
   build_evaluators = evaluation.build_evaluators
   metrics = build_evaluators(model, {request.split: files})[request.split](weights)
