@@ -6,14 +6,23 @@ A task is one file of this package; `task` says how to add one. This package fin
 import difflib
 import importlib
 import pkgutil
+import types
+import typing
 
 import tff_superquantile as _library  # noqa: F401  It lets TFF in, which tasks import.
 
-# isort: split
-from tasks import task as _task
+if typing.TYPE_CHECKING:
+  from tasks import task
 
 
-def _find_tasks() -> dict[str, _task.Task]:
+def __getattr__(name: str) -> types.ModuleType:
+  """Imports `task` on first use: it starts TensorFlow, which a `request` does without."""
+  if name != "task":
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  return importlib.import_module(f"{__name__}.task")
+
+
+def _find_tasks() -> dict[str, "task.Task"]:
   """Returns every task of every module of this package that defines `TASKS`, by name."""
   found = {}
   for module_info in pkgutil.iter_modules(__path__):
@@ -32,7 +41,7 @@ def task_names() -> tuple[str, ...]:
   return tuple(sorted(_find_tasks()))
 
 
-def get_task(name: str) -> _task.Task:
+def get_task(name: str) -> "task.Task":
   """Returns the task of that name.
 
   Raises:

@@ -27,8 +27,12 @@ class Clip(part.Part, abc.ABC):
   norm: float | None
 
   @abc.abstractmethod
-  def resolve(self, unit: str, update_sum: str) -> Clip:
-    """Returns it with C of the first round; a `ValueError` if a private run cannot have it."""
+  def first_norm(self, unit: str) -> float | None:
+    """Returns C of the first round, or its default in a unit of --clip_unit."""
+
+  @abc.abstractmethod
+  def check(self, update_sum: str) -> None:
+    """Raises a `ValueError` if a private run with this --update_sum cannot have it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,11 +47,13 @@ class FixedClip(Clip):
     name="clip_norm",
   )
 
-  def resolve(self, unit: str, update_sum: str) -> Clip:
+  def first_norm(self, unit: str) -> float | None:
+    return self.norm
+
+  def check(self, update_sum: str) -> None:
     if self.norm is None:
       raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1, or adaptive.")
     checks.scale("--clip_norm", self.norm)
-    return self
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,16 +72,17 @@ class _Adapting(Clip):
     flag_default=None,
   )
 
-  def resolve(self, unit: str, update_sum: str) -> Clip:
+  def first_norm(self, unit: str) -> float | None:
+    return {"update": 0.1, "gradient": 1.0}[unit] if self.norm is None else self.norm
+
+  def check(self, update_sum: str) -> None:
     if update_sum == "distributed":
       raise ValueError(
         "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a"
         " fixed norm; give a number, or use --update_sum=central."
       )
-    first = {"update": 0.1, "gradient": 1.0}[unit] if self.norm is None else self.norm
-    checks.scale("--initial_clip_norm", first)
+    checks.scale("--initial_clip_norm", self.norm)
     checks.fraction("--clip_quantile", self.clip_quantile)
-    return dataclasses.replace(self, norm=first)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

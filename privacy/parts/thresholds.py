@@ -133,8 +133,10 @@ class Tree(PrivateThreshold):
   )
   secure_sum: str = flag_lib.field(
     "modular",
-    "Secure sum of --threshold=tree: modulo M (modular), or of integers that never wrap (integer).",
-    choices=("modular", "integer"),
+    "Secure sum of --threshold=tree: modulo M (modular; earlier versions also had integer, whose"
+    " results are the same).",
+    choices=("modular",),
+    synonyms={"integer": "modular"},
     may_idle=True,
   )
   scale: int | None = None

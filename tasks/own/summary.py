@@ -14,7 +14,7 @@ _LARGEST_SHARE = 0.8  # Of a class, up to which errors tell how well all classes
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class ColumnSummary:
   """A column of the table that is a feature, or is not used.
 
   `kind` is "number", "boolean", "category", or "dropped"; `missing` the number of rows without a
@@ -61,7 +61,7 @@ class Summary:
   num_train: int
   rows_of_classes: Sequence[int]
   encoding: encoding_lib.Encoding
-  columns: Sequence[Column]
+  columns: Sequence[ColumnSummary]
   largest_mean_square: float
   later_labels: str | None = None
 

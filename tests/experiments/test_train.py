@@ -444,7 +444,7 @@ _REFUSED = {
   "--max_loss=1e300": ("--max_loss = 1e+300", "from 1e-09 to 1e+09"),
   "--threshold=tree --threshold_noise_multiplier=1e-300": ("noise_multiplier = 1e-300",),
   "--threshold=tree --threshold_noise_multiplier=1 --num_bins=1099511627776": ("at most 65536",),
-  "--data_dir=empty": ("--data_dir=", "with the task synthetic; it belongs to"),
+  "--data_dir=empty": ("--data_dir=", "for synthetic, which has no use for it"),
   "--min_examples_per_client=9": ("--min_examples_per_client=9", "has no use for it"),
   "--data=standin": ("--data=standin for synthetic",),
   "--task=emnist_linear --data=standin --data_dir=few": ("for emnist_linear with --data=standin",),

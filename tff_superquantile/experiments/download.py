@@ -22,10 +22,10 @@ def for_run(config: run_config.RunConfig) -> None:
   with cli.starting_tensorflow():
     import tasks
 
-  request = tasks.task.Request.of_run(config)
-  data_set = tasks.get_task(config.task.name).data_set
-  if data_set is not None and not request.standin:
-    data_set.complete(request)
+  task, request = tasks.get_task(config.task.name), config.request()
+  task.opener(request)  # It refuses what the task has no use for.
+  if task.data_set is not None and not request.is_standin:
+    task.data_set.complete(request)
 
 
 def _make_parser() -> flags.Parser:

@@ -31,7 +31,7 @@ from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.export import formats
-from tff_superquantile.experiments.run import finished
+from tff_superquantile.experiments.run import run_folder
 
 _DEFAULT = "saved_model"
 
@@ -68,7 +68,7 @@ def make_parser() -> flags.Parser:
 
 def export(args: argparse.Namespace) -> None:
   """Carries the command out."""
-  run = finished.find(args.folder)
+  run = run_folder.find_finished(args.folder)
   finished_run.check_new(args.out, args.overwrite)
   earlier = _earlier_export(args.out)
   config = finished_run.config(run, finished_run.given(args, train_flags.WHERE_DATA_IS))

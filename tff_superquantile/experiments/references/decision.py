@@ -275,7 +275,7 @@ VERDICTS = {
 def decide(
   groups: run_folder.Groups,
   compared: paired.Comparison | None = None,
-  references: in_reports.References | None = None,
+  references: in_reports.ReferencesBySeed | None = None,
 ) -> Decision:
   """Decides what finished runs of a task say: of one budget, and also without privacy.
 

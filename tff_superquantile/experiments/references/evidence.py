@@ -50,7 +50,7 @@ class Evidence:
 
   groups: run_folder.Groups
   compared: paired.Comparison
-  references: in_reports.References
+  references: in_reports.ReferencesBySeed
 
   @property
   def unit(self) -> units.Unit:

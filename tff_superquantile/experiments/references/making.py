@@ -14,7 +14,6 @@ import numpy as np
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
@@ -108,7 +107,7 @@ def _compute(
     from tff_superquantile.experiments.run.training import class_weights
 
   model, splits = build.load_task(task, config)
-  finished.check_clients(run, "test", splits["test"].client_ids)
+  run.check_clients("test", splits["test"].client_ids)
 
   def examples(split: str) -> Any:
     x, y, offsets = splits[split].load()

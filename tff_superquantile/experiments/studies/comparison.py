@@ -266,7 +266,7 @@ def _columns(unit: units.Units, leading: units.Leading, few: bool) -> list[table
 
 
 def _pooled(
-  groups: run_folder.Groups, compared: paired.Comparison, references: in_reports.References
+  groups: run_folder.Groups, compared: paired.Comparison, references: in_reports.ReferencesBySeed
 ) -> list[tables.Table]:
   """Returns the table of measures of all test examples together, where there are any."""
   results, unit = tables.of_groups(groups), units.of(groups)
@@ -322,7 +322,7 @@ def table(
   groups: run_folder.Groups,
   columns: Sequence[tables.Column] = (),
   results: pd.DataFrame | None = None,
-  references: in_reports.References | None = None,
+  references: in_reports.ReferencesBySeed | None = None,
   focus: str = "",
   compared: paired.Comparison | None = None,
   **texts: Any,

@@ -48,7 +48,7 @@ class Ending:
   It is the `training_loop.Keeper` of the run.
   """
 
-  def __init__(self, config: run_config.ResolvedRun, earlier: run_folder.Run, best: Any):
+  def __init__(self, config: run_config.RunConfig, earlier: run_folder.Run, best: Any):
     """Reads the losses of an earlier process; `best` is None where the last model is kept."""
     rounds = earlier.rounds
     numbers = rounds.get("round", np.array([])).astype(int).tolist()
