@@ -44,6 +44,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
       "build_superquantile_family",
       "build_superquantile_fed_avg",
       "build_tilted_erm",
+      "build_weighted_fed_avg",
       "dp_mean_factory",
     ),
     "analytics": ("private_distribution",),

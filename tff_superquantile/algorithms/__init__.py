@@ -21,6 +21,7 @@ from tff_superquantile.algorithms.semi_vred import build_semi_vred
 from tff_superquantile.algorithms.superquantile_family import build_superquantile_family
 from tff_superquantile.algorithms.superquantile_fed_avg import build_superquantile_fed_avg
 from tff_superquantile.algorithms.tilted_erm import build_tilted_erm
+from tff_superquantile.algorithms.weighted_fed_avg import build_weighted_fed_avg
 from tff_superquantile.noise_source import BandedKey
 from tff_superquantile.secure_sums import AdaptiveClipNorm
 
@@ -43,5 +44,6 @@ __all__ = (
   "build_superquantile_family",
   "build_superquantile_fed_avg",
   "build_tilted_erm",
+  "build_weighted_fed_avg",
   "dp_mean_factory",
 )

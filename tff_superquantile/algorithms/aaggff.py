@@ -5,6 +5,7 @@ from typing_extensions import Unpack
 
 from tff_superquantile import threshold
 from tff_superquantile.algorithms import learning_process
+from tff_superquantile.algorithms import weighted_fed_avg
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 
@@ -41,10 +42,7 @@ def build_aaggff(
   Raises:
     ValueError: If there is no `index_fn`, or an argument is out of its range.
   """
-  return learning_process.build(
-    model_fn,
-    client_optimizer_fn,
-    server_optimizer_fn,
-    options,
-    threshold=threshold.build_ftrl(num_clients, decision_step, response_cdf=response_cdf),
+  weighting = threshold.build_ftrl(num_clients, decision_step, response_cdf=response_cdf)
+  return weighted_fed_avg.build_weighted_fed_avg(
+    weighting, model_fn, client_optimizer_fn, server_optimizer_fn, **options
   )

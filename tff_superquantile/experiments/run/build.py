@@ -72,7 +72,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   method = run.method
   if method.threshold is not None:  # Now it is said which it is.
     threshold = dataclasses.replace(method.threshold, is_asked=True)
-    method = methods.replace(method, threshold=threshold)
+    method = dataclasses.replace(method, threshold=threshold)
   engine = run.engine.resolve(int(run.cohort.expected))
   run = dataclasses.replace(
     run,

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from privacy import checks
 from privacy.settings import flag
 from privacy.settings import part
+from privacy.settings import plugins
 import tff_superquantile
 from tff_superquantile.experiments.run.parts import ingredients
 
@@ -177,18 +178,24 @@ class PrimalDual(Private):
 
 
 # By the value of --threshold, which names the folders of its runs, too.
-THRESHOLDS: dict[str, type[Threshold]] = {
+_OWN: dict[str, type[Threshold]] = {
   "exact": Exact,
   "reweighting": Reweighting,
   "tree": Tree,
   "geometric": Geometric,
   "primal_dual": PrimalDual,
 }
+THRESHOLDS = plugins.Table("threshold", "thresholds", Threshold, _OWN)
 
 
 def name_of(threshold: Threshold | None) -> str | None:
   """Returns the value of --threshold; None for none."""
   return None if threshold is None else part.key(THRESHOLDS, threshold)
+
+
+def released_as(threshold: Threshold) -> str:
+  """Returns the project's threshold that accounts for this one, which may be from outside."""
+  return part.key(_OWN, threshold)
 
 
 def private() -> tuple[str, ...]:

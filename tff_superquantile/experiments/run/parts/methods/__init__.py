@@ -7,125 +7,26 @@ its learning process. Importing this starts no TensorFlow.
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Mapping
 import dataclasses
+import inspect
 import math
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from privacy import cohorts
 from privacy.settings import flag
 from privacy.settings import part
+from privacy.settings import plugins
 import tff_superquantile
 from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import privacy
 from tff_superquantile.experiments.run.parts import thresholds
+from tff_superquantile.experiments.run.parts.methods.base import Method as Method
+from tff_superquantile.experiments.run.parts.methods.base import OwnLossMethod as OwnLossMethod
+from tff_superquantile.experiments.run.parts.methods.base import PrivateMethod as PrivateMethod
+from tff_superquantile.experiments.run.parts.methods.base import RelativeMethod as RelativeMethod
 
 tsq: Any = tff_superquantile  # Its names are loaded on first use.
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Method(part.Part, abc.ABC):
-  """A method. The first of its parameters belongs to its name; the others follow it.
-
-  Attributes:
-    title: The method's name for people.
-    weighted_updates: Whether a private round sums updates with weights, and the weights, too, as
-      in `privacy.parts.UpdateSum`.
-  """
-
-  title: ClassVar[str]
-  weighted_updates: ClassVar[bool] = False
-
-  @property
-  def threshold(self) -> thresholds.Threshold | None:
-    """What the server makes of the losses; None where it makes nothing."""
-    return None
-
-  @abc.abstractmethod
-  def build(self, run: ingredients.Ingredients) -> Any:
-    """Builds its `tff.learning.templates.LearningProcess`."""
-
-  def num_trained(self, clients_per_round: int) -> int | None:
-    """Returns how many clients of a cohort train, if that is not the whole cohort."""
-    del clients_per_round
-    return None
-
-  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
-    """Raises a `ValueError` if the method contradicts itself, or the rest of its run."""
-    del is_private, cohort
-
-
-_T = TypeVar("_T", bound=Method)
-
-
-class PrivateMethod(Method):
-  """A method that has private runs, too."""
-
-  @abc.abstractmethod
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    """Builds the process of a private run."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OwnLossMethod(PrivateMethod):
-  """A method whose private runs weigh a client by a function of its own loss and constants."""
-
-  weighted_updates: ClassVar[bool] = True
-  share_weight: float | None = flag.field(
-    None,
-    "k in (0, 1), of private runs of q_fed_avg, tilted_erm and prop_fair: the part of the clip norm"
-    " that carries a client's weight, of whose noisy sum the divisor is made; None for 0.3.",
-    short="k",
-    symbol="k",
-  )
-
-  @abc.abstractmethod
-  def share(self, max_loss: float) -> Any:
-    """Returns the function from a loss to a client's share."""
-
-  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
-    if self.share_weight is not None and not is_private:
-      raise ValueError(
-        f"Found --share_weight={self.share_weight} in a run that is not private; give --epsilon,"
-        " too, or leave it out."
-      )
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    given = {} if self.share_weight is None else dict(share_weight=self.share_weight)
-    return tsq.build_private_weighted_fed_avg(
-      share_fn=self.share(run.max_loss), **given, **run.work
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RelativeMethod(PrivateMethod):
-  """A method whose private runs weigh a client relative to a private histogram of the losses."""
-
-  threshold: thresholds.Tree | None = thresholds.choice(
-    {"tree": thresholds.Tree}, lambda given: "tree" if privacy.is_private(given) else None
-  )
-
-  @abc.abstractmethod
-  def relative_share(self) -> Any:
-    """Returns the `tff_superquantile.threshold.RelativeShare`."""
-
-  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
-    if self.threshold is not None and not is_private:
-      raise ValueError(
-        "Found --threshold=tree in a run that is not private, whose losses the server sees; leave"
-        " it out."
-      )
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    threshold = self.threshold or thresholds.Tree()
-    return tsq.build_private_fed_avg(
-      threshold=tsq.threshold.build_histogram_weighting(
-        self.relative_share(), **threshold.histogram(run)
-      ),
-      expected_clients=run.clients_per_round,
-      **run.work,
-    )
 
 
 _THETA = 0.5  # The default of both methods that have a theta.
@@ -284,9 +185,6 @@ class PropFair(OwnLossMethod):
     symbol="M",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_prop_fair(utility_bound=self.utility_bound, max_loss=run.max_loss, **run.work)
-
   def share(self, max_loss: float) -> Any:
     return tsq.threshold.build_proportional_share(self.utility_bound, max_loss)
 
@@ -304,9 +202,6 @@ class SemiVRed(RelativeMethod):
     symbol="β",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_semi_vred(beta=self.beta, **run.work)
-
   def relative_share(self) -> Any:
     return tsq.threshold.build_semi_variance_share(self.beta)
 
@@ -323,9 +218,6 @@ class Gifair(RelativeMethod):
     short="lambda",
     symbol="λ",
   )
-
-  def build(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_gifair(fairness_strength=self.fairness_strength, **run.work)
 
   def relative_share(self) -> Any:
     return tsq.threshold.build_rank_share(self.fairness_strength)
@@ -350,6 +242,10 @@ class Aaggff(Method):
       index_fn=run.index_fn,
       **run.work,
     )
+
+
+def _built(threshold: thresholds.Threshold | None, run: ingredients.Ingredients) -> Any:
+  return None if threshold is None else threshold.build(run)
 
 
 def _usual_threshold(given: Mapping[str, Any]) -> str | None:
@@ -388,25 +284,22 @@ class Superquantile(PrivateMethod):
       return tsq.superquantile.check_theta(self.theta)
     return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
 
-  def _threshold(self, run: ingredients.Ingredients) -> Any:
-    return None if self.threshold is None else self.threshold.build(run)
-
   def build(self, run: ingredients.Ingredients) -> Any:
     return tsq.build_superquantile_fed_avg(
-      theta=self.tail(), threshold=self._threshold(run), seed_fn=run.seed_fn, **run.work
+      theta=self.tail(), threshold=_built(self.threshold, run), seed_fn=run.seed_fn, **run.work
     )
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
     return tsq.build_private_superquantile_fed_avg(
       theta=self.tail(),
-      threshold=self._threshold(run),
+      threshold=_built(self.threshold, run),
       expected_clients=run.clients_per_round,
       **run.work,
     )
 
 
 # By the value of --algorithm, in the order of the paper's tables.
-METHODS: dict[str, type[Method]] = {
+METHODS = plugins.Table("algorithm", "methods", Method, {
   "fed_avg": FedAvg,
   "fed_avg_sub": FedAvgSub,
   "fed_prox": FedProx,
@@ -418,17 +311,12 @@ METHODS: dict[str, type[Method]] = {
   "gifair": Gifair,
   "aaggff": Aaggff,
   "superquantile": Superquantile,
-}
+})
 
 
 def name_of(method: Method) -> str:
   """Returns the value of --algorithm."""
-  return part.key(METHODS, method)
-
-
-def replace(method: _T, **changes: Any) -> _T:
-  """Returns a method with other values of its fields."""
-  return dataclasses.replace(method, **changes)
+  return METHODS.name_of(type(method))
 
 
 def parameters(kind: type[Method]) -> list[flag.Flag]:
@@ -453,3 +341,15 @@ def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
     raise ValueError(
       f"Found --algorithm={algorithm} in a private run; use one of {', '.join(private)}."
     )
+  changed = [name for name in PrivateMethod.RELEASED if _is_from_outside(type(method), name)]
+  if is_private and changed:
+    raise ValueError(
+      f"Found --algorithm={algorithm} in a private run with {changed[0]} of its own, which nothing"
+      " accounts for; expected a method that leaves this to OwnLossMethod or RelativeMethod."
+    )
+
+
+def _is_from_outside(kind: type[Method], name: str) -> bool:
+  """Returns whether an attribute of a method comes from a class that is not this project's."""
+  homes = (base for base in kind.__mro__ if name in {**vars(base), **inspect.get_annotations(base)})
+  return next(homes).__module__.partition(".")[0] != __name__.partition(".")[0]
