@@ -7,7 +7,6 @@ group. A part from outside is imported when it is first asked for, and is then a
 from collections.abc import Mapping
 import dataclasses
 import difflib
-import functools
 import importlib
 import importlib.metadata
 import inspect
@@ -18,7 +17,10 @@ from typing import Any
 
 
 class Table(dict[str, Any]):
-  """What a flag chooses, by name; `table[name]` brings in what is not there yet."""
+  """What a flag chooses, by name; `table[name]` brings in what is not there yet.
+
+  A row that is a text is the MODULE:CLASS of one that is imported when it is asked for.
+  """
 
   def __init__(
     self, flag: str, group: str, kind: type, rows: Mapping[str, Any], *, of_classes: bool = True
@@ -39,8 +41,11 @@ class Table(dict[str, Any]):
     self._of_classes = of_classes
 
   def __missing__(self, name: str) -> Any:
-    row = self[name] = self._import(name, self._target(name))
-    return row
+    return self._import(name, self._target(name))
+
+  def __getitem__(self, name: str) -> Any:
+    row = super().__getitem__(name)
+    return self._import(name, row) if isinstance(row, str) else row
 
   def load(self, name: str | None) -> bool:
     """Brings in what a name from outside stands for; returns whether that is new.
@@ -56,7 +61,7 @@ class Table(dict[str, Any]):
     name = next((name for name, own in self.items() if own is row), "")
     if not name:
       name = f"{row.__module__}:{row.__qualname__}"
-      self[name] = self._import(name, name)
+      self._import(name, name)
     return name
 
   def _target(self, name: str) -> str:
@@ -77,11 +82,13 @@ class Table(dict[str, Any]):
     if is_target is None:
       nearest = difflib.get_close_matches(name, self, n=1, cutoff=0.0)
       raise ValueError(
-        f"{said}; expected one of {', '.join(self)} (the nearest is {''.join(nearest)}), MODULE:NAME"
-        f" of a file of yours, or an entry point of {self._group}."
+        f"{said}; expected one of {', '.join(sorted(self))} (did you mean {''.join(nearest)!r}?),"
+        f" MODULE:NAME in a file of yours, or an entry point of {self._group}."
       )
     module = _import_module(said, is_target[1])
-    row = functools.reduce(lambda of, part: getattr(of, part, None), is_target[2].split("."), module)
+    row: Any = module
+    for part in is_target[2].split("."):
+      row = getattr(row, part, None)
     if reason := self._objection(row):
       names = [key for key, value in vars(module).items() if self._is_from(module, value)]
       place = getattr(module, "__file__", None) or module.__name__
@@ -89,6 +96,7 @@ class Table(dict[str, Any]):
         f"{said}, which {reason}; expected {'a subclass' if self._of_classes else 'one'} of"
         f" {self.kind.__name__} in {place}{', such as ' * bool(names)}{', '.join(names)}."
       )
+    self[name] = row
     return row
 
   def _objection(self, row: Any) -> str:
@@ -116,8 +124,8 @@ def _import_module(said: str, name: str) -> types.ModuleType:
   except (Exception, SystemExit) as error:
     if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
       raise ValueError(
-        f"{said}, but no module {error.name}; expected one that Python finds: run the command in its"
-        " folder, or name that folder in PYTHONPATH."
+        f"{said}, but no module {error.name}; expected one that Python finds: run the command in"
+        " its folder, or name that folder in PYTHONPATH."
       ) from None
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = "" if isinstance(error, SyntaxError) else f" in {frame.filename}, line {frame.lineno}"

@@ -50,7 +50,6 @@ def make_parser() -> flags.Parser:
   finished_run.add_arguments(parser)
   parser.add_argument(
     "--format",
-    choices=tuple(formats.FORMATS),
     default=_DEFAULT,
     help="; ".join(
       f"{name}, {one.purpose}" + " (the default)" * (name == _DEFAULT)
@@ -69,6 +68,7 @@ def make_parser() -> flags.Parser:
 def export(args: argparse.Namespace) -> None:
   """Carries the command out."""
   run = finished.find(args.folder)
+  formats.FORMATS.load(args.format)
   finished_run.check_new(args.out, args.overwrite)
   earlier = _earlier_export(args.out)
   config = finished_run.config(run, finished_run.given(args, train_flags.WHERE_DATA_IS))

@@ -39,8 +39,11 @@ if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loa
   from tff_superquantile.experiments.run.parts.methods import FedAvgSub as FedAvgSub
   from tff_superquantile.experiments.run.parts.methods import FedProx as FedProx
   from tff_superquantile.experiments.run.parts.methods import Gifair as Gifair
+  from tff_superquantile.experiments.run.parts.methods import Method as Method
+  from tff_superquantile.experiments.run.parts.methods import OwnLossMethod as OwnLossMethod
   from tff_superquantile.experiments.run.parts.methods import PropFair as PropFair
   from tff_superquantile.experiments.run.parts.methods import QFedAvg as QFedAvg
+  from tff_superquantile.experiments.run.parts.methods import RelativeMethod as RelativeMethod
   from tff_superquantile.experiments.run.parts.methods import SemiVRed as SemiVRed
   from tff_superquantile.experiments.run.parts.methods import Superquantile as Superquantile
   from tff_superquantile.experiments.run.parts.methods import TiltedErm as TiltedErm
@@ -82,7 +85,8 @@ __all__, __getattr__, __dir__ = lazy.attach(
     "parts.local_training": ("Cosine", "Linear", "LocalTraining", "Step"),
     "parts.methods": (
       *("METHODS", "Aaggff", "AgnosticFedAvg", "FedAvg", "FedAvgSub", "FedProx", "Gifair"),
-      *("PropFair", "QFedAvg", "SemiVRed", "Superquantile", "TiltedErm"),
+      *("Method", "OwnLossMethod", "PropFair", "QFedAvg", "RelativeMethod", "SemiVRed"),
+      *("Superquantile", "TiltedErm"),
     ),
     "parts.privacy": ("AdaptiveClip", "Budget", "FixedClip", "Noise"),
     "parts.servers": ("Adagrad", "Adam", "Sgd", "Yogi"),

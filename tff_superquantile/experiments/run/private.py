@@ -108,10 +108,10 @@ def _check_threshold(method: methods.Method) -> None:
       f"Found --smoothing={threshold.smoothing} in a private run; only exact reweighting is"
       " smoothed, which shows the server the losses."
     )
-  if threshold is not None and not threshold.is_private:
+  if threshold is not None and thresholds.released_as(threshold) not in parts.THRESHOLDS:
     raise ValueError(
       f"Found --threshold={thresholds.name_of(threshold)} in a private run; use one of"
-      f" {', '.join(thresholds.private())}."
+      f" {', '.join(thresholds.private())}, or a subclass of one, which is accounted for as that."
     )
 
 
@@ -267,12 +267,7 @@ def build_release(
   assert privacy is not None
   released: list[parts.Part] = []
   if threshold is not None:
-    kind = parts.THRESHOLDS.get(thresholds.name_of(threshold) or "")
-    if kind is None:
-      raise ValueError(
-        f"Found --threshold={thresholds.name_of(threshold)}, which nothing accounts for; expected"
-        f" one of {', '.join(parts.THRESHOLDS)}."
-      )
+    kind = parts.THRESHOLDS[thresholds.released_as(threshold) or ""]
     bins = {"bins": threshold.num_bins} if isinstance(threshold, thresholds.Tree) else {}
     released.append(kind(noise_multiplier=threshold.noise_multiplier, **bins))
   by_clients: dict[str, Any] = {}

@@ -42,7 +42,10 @@ class RunConfig(part.Part):
 
   task: tasks.Task = tasks.choice()
   method: methods.Method = part.choice(
-    "algorithm", methods.METHODS, "The method.", default="superquantile"
+    "algorithm",
+    methods.METHODS,
+    "The method, one of these or MODULE:CLASS in a file of yours (docs/how_to/add_a_part.md).",
+    default="superquantile",
   )
   cohort: cohorts.Cohort = cohorts.choice(privacy_lib.usual_sampling)
   max_loss: float | None = flag.field(

@@ -193,9 +193,9 @@ def name_of(threshold: Threshold | None) -> str | None:
   return None if threshold is None else part.key(THRESHOLDS, threshold)
 
 
-def released_as(threshold: Threshold) -> str:
-  """Returns the project's threshold that accounts for this one, which may be from outside."""
-  return part.key(_OWN, threshold)
+def released_as(threshold: Threshold) -> str | None:
+  """Returns which of the project's thresholds one is, or extends; None for another one."""
+  return next((name for name, kind in _OWN.items() if isinstance(threshold, kind)), None)
 
 
 def private() -> tuple[str, ...]:

@@ -299,19 +299,24 @@ class Superquantile(PrivateMethod):
 
 
 # By the value of --algorithm, in the order of the paper's tables.
-METHODS = plugins.Table("algorithm", "methods", Method, {
-  "fed_avg": FedAvg,
-  "fed_avg_sub": FedAvgSub,
-  "fed_prox": FedProx,
-  "q_fed_avg": QFedAvg,
-  "tilted_erm": TiltedErm,
-  "agnostic_fed_avg": AgnosticFedAvg,
-  "prop_fair": PropFair,
-  "semi_vred": SemiVRed,
-  "gifair": Gifair,
-  "aaggff": Aaggff,
-  "superquantile": Superquantile,
-})
+METHODS = plugins.Table(
+  "algorithm",
+  "methods",
+  Method,
+  {
+    "fed_avg": FedAvg,
+    "fed_avg_sub": FedAvgSub,
+    "fed_prox": FedProx,
+    "q_fed_avg": QFedAvg,
+    "tilted_erm": TiltedErm,
+    "agnostic_fed_avg": AgnosticFedAvg,
+    "prop_fair": PropFair,
+    "semi_vred": SemiVRed,
+    "gifair": Gifair,
+    "aaggff": Aaggff,
+    "superquantile": Superquantile,
+  },
+)
 
 
 def name_of(method: Method) -> str:

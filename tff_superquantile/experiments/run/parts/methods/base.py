@@ -107,7 +107,7 @@ class OwnLossMethod(PrivateMethod):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativeMethod(PrivateMethod):
-  """A method that weighs a client relative to the losses, in private runs to a histogram of them."""
+  """A method that weighs a client relative to the losses, privately to a histogram of them."""
 
   threshold: thresholds.Tree | None = thresholds.choice(
     {"tree": thresholds.Tree}, lambda given: "tree" if privacy.is_private(given) else None
