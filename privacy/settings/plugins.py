@@ -9,7 +9,6 @@ import dataclasses
 import difflib
 import importlib
 import importlib.metadata
-import inspect
 import re
 import traceback
 import types
@@ -53,8 +52,8 @@ class Table(dict[str, Any]):
     Raises:
       ValueError: If MODULE:CLASS or an entry point has no such part.
     """
-    is_new = bool(name) and name not in self and bool(self._target(name))
-    return is_new and self[name] is not None
+    is_new = name is not None and name not in self and self._target(name) != ""
+    return is_new and self[name or ""] is not None
 
   def name_of(self, row: Any) -> str:
     """Returns the name of a row; a class that has none yet becomes one as MODULE:CLASS."""
@@ -107,8 +106,8 @@ class Table(dict[str, Any]):
       return "" if isinstance(row, self.kind) else f"is no {self.kind.__name__}"
     if not (isinstance(row, type) and issubclass(row, self.kind)):
       return f"is no {self.kind.__name__}"
-    if inspect.isabstract(row):
-      return f"lacks {' and '.join(sorted(row.__abstractmethods__))}"
+    if missing := sorted(vars(row).get("__abstractmethods__", ())):
+      return f"lacks {' and '.join(missing)}"
     if any(isinstance(value, dataclasses.Field) for value in vars(row).values()):
       return "lacks @dataclasses.dataclass(frozen=True, kw_only=True)"
     return ""

@@ -44,5 +44,5 @@ def build_aaggff(
   """
   weighting = threshold.build_ftrl(num_clients, decision_step, response_cdf=response_cdf)
   return weighted_fed_avg.build_weighted_fed_avg(
-    weighting, model_fn, client_optimizer_fn, server_optimizer_fn, **options
+    model_fn, weighting, client_optimizer_fn, server_optimizer_fn, **options
   )

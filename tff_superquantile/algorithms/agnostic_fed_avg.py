@@ -39,5 +39,5 @@ def build_agnostic_fed_avg(
   """
   weighting = threshold.build_mirror_ascent(num_clients, ascent_rate)
   return weighted_fed_avg.build_weighted_fed_avg(
-    weighting, model_fn, client_optimizer_fn, server_optimizer_fn, **options
+    model_fn, weighting, client_optimizer_fn, server_optimizer_fn, **options
   )

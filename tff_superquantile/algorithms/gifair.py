@@ -38,5 +38,5 @@ def build_gifair(
   share = threshold.build_rank_share(fairness_strength)
   weighting = threshold.build_relative_weighting(share)
   return weighted_fed_avg.build_weighted_fed_avg(
-    weighting, model_fn, client_optimizer_fn, server_optimizer_fn, **options
+    model_fn, weighting, client_optimizer_fn, server_optimizer_fn, **options
   )

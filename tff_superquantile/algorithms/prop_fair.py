@@ -41,5 +41,5 @@ def build_prop_fair(
   share_fn = threshold.build_proportional_share(utility_bound, max_loss)
   weighting = threshold.build_own_loss_weighting(share_fn)
   return weighted_fed_avg.build_weighted_fed_avg(
-    weighting, model_fn, client_optimizer_fn, server_optimizer_fn, **options
+    model_fn, weighting, client_optimizer_fn, server_optimizer_fn, **options
   )

@@ -34,5 +34,5 @@ def build_semi_vred(
   share = threshold.build_semi_variance_share(beta)
   weighting = threshold.build_relative_weighting(share)
   return weighted_fed_avg.build_weighted_fed_avg(
-    weighting, model_fn, client_optimizer_fn, server_optimizer_fn, **options
+    model_fn, weighting, client_optimizer_fn, server_optimizer_fn, **options
   )

@@ -51,7 +51,7 @@ def _load(argv: Sequence[str]) -> None:
   for name in added:  # Then --help has them.
     flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
   for name, table in run_config.TABLES.items():
-    flags.FLAGS[name].parser.enum_values = list(table)
+    vars(flags.FLAGS[name].parser)["enum_values"] = list(table)
 
 
 _define(run_config.flags())

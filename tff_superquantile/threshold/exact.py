@@ -84,7 +84,7 @@ def _build(
   """Builds a stateless process whose server maps (rows, theta) to (result, measurements)."""
 
   def stateless_server_fn(state, rows):
-    num_clients = tf.size(rows.counted().loss)
+    num_clients = tf.size(rows.counted().losses)
     return state, *server_fn(rows, adaptive_theta.of_round(theta, num_clients))
 
   return process.build_process_of_losses(stateless_server_fn, share_fn)

@@ -39,14 +39,14 @@ class Rows(NamedTuple):
   """The reports of a cohort's n clients, in no order.
 
   Attributes:
-    loss: float32 [n], the losses; NaN where a loss is not to be counted.
-    weight: float32 [n], the weights of the clients in the quantile, alpha_i up to a factor.
-    index: int32 [n], the clients' numbers among all; None where they are not reported.
+    losses: float32 [n], NaN where a loss is not to be counted.
+    weights: float32 [n], those of the clients in the quantile, alpha_i up to a factor.
+    indices: int32 [n], the clients' numbers among all; None where they are not reported.
   """
 
-  loss: tf.Tensor
-  weight: tf.Tensor
-  index: tf.Tensor | None = None
+  losses: tf.Tensor
+  weights: tf.Tensor
+  indices: tf.Tensor | None = None
 
   def where(self, mask: tf.Tensor) -> "Rows":
     """Returns the rows that a bool [n] marks."""
@@ -54,7 +54,7 @@ class Rows(NamedTuple):
 
   def counted(self) -> "Rows":
     """Returns the rows that count: their loss is a number and their weight positive."""
-    return self.where(tf.logical_and(self.weight > 0, tf.logical_not(tf.math.is_nan(self.loss))))
+    return self.where(tf.logical_and(self.weights > 0, tf.logical_not(tf.math.is_nan(self.losses))))
 
 
 ReportFn = Callable[[tf.Tensor, tf.Tensor, Client], Any]
@@ -166,8 +166,8 @@ def build_process_of_losses(
 
   @tff.tensorflow.computation(initial_state.type_signature.result, rows_type)
   def at_server(state, reports):
-    loss, weight, *index = tf.unstack(reports, num_columns, axis=1)
-    return server_fn(state, Rows(loss, weight, *(tf.cast(column, tf.int32) for column in index)))
+    losses, weights, *indices = tf.unstack(reports, num_columns, axis=1)
+    return server_fn(state, Rows(losses, weights, *(tf.cast(i, tf.int32) for i in indices)))
 
   @tff.federated_computation(
     initialize.type_signature.result, tff.FederatedType(row_type, tff.CLIENTS)

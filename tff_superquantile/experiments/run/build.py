@@ -69,7 +69,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     run = private.resolve(run)
   places = {name: _absolute(run.values()[name]) for name in ("data_dir", "glove")}
   run = run_config.replace(run, **places)
-  method = run.method
+  method: Any = run.method
   if method.threshold is not None:  # Now it is said which it is.
     threshold = dataclasses.replace(method.threshold, is_asked=True)
     method = dataclasses.replace(method, threshold=threshold)

@@ -41,7 +41,7 @@ def build_per_client_weighting(
     return tf.where(is_known(index), share, tf.zeros_like(share))
 
   def server_fn(state, rows):
-    losses, weights, index = rows.where(is_known(rows.index)).counted()
+    losses, weights, index = rows.where(is_known(rows.indices)).counted()
     state, log_weights = update_fn(state, index, losses)
     shifted = log_weights - relative.largest(tf.gather(log_weights, index))
     measurements = relative.measure(losses, weights, share_of(shifted, index))

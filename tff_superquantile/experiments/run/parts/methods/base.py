@@ -89,7 +89,7 @@ class OwnLossMethod(PrivateMethod):
 
   def build(self, run: ingredients.Ingredients) -> Any:
     weighting = tsq.threshold.build_own_loss_weighting(self.share(run.max_loss))
-    return tsq.build_weighted_fed_avg(weighting, **run.work)
+    return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
 
   def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
     if self.share_weight is not None and not is_private:
@@ -119,7 +119,7 @@ class RelativeMethod(PrivateMethod):
 
   def build(self, run: ingredients.Ingredients) -> Any:
     weighting = tsq.threshold.build_relative_weighting(self.relative_share())
-    return tsq.build_weighted_fed_avg(weighting, **run.work)
+    return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
 
   def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
     if self.threshold is not None and not is_private:
