@@ -5,7 +5,6 @@ import pathlib
 import re
 import shlex
 import sys
-import textwrap
 
 import commands
 import numpy as np
@@ -165,10 +164,12 @@ def test_a_new_study_is_a_command(user, compared):
 
 # What is refused.
 
-_HEAD = """
-      from tff_superquantile.experiments import run
+_HEAD = """\
+import dataclasses
+from privacy.settings import flag
+from tff_superquantile.experiments import run
 
-  @dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 """
 _METHOD = "class Mine(run.{base}):\n{body}"
 _BUILD = "  def build(self, run):\n    return None\n"
@@ -194,7 +195,7 @@ def write(tmp_path, monkeypatch):
 
 
 def _method(base="Method", body=_BUILD, head=_HEAD):
-  return textwrap.dedent(head) + _METHOD.format(base=base, body=body)
+  return head + _METHOD.format(base=base, body=body)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_what_is_no_method_is_refused(code, said, write):
 
 
 def test_flags_need_a_dataclass(write):
-  head = _HEAD.rpartition("  @")[0]
+  head = _HEAD.rpartition("@")[0]
   name = write(_method(body=f"  cap: float = flag.field(1.0, 'A.')\n{_BUILD}", head=head))
   with pytest.raises(ValueError, match="which lacks @dataclasses.dataclass"):
     run_config.of(algorithm=name)
@@ -269,7 +270,11 @@ _OTHER_SUM = "  def build_private(self, run):\n    return None\n"
     ("FedAvg", _OTHER_SUM, "with build_private of its own"),
     ("OwnLossMethod", f"{_SHARE}  weighted_updates = False\n", "with weighted_updates of its own"),
     ("RelativeMethod", f"{_RELATIVE}  threshold: None = None\n", "with threshold of its own"),
-    ("Superquantile", "  @property\n  def threshold(self): pass\n", "with threshold of its own"),
+    (
+      "OwnLossMethod",
+      f"{_SHARE}  @property\n  def threshold(self): pass\n",
+      "with threshold of its own",
+    ),
   ],
 )
 def test_a_private_run_takes_methods_that_leave_the_release_alone(base, body, said, write):
