@@ -4,8 +4,8 @@ import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from tff_superquantile import threshold
+from tff_superquantile.algorithms import fed_avg
 from tff_superquantile.algorithms import learning_process
-from tff_superquantile.algorithms import weighted_fed_avg
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 
@@ -43,6 +43,6 @@ def build_aaggff(
     ValueError: If there is no `index_fn`, or an argument is out of its range.
   """
   weighting = threshold.build_ftrl(num_clients, decision_step, response_cdf=response_cdf)
-  return weighted_fed_avg.build_weighted_fed_avg(
+  return fed_avg.build_weighted_fed_avg(
     model_fn, weighting, client_optimizer_fn, server_optimizer_fn, **options
   )

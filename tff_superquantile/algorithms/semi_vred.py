@@ -4,8 +4,8 @@ import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from tff_superquantile import threshold
+from tff_superquantile.algorithms import fed_avg
 from tff_superquantile.algorithms import learning_process
-from tff_superquantile.algorithms import weighted_fed_avg
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 
@@ -33,6 +33,6 @@ def build_semi_vred(
   """
   share = threshold.build_semi_variance_share(beta)
   weighting = threshold.build_relative_weighting(share)
-  return weighted_fed_avg.build_weighted_fed_avg(
+  return fed_avg.build_weighted_fed_avg(
     model_fn, weighting, client_optimizer_fn, server_optimizer_fn, **options
   )

@@ -20,9 +20,7 @@ from tff_superquantile.threshold import process
 _ThetaOfRound: TypeAlias = float | tf.Tensor
 
 
-def sorted_tail(
-  rows: process.Rows, theta: _ThetaOfRound
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def sorted_tail(rows: process.Rows, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Sorts the losses that count in descending order, and finds the threshold among them.
 
   Args:

@@ -35,6 +35,7 @@ class Client(NamedTuple):
 
 CLIENT_TYPE = tff.types.to_type(Client(tff.TensorType(np.int64, [2]), tff.TensorType(np.int32)))
 
+
 class Rows(NamedTuple):
   """The reports of a cohort's n clients, in no order.
 
