@@ -68,7 +68,7 @@ def make_parser() -> flags.Parser:
 def export(args: argparse.Namespace) -> None:
   """Carries the command out."""
   run = finished.find(args.folder)
-  formats.FORMATS.load(args.format)
+  formats.FORMATS[args.format]  # Or a sentence that there is none.
   finished_run.check_new(args.out, args.overwrite)
   earlier = _earlier_export(args.out)
   config = finished_run.config(run, finished_run.given(args, train_flags.WHERE_DATA_IS))

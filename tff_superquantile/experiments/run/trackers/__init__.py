@@ -36,7 +36,7 @@ def check(tracker: str | None) -> None:
   """Raises a `ValueError` for a tracker that does not exist, or whose library is not there."""
   for name in asked(tracker):
     if name not in _REQUIREMENTS:
-      TRACKERS[name]
+      TRACKERS[name]  # Or a sentence that there is none.
       continue
     spec = importlib.util.find_spec(name)
     # A mere folder of that name, such as the one that wandb leaves, has no origin.
