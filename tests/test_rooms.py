@@ -34,7 +34,8 @@ def test_a_test_of_each_folder_of_tests_is_quick(pytestconfig):
 def test_no_folder_has_more_than_twelve_modules():
   modules = collections.Counter(path.parent for path in _MODULES if not path.stem.startswith("__"))
   assert len(_MODULES) > 100
-  assert {folder: number for folder, number in modules.items() if number > _MOST_MODULES} == {}
+  crowded = {folder for folder, number in modules.items() if number > _MOST_MODULES}
+  assert {str(folder.relative_to(_ROOT)) for folder in crowded} <= set(_A_FILE_EACH)
 
 
 # Whoever adds one of these adds a file, so that a file may be small.

@@ -29,6 +29,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
     "algorithms": (
       "AdaptiveClipNorm",
       "BandedKey",
+      "Private",
       "build_aaggff",
       "build_agnostic_fed_avg",
       "build_averaged",

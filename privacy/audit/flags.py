@@ -26,7 +26,7 @@ _REFUSED = {"folds": ("0",), "held_out_examples": ("0", "0.0"), "client_split": 
 
 
 def _shares_of_budget() -> set[str]:
-  return {kind.share_flag for kind in parts.KINDS if kind.share_flag}
+  return {kind.share_flag for kind in parts.kinds() if kind.share_flag}
 
 
 def read(text: str) -> dict[str, str]:
@@ -58,17 +58,17 @@ def _entries(ledger: ledger_lib.Ledger) -> dict[str, Any]:
     "clip_norm": ledger.clip_norm,
     "noise_shares": release.noise.protocol,
     "contacted_clients": release.contacted if release.has_coin else None,
-    "separation": release.cohort.entries().get("separation"),
+    **{name: release.cohort.entries().get(name) for name in cohorts.own_flags()},
     "bands": len(release.coefficients) if isinstance(release.cohort, cohorts.Known) else None,
     # Flags of parts are empty without them.
     **dict.fromkeys(("threshold", "num_bins", *_shares_of_budget())),
-    **dict.fromkeys(kind.flag for kind in parts.KINDS),
+    **dict.fromkeys(kind.flag for kind in parts.kinds()),
     "update_sum": "central",
   }
   for part in release.parts:
     found.update(part.flags())
   found.update(release.shares_of_budget)
-  if ledger.clip_norm is None and release.find(parts.ClipCount) is not None:
+  if ledger.clip_norm is None and release.find(parts.AdaptiveClip) is not None:
     found["clip_norm"] = "adaptive"
   return found
 
@@ -76,7 +76,7 @@ def _entries(ledger: ledger_lib.Ledger) -> dict[str, Any]:
 def from_outside(flags: dict[str, str]) -> list[str]:
   """Returns a sentence on a threshold that is not the project's, which nothing here can judge."""
   threshold = flags.get("threshold", "exact")
-  if threshold in (*parts.THRESHOLDS, "exact", "reweighting"):
+  if threshold in parts.THRESHOLDS.own:
     return []
   return [
     f"The run took --threshold={threshold} from outside the project: that it releases what the"
@@ -97,7 +97,7 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
   entries = _entries(ledger)
   if from_outside(flags) and entries["threshold"] is not None:
     flags["threshold"] = entries["threshold"]
-  if flags.get("threshold") != parts.Histogram.kind:
+  if flags.get("threshold") != parts.Tree.kind:
     flags.pop("num_bins", None)  # Its default means nothing to other thresholds.
   required |= {name for name, entry in entries.items() if entry is not None}
   required.discard("bands")  # The default follows from the cohorts.

@@ -4,11 +4,12 @@ Such a name is MODULE:CLASS, of a file that Python finds, or that of an entry po
 group. A part from outside is imported when it is first asked for, and is then a row like all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import difflib
 import importlib
 import importlib.metadata
+import inspect
 import re
 import traceback
 import types
@@ -115,6 +116,16 @@ class Table(dict[str, Any]):
   def _is_from(self, module: types.ModuleType, value: Any) -> bool:
     is_own = getattr(value, "__module__", module.__name__) == module.__name__
     return (is_own or not self._of_classes) and not self._objection(value)
+
+
+def changed(kind: type, names: Iterable[str]) -> list[str]:
+  """Returns which attributes of a class come from one that is not this project's."""
+
+  def home(name: str) -> str:
+    homes = (own for own in kind.__mro__ if name in {**vars(own), **inspect.get_annotations(own)})
+    return next(homes).__module__.partition(".")[0]
+
+  return [name for name in names if home(name) not in ("privacy", "tff_superquantile")]
 
 
 def _import_module(said: str, name: str) -> types.ModuleType:

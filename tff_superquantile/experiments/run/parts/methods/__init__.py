@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
-import inspect
 import math
 from typing import Any, ClassVar
 
 from privacy import cohorts
+from privacy import parts
+from privacy.parts import thresholds as threshold_parts
 from privacy.settings import flag
 from privacy.settings import part
 from privacy.settings import plugins
@@ -51,11 +52,6 @@ class FedAvg(PrivateMethod):
 
   def build(self, run: ingredients.Ingredients) -> Any:
     return tsq.build_fed_avg(**run.work)
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_private_superquantile_fed_avg(
-      theta=1.0, threshold=None, expected_clients=run.clients_per_round, **run.work
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -244,10 +240,6 @@ class Aaggff(Method):
     )
 
 
-def _built(threshold: thresholds.Threshold | None, run: ingredients.Ingredients) -> Any:
-  return None if threshold is None else threshold.build(run)
-
-
 def _usual_threshold(given: Mapping[str, Any]) -> str | None:
   if not privacy.is_private(given):
     return "exact"
@@ -270,9 +262,7 @@ class Superquantile(PrivateMethod):
   )
   min_theta: float = flag.field(0.1, "Least tail fraction of --wanted_updates.", may_idle=True)
   max_theta: float = flag.field(1.0, "Largest tail fraction of --wanted_updates.", may_idle=True)
-  threshold: thresholds.Threshold | None = thresholds.choice(
-    thresholds.THRESHOLDS, _usual_threshold
-  )
+  threshold: parts.Threshold | None = threshold_parts.choice(parts.THRESHOLDS, _usual_threshold)
 
   def tail(self) -> Any:
     """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size.
@@ -285,16 +275,9 @@ class Superquantile(PrivateMethod):
     return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
 
   def build(self, run: ingredients.Ingredients) -> Any:
+    work = {**run.work, "seed_fn": run.seed_fn}
     return tsq.build_superquantile_fed_avg(
-      theta=self.tail(), threshold=_built(self.threshold, run), seed_fn=run.seed_fn, **run.work
-    )
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_private_superquantile_fed_avg(
-      theta=self.tail(),
-      threshold=_built(self.threshold, run),
-      expected_clients=run.clients_per_round,
-      **run.work,
+      theta=self.tail(), threshold=thresholds.build(run), **work
     )
 
 
@@ -346,15 +329,9 @@ def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
     raise ValueError(
       f"Found --algorithm={algorithm} in a private run; use one of {', '.join(private)}."
     )
-  changed = [name for name in PrivateMethod.RELEASED if _is_from_outside(type(method), name)]
+  changed = plugins.changed(type(method), getattr(method, "RELEASED", ()))
   if is_private and changed:
     raise ValueError(
       f"Found --algorithm={algorithm} in a private run with {changed[0]} of its own, which nothing"
       " accounts for; expected a method that leaves this to OwnLossMethod or RelativeMethod."
     )
-
-
-def _is_from_outside(kind: type[Method], name: str) -> bool:
-  """Returns whether an attribute of a method comes from a class that is not this project's."""
-  homes = (base for base in kind.__mro__ if name in {**vars(base), **inspect.get_annotations(base)})
-  return next(homes).__module__.partition(".")[0] != __name__.partition(".")[0]

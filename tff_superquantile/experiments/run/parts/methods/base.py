@@ -10,6 +10,8 @@ import dataclasses
 from typing import Any, ClassVar
 
 from privacy import cohorts
+from privacy import parts
+from privacy.parts import thresholds as threshold_parts
 from privacy.settings import flag
 from privacy.settings import part
 import tff_superquantile
@@ -38,7 +40,7 @@ class Method(part.Part, abc.ABC):
     cls.title = vars(cls).get("title", cls.__name__)
 
   @property
-  def threshold(self) -> thresholds.Threshold | None:
+  def threshold(self) -> parts.Threshold | None:
     """What the server makes of the losses; None where it makes nothing."""
     return None
 
@@ -63,17 +65,18 @@ class PrivateMethod(Method):
   `RELEASED`.
   """
 
-  RELEASED: ClassVar[tuple[str, ...]] = ("build_private", "threshold", "weighted_updates")
+  RELEASED: ClassVar[tuple[str, ...]] = ("build", "build_private", "threshold", "weighted_updates")
 
-  @abc.abstractmethod
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    """Builds the process of a private run."""
+    """Builds the process of a private run, of whose `work` the noise of the updates is a part."""
+    return self.build(run)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnLossMethod(PrivateMethod):
   """A method that weighs a client by a function of its own loss and constants, also privately."""
 
+  RELEASED: ClassVar[tuple[str, ...]] = ("build_private", "threshold", "weighted_updates")
   weighted_updates: ClassVar[bool] = True
   share_weight: float | None = flag.field(
     None,
@@ -99,18 +102,15 @@ class OwnLossMethod(PrivateMethod):
       )
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    given = {} if self.share_weight is None else dict(share_weight=self.share_weight)
-    return tsq.build_private_weighted_fed_avg(
-      share_fn=self.share(run.max_loss), **given, **run.work
-    )
+    return OwnLossMethod.build(self, run)  # Of methods that are built otherwise in public, too.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativeMethod(PrivateMethod):
   """A method that weighs a client relative to the losses, privately to a histogram of them."""
 
-  threshold: thresholds.Tree | None = thresholds.choice(
-    {"tree": thresholds.Tree}, lambda given: "tree" if privacy.is_private(given) else None
+  threshold: parts.Tree | None = threshold_parts.choice(
+    {"tree": parts.Tree}, lambda given: "tree" if privacy.is_private(given) else None
   )
 
   @abc.abstractmethod
@@ -118,7 +118,11 @@ class RelativeMethod(PrivateMethod):
     """Returns the `tff_superquantile.threshold.RelativeShare`."""
 
   def build(self, run: ingredients.Ingredients) -> Any:
-    weighting = tsq.threshold.build_relative_weighting(self.relative_share())
+    if run.threshold is None:
+      weighting = tsq.threshold.build_relative_weighting(self.relative_share())
+    else:
+      histogram = thresholds.histogram(run)
+      weighting = tsq.threshold.build_histogram_weighting(self.relative_share(), **histogram)
     return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
 
   def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
@@ -127,13 +131,3 @@ class RelativeMethod(PrivateMethod):
         "Found --threshold=tree in a run that is not private, whose losses the server sees; leave"
         " it out."
       )
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    threshold = self.threshold or thresholds.Tree()
-    return tsq.build_private_fed_avg(
-      threshold=tsq.threshold.build_histogram_weighting(
-        self.relative_share(), **threshold.histogram(run)
-      ),
-      expected_clients=run.clients_per_round,
-      **run.work,
-    )

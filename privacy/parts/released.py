@@ -11,19 +11,21 @@ from privacy import checks
 from privacy.noise import shares
 from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
+from privacy.settings import part
 
 Mechanism = tree_mechanism.TreeMechanism | sum_mechanism.SumMechanism
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Part(abc.ABC):
+class ReleasedPart(part.Part, abc.ABC):
   """One Gaussian release of a round.
 
   Attributes:
     noise_multiplier: z, the noise's standard deviation over the l2-sensitivity to removing one
       client's data; None until it is calibrated.
     share: The cost rho = 1 / (2 z^2) over that of all parts before it in `Release.ranked`, by which
-      a budget is divided; the first part there has no use for it. Once there is noise it is 1.
+      a budget is divided; the first part there has no use for it. None for `usual_share`.
+    usual_share: The share of a part that has none.
     flag: The name of z: as a flag, and in a ledger.
     label: The name of z in an answer's text.
     symbol: The symbol of z there.
@@ -40,7 +42,8 @@ class Part(abc.ABC):
   """
 
   noise_multiplier: float | None = None
-  share: float = 1.0
+  share: float | None = None
+  usual_share: ClassVar[float] = 1.0
   flag: ClassVar[str]
   label: ClassVar[str]
   symbol: ClassVar[str]
@@ -59,7 +62,7 @@ class Part(abc.ABC):
       if z <= 0:
         raise ValueError(f"Found {self.flag} = {z:g}; expected a positive number.")
       object.__setattr__(self, "noise_multiplier", checks.scale(self.flag, z))
-      object.__setattr__(self, "share", 1.0)
+    super().__post_init__()
 
   @property
   def z(self) -> float:
@@ -83,7 +86,7 @@ class Part(abc.ABC):
     del protocol
     return 0.0
 
-  def completed(self, num_shares: int, expected: float) -> Part:
+  def completed(self, num_shares: int, expected: float) -> ReleasedPart:
     """Returns the part with the mechanism of its noise.
 
     Args:
@@ -104,13 +107,13 @@ class Part(abc.ABC):
     del clip_norm
     return self.with_noise(self.z).completed(num_shares, expected).mechanism
 
-  def without_mechanism(self) -> Part:
+  def without_mechanism(self) -> ReleasedPart:
     """Returns the part as if its noise were continuous."""
     return self
 
-  def with_noise(self, noise_multiplier: float) -> Part:
+  def with_noise(self, noise_multiplier: float) -> ReleasedPart:
     """Returns the part with other noise, and without its mechanism."""
-    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=1.0)
+    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=None)
 
   @abc.abstractmethod
   def words(self) -> str:
@@ -127,7 +130,7 @@ class Part(abc.ABC):
     return {self.flag: self.noise_multiplier, **found}
 
   @classmethod
-  def of_entries(cls, found: Mapping[str, Any]) -> Part | None:
+  def of_entries(cls, found: Mapping[str, Any]) -> ReleasedPart | None:
     """Returns the part of a ledger's entries; None where there is none."""
     z = found[cls.flag]
     return None if z is None else cls(noise_multiplier=z)
@@ -147,20 +150,15 @@ class Part(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ByClients(Part):
+class ByClients(ReleasedPart):
   """A part whose noise clients may make, each a share of it, in integers.
 
   Attributes:
-    made_by: The field of the parameters of these integers; they follow from the noise and the
-      clients of a round.
+    mechanism: The parameters of these integers, which follow from the noise and the clients of a
+      round.
   """
 
-  made_by: ClassVar[str]
-
-  @property
-  def mechanism(self) -> Mechanism | None:
-    found: Mechanism | None = getattr(self, self.made_by)
-    return found
+  mechanism: Mechanism | None = None
 
   @property
   @abc.abstractmethod
@@ -177,29 +175,27 @@ class ByClients(Part):
       return 0.0
     return self.num_sums * shares.slack(found.local_stddev, found.num_shares, protocol)
 
-  def completed(self, num_shares: int, expected: float) -> Part:
+  def completed(self, num_shares: int, expected: float) -> ReleasedPart:
     if self.mechanism is not None:
       return self
-    built: dict[str, Any] = {self.made_by: self.built(num_shares, expected)}
-    return dataclasses.replace(self, **built)
+    return dataclasses.replace(self, mechanism=self.built(num_shares, expected))
 
-  def without_mechanism(self) -> Part:
+  def without_mechanism(self) -> ReleasedPart:
     return type(self)(noise_multiplier=self.noise_multiplier, share=self.share)
 
-  def with_noise(self, noise_multiplier: float) -> Part:
-    bare: dict[str, Any] = {self.made_by: None}
-    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=1.0, **bare)
+  def with_noise(self, noise_multiplier: float) -> ReleasedPart:
+    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=None, mechanism=None)
 
 
 def check_delivered(
-  part: Part, mechanism: Mechanism, sensitivity: float, found: str, expected: str
+  made: ReleasedPart, mechanism: Mechanism, sensitivity: float, found: str, expected: str
 ) -> None:
   """Raises a `ValueError` if a mechanism has less noise than its part says."""
   delivered = shares.delivered_noise_multiplier(
     mechanism.local_stddev, sensitivity, mechanism.num_shares
   )
-  if delivered < part.z * (1.0 - 1e-9):
+  if delivered < made.z * (1.0 - 1e-9):
     raise ValueError(
-      f"Found {part.flag} = {part.z:.6g} with {found} gives {delivered:.6g}; expected {expected}"
+      f"Found {made.flag} = {made.z:.6g} with {found} gives {delivered:.6g}; expected {expected}"
       " noise."
     )
