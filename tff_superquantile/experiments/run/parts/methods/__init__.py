@@ -346,8 +346,9 @@ def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
     raise ValueError(
       f"Found --algorithm={algorithm} in a private run; use one of {', '.join(private)}."
     )
-  changed = [name for name in PrivateMethod.RELEASED if _is_from_outside(type(method), name)]
-  if is_private and changed:
+  released = PrivateMethod.RELEASED if is_private else ()
+  changed = [name for name in released if _is_from_outside(type(method), name)]
+  if changed:
     raise ValueError(
       f"Found --algorithm={algorithm} in a private run with {changed[0]} of its own, which nothing"
       " accounts for; expected a method that leaves this to OwnLossMethod or RelativeMethod."
