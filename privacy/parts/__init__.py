@@ -14,7 +14,6 @@ the updates is a row of `NUMBERS`.
 from privacy.parts.clips import AdaptiveClip as AdaptiveClip
 from privacy.parts.clips import Clip as Clip
 from privacy.parts.clips import FixedClip as FixedClip
-from privacy.parts.released import ByClients as ByClients
 from privacy.parts.released import ReleasedPart as ReleasedPart
 from privacy.parts.thresholds import THRESHOLDS as THRESHOLDS
 from privacy.parts.thresholds import Exact as Exact

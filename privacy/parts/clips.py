@@ -52,11 +52,8 @@ class FixedClip(Clip):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdaptiveClip(Clip, updates.ReleasedNumber):
-  """To a norm that follows a quantile of the updates' norms, by a one-bit count of those within it.
-
-  `secure_sums.adaptive_clipping` has the proof of the count's sensitivity.
-  """
+class _Adapting(Clip):
+  """To a norm that follows a quantile of the updates' norms."""
 
   clip_norm: str = flag_lib.field(_ADAPTIVE, "C adapts.", choices=(_ADAPTIVE,))
   initial_clip_norm: float | None = flag_lib.field(
@@ -68,6 +65,31 @@ class AdaptiveClip(Clip, updates.ReleasedNumber):
     "The fraction of the updates that --clip_norm=adaptive does not clip; None for 0.5.",
     flag_default=None,
   )
+
+  def first_norm(self, unit: str) -> float | None:
+    if self.initial_clip_norm is not None:
+      return self.initial_clip_norm
+    return {"update": 0.1, "gradient": 1.0}[unit]
+
+  def resolve(self, unit: str, update_sum: str) -> Clip:
+    if update_sum == "distributed":
+      raise ValueError(
+        "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a"
+        " fixed norm; give a number, or use --update_sum=central."
+      )
+    first = self.first_norm(unit)
+    checks.scale("--initial_clip_norm", first)
+    checks.fraction("--clip_quantile", self.clip_quantile)
+    return dataclasses.replace(self, initial_clip_norm=first)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdaptiveClip(updates.ReleasedNumber, _Adapting):
+  """To a norm that adapts, by a one-bit count of the updates within it.
+
+  `secure_sums.adaptive_clipping` has the proof of the count's sensitivity.
+  """
+
   share: float | None = flag_lib.field(
     None,
     "The bits' part of the budget over that of the updates with --clip_norm=adaptive; None for"
@@ -98,22 +120,6 @@ class AdaptiveClip(Clip, updates.ReleasedNumber):
   noise_help: ClassVar[str] = (
     "z_b, noise of the count by which a clip norm adapts over its sensitivity"
   )
-
-  def first_norm(self, unit: str) -> float | None:
-    if self.initial_clip_norm is not None:
-      return self.initial_clip_norm
-    return {"update": 0.1, "gradient": 1.0}[unit]
-
-  def resolve(self, unit: str, update_sum: str) -> Clip:
-    if update_sum == "distributed":
-      raise ValueError(
-        "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a"
-        " fixed norm; give a number, or use --update_sum=central."
-      )
-    first = self.first_norm(unit)
-    checks.scale("--initial_clip_norm", first)
-    checks.fraction("--clip_quantile", self.clip_quantile)
-    return dataclasses.replace(self, initial_clip_norm=first)
 
 
 def _chosen(given: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from privacy import checks
 from privacy.noise import shares
@@ -14,6 +14,7 @@ from privacy.noise import tree_mechanism
 from privacy.settings import part
 
 Mechanism = tree_mechanism.TreeMechanism | sum_mechanism.SumMechanism
+_Part = TypeVar("_Part", bound="ReleasedPart")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,15 @@ class ReleasedPart(part.Part, abc.ABC):
       that of the other parts, for which it is not trusted.
     recorded: Its entries in a ledger besides z, by name: the attribute, and what a ledger of a
       release without such a part has.
+    mechanism: The parameters of the integers by which clients make the noise, each a share of it;
+      they follow from the noise and the clients of a round. None where the server makes it, or by
+      far.
     is_recent: Whether older ledgers lack its entries; then answers have z only where there is one.
   """
 
-  noise_multiplier: float | None = None
   share: float | None = None
+  noise_multiplier: float | None = None
+  mechanism: Mechanism | None = None
   usual_share: ClassVar[float] = 1.0
   flag: ClassVar[str]
   label: ClassVar[str]
@@ -72,29 +77,37 @@ class ReleasedPart(part.Part, abc.ABC):
     return self.noise_multiplier
 
   @property
-  def mechanism(self) -> Mechanism | None:
-    """The integers that clients send with noise; None where the server adds it, or by far."""
-    return None
-
-  @property
   def noise_by_server(self) -> bool:
     """Whether the server adds the noise, so that it sees the release without."""
     return True
 
+  @property
+  def num_sums(self) -> int:
+    """The number of integers that a client sends, where clients make the noise."""
+    return 0
+
+  def built(self, num_shares: int, expected: float) -> Mechanism | None:
+    """Returns the mechanism for a round's clients; None where clients make no noise."""
+    del num_shares, expected
+    return None
+
   def slack(self, protocol: str) -> float:
     """Returns the log of the ratio between its law and that with continuous Gaussian noise."""
-    del protocol
-    return 0.0
+    if self.mechanism is None:
+      return 0.0
+    stddev, num_shares = self.mechanism.local_stddev, self.mechanism.num_shares
+    return self.num_sums * shares.slack(stddev, num_shares, protocol)
 
-  def completed(self, num_shares: int, expected: float) -> ReleasedPart:
+  def completed(self: _Part, num_shares: int, expected: float) -> _Part:
     """Returns the part with the mechanism of its noise.
 
     Args:
       num_shares: K, the most clients of a round.
       expected: m, the expected number of clients whose data count.
     """
-    del num_shares, expected
-    return self
+    if self.mechanism is not None:
+      return self
+    return dataclasses.replace(self, mechanism=self.built(num_shares, expected))
 
   def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
     """Returns the mechanism that follows anew from the noise and a round's clients.
@@ -105,15 +118,15 @@ class ReleasedPart(part.Part, abc.ABC):
       clip_norm: C, if there is a fixed one.
     """
     del clip_norm
-    return self.with_noise(self.z).completed(num_shares, expected).mechanism
+    return dataclasses.replace(self, mechanism=None).built(num_shares, expected)
 
   def without_mechanism(self) -> ReleasedPart:
     """Returns the part as if its noise were continuous."""
-    return self
+    return type(self)(noise_multiplier=self.noise_multiplier, share=self.share)
 
   def with_noise(self, noise_multiplier: float) -> ReleasedPart:
     """Returns the part with other noise, and without its mechanism."""
-    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=None)
+    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=None, mechanism=None)
 
   @abc.abstractmethod
   def words(self) -> str:
@@ -147,44 +160,6 @@ class ReleasedPart(part.Part, abc.ABC):
     """
     del given
     return frozenset(), frozenset()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ByClients(ReleasedPart):
-  """A part whose noise clients may make, each a share of it, in integers.
-
-  Attributes:
-    mechanism: The parameters of these integers, which follow from the noise and the clients of a
-      round.
-  """
-
-  mechanism: Mechanism | None = None
-
-  @property
-  @abc.abstractmethod
-  def num_sums(self) -> int:
-    """The number of integers that a client sends."""
-
-  @abc.abstractmethod
-  def built(self, num_shares: int, expected: float) -> Mechanism | None:
-    """Returns the mechanism for a round's clients; None where clients make no noise."""
-
-  def slack(self, protocol: str) -> float:
-    found = self.mechanism
-    if found is None:
-      return 0.0
-    return self.num_sums * shares.slack(found.local_stddev, found.num_shares, protocol)
-
-  def completed(self, num_shares: int, expected: float) -> ReleasedPart:
-    if self.mechanism is not None:
-      return self
-    return dataclasses.replace(self, mechanism=self.built(num_shares, expected))
-
-  def without_mechanism(self) -> ReleasedPart:
-    return type(self)(noise_multiplier=self.noise_multiplier, share=self.share)
-
-  def with_noise(self, noise_multiplier: float) -> ReleasedPart:
-    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=None, mechanism=None)
 
 
 def check_delivered(

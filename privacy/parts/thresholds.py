@@ -109,7 +109,7 @@ class PrivateThreshold(Threshold, released.ReleasedPart):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Tree(PrivateThreshold, released.ByClients):
+class Tree(PrivateThreshold):
   """A hierarchical histogram of losses, whose noise its clients make.
 
   A client is in L nodes of the tree before it is replaced, and in L others after that.

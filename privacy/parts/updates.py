@@ -11,7 +11,7 @@ from privacy.parts import released
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UpdateSum(released.ByClients):
+class UpdateSum(released.ReleasedPart):
   """The sum of clipped updates. The sensitivity is the clip norm C.
 
   Attributes:

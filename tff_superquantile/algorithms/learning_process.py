@@ -184,17 +184,8 @@ def build(
     tff.learning.templates.DistributionProcess,
     "a tff.learning.templates.DistributionProcess or None",
   )
-  if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
-    factory = tff.aggregators.as_weighted_aggregator(factory)
-  factory = MeanFactory() if factory is None else factory
-  checks.of_type(
-    "model_aggregator",
-    factory,
-    tff.aggregators.WeightedAggregationFactory,
-    "a tff.aggregators.WeightedAggregationFactory, an UnweightedAggregationFactory or None",
-  )
   reported_type = work.next.type_signature.result.result.member.update
-  aggregator = factory.create(reported_type, tff.TensorType(np.float32))
+  aggregator = _weighted(factory).create(reported_type, tff.TensorType(np.float32))
   if server_optimizer_fn is None:
     server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
   finalizer = tff.learning.templates.build_apply_optimizer_finalizer(
@@ -204,6 +195,20 @@ def build(
     tf.autograph.experimental.do_not_convert(tff.learning.templates.reject_non_finite_update),
   )
   return _compose(initial_weights_fn, distributor, work, aggregator, finalizer, divisor_fn)
+
+
+def _weighted(factory: Any) -> tff.aggregators.WeightedAggregationFactory:
+  """Returns a weighted factory for the option `model_aggregator`, by default the mean's."""
+  if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+    return tff.aggregators.as_weighted_aggregator(factory)
+  factory = MeanFactory() if factory is None else factory
+  checks.of_type(
+    "model_aggregator",
+    factory,
+    tff.aggregators.WeightedAggregationFactory,
+    "a tff.aggregators.WeightedAggregationFactory, an UnweightedAggregationFactory or None",
+  )
+  return factory
 
 
 def _compose(

@@ -217,7 +217,7 @@ def build_process(
     noise_key = seeds.client_seed(config.seed, 0, "noise of the server").tobytes()
   if release is None:
     work["client_weighting"] = config.local.weighting
-    if isinstance(threshold, parts.ByClients):
+    if isinstance(threshold, parts.PrivateThreshold):
       threshold = threshold.completed(round(mean_size), mean_size)
   else:
     if len(release.coefficients) > 1:
