@@ -181,7 +181,7 @@ _RELATIVE = "  def relative_share(self):\n    return None\n"
 def write(tmp_path, monkeypatch):
   """Writes a module that Python finds while the test lasts, and whose parts no table keeps."""
   monkeypatch.syspath_prepend(tmp_path)
-  kept = dict(methods.METHODS)
+  kept = [(table, dict(table)) for table in run_config.TABLES.values()]
 
   def write(code, name="mine"):
     (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
@@ -189,8 +189,9 @@ def write(tmp_path, monkeypatch):
     return f"{name}:Mine"
 
   yield write
-  methods.METHODS.clear()
-  methods.METHODS.update(kept)
+  for table, rows in kept:
+    table.clear()
+    table.update(rows)
   sys.modules.pop("mine", None)
 
 
@@ -287,15 +288,23 @@ def test_a_private_run_takes_methods_that_leave_the_release_alone(base, body, sa
     build.resolve(config, tasks.get_task("synthetic"))
 
 
-def test_a_private_threshold_extends_one_that_is_accounted_for(write):
-  code = (
-    _method()
-    .replace("run.Method", "thresholds.Private")
-    .replace(
-      "import run\n", "import run\nfrom tff_superquantile.experiments.run.parts import thresholds\n"
-    )
-  )
+@pytest.mark.parametrize(
+  "base, body, is_accounted",
+  [
+    ("Geometric", "  def build(self, run): return 'exact'\n", True),
+    ("OneBit", "  kind, gain = 'mine', 0.1\n", False),
+    ("Geometric", "  replace_one_factor = 0.5\n", False),
+    ("Geometric", "  @property\n  def z(self): return 9.0\n", False),
+    ("Exact", "  pass\n", False),
+  ],
+)
+def test_a_private_threshold_changes_nothing_that_is_accounted_for(base, body, is_accounted, write):
+  code = f"from privacy import parts\n\nclass Mine(parts.{base}):\n{body}"
   config = run_config.of(threshold=write(code), epsilon=3.0, clip_norm=0.1)
+  if is_accounted:
+    resolved = build.resolve(config, tasks.get_task("synthetic"))
+    assert resolved.values()["threshold"] == "mine:Mine"
+    return
   with pytest.raises(ValueError, match="Found --threshold=mine:Mine in a private run; use one of"):
     build.resolve(config, tasks.get_task("synthetic"))
 
