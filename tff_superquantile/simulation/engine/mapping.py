@@ -118,7 +118,7 @@ def _map_fn(function: Callable[[Any], Any], elements: Any, **options: Any) -> An
 class Sequential(Mapper):
   """Maps the clients in order, some at once; the values that they read may have any shape.
 
-  What computes nothing but `ops.ROWWISE` is computed for all at once, in one op each.
+  A component is computed for all of them at once if `rows` can, and what they read has one shape.
   """
 
   def __init__(
@@ -128,10 +128,11 @@ class Sequential(Mapper):
     parallel: int,
     at_once: bool = False,
   ):
-    """Initializes the mapper, which computes `parallel` clients at once; if `at_once`, all it can.
+    """Initializes the mapper, which computes `parallel` clients at once.
 
-    What clients read has one shape then. `reads` has the values that clients have read: all of them in a row, client by client; the
-    positions at which each client's values begin, int64 [n + 1]; their shapes, int32 [n, rank].
+    `reads` has the values that clients have read: all of them in a row, client by client; the
+    positions at which each client's values begin, int64 [n + 1]; their shapes, int32 [n, rank]. If
+    `at_once`, there are clients and each value has one shape, and all are computed where possible.
     """
     super().__init__(library)
     self._reads = reads

@@ -1,4 +1,4 @@
-"""Emits expressions for all clients at once: a value that differs between clients has a row for each.
+"""Emits expressions for all clients at once: what differs between them has a row for each.
 
 What is promised:
 
@@ -27,9 +27,8 @@ from tff_superquantile.simulation.engine.graphs import walks
 
 Ref = expressions.Ref
 
-# Ops of each number by itself, or of numbers in the same place once they are broadcast; and products
-# of the last two dimensions.
-ELEMENTWISE = frozenset(
+# Ops of each number by itself, or of numbers in the same place once they are broadcast.
+_ELEMENTWISE = frozenset(
   "Abs AddV2 Cast Exp Floor Greater GreaterEqual IsFinite IsInf IsNan Less LessEqual Log LogicalAnd"
   " LogicalNot LogicalOr Maximum Minimum Mul Neg RealDiv Round Rsqrt SelectV2 Sign Sqrt Square Sub"
   " Tanh".split()
@@ -76,7 +75,7 @@ def _moved(axes: tf.Tensor, rank: int) -> tf.Tensor:
   dtype, known = axes.dtype, tf.get_static_value(axes)
   # Constants stay constants, without which TensorFlow does not know the result's rank.
   where, axes = (tf.where, axes) if known is None else (np.where, known)
-  return tf.cast(where(axes < -rank, rank + 1, where(axes < 0, axes, axes + 1)), dtype)
+  return tf.cast(where(axes < -rank, 0 * axes + rank + 1, where(axes < 0, axes, axes + 1)), dtype)
 
 
 def _after_clients(first: Any, rest: tf.Tensor) -> tf.Tensor:
@@ -84,7 +83,7 @@ def _after_clients(first: Any, rest: tf.Tensor) -> tf.Tensor:
 
 
 class Rows(emission.Emitter):
-  """Emits expressions for some clients, one row of a tensor for each; alike for all if not stacked."""
+  """Emits expressions for some clients: those that are `stacked` as one row for each of them."""
 
   def __init__(
     self,
@@ -163,8 +162,11 @@ class Rows(emission.Emitter):
     if not any(stacked):
       return super()._op(expression, inputs)
     node, op = expression.node, expression.op
-    if op in ELEMENTWISE:
+    if op in _ELEMENTWISE:
       return _create(op, _aligned(inputs, stacked), node)
+    if op == "MatMul":  # It broadcasts what all clients have.
+      transposed = (node.attr[f"transpose_{side}"].b for side in "ab")
+      return [tf.matmul(*inputs, *transposed)]
     if op in _OF_ALL:
       rows = [t if is_stacked else self._repeat(t) for t, is_stacked in zip(inputs, stacked)]
       return _OF_ALL[op](node, *rows)
@@ -178,19 +180,11 @@ def _pack(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
   return _create("Pack", rows, node, axis=_int(axis + (axis >= 0)))
 
 
-def _matmul(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
-  return [
-    tf.matmul(
-      *rows, transpose_a=node.attr["transpose_a"].b, transpose_b=node.attr["transpose_b"].b
-    )
-  ]
-
-
 def _cross_entropy(node: Any, logits: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
   """Computes that of all clients' examples in one op."""
   shape = tf.shape(logits)
-  flat = [tf.reshape(logits, [shape[0] * shape[1], shape[2]]), tf.reshape(labels, [tf.size(labels)])]
-  losses, gradients = _create(node.op, flat, node)
+  logits, labels = tf.reshape(logits, [shape[0] * shape[1], shape[2]]), tf.reshape(labels, [-1])
+  losses, gradients = _create(node.op, [logits, labels], node)
   return [tf.reshape(losses, shape[:2]), tf.reshape(gradients, shape)]
 
 
@@ -200,6 +194,10 @@ def _reduce(node: Any, rows: tf.Tensor, axes: tf.Tensor) -> list[tf.Tensor]:
 
 def _expand_dims(node: Any, rows: tf.Tensor, axis: tf.Tensor) -> list[tf.Tensor]:
   return _create(node.op, [rows, _moved(axis, _rank(rows) + 1)], node)
+
+
+def _ensure_shape(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
+  return [tf.ensure_shape(rows, tf.TensorShape([None]).concatenate(node.attr["shape"].shape))]
 
 
 def _squeeze(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
@@ -220,7 +218,7 @@ def _shape(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
 def _reshape(node: Any, rows: tf.Tensor, shape: tf.Tensor) -> list[tf.Tensor]:
   # A size of -1 is found for a row, since it cannot be where there are no rows.
   sizes = tf.shape(rows, shape.dtype)
-  others = tf.where(tf.reduce_any(shape < 0), -tf.reduce_prod(shape), 1)
+  others = tf.where(tf.reduce_any(shape < 0), -tf.reduce_prod(shape), tf.cast(1, shape.dtype))
   shape = tf.where(shape < 0, tf.reduce_prod(sizes[1:]) // others, shape)
   return [tf.reshape(rows, _after_clients(sizes[0], shape))]
 
@@ -231,8 +229,8 @@ def _tile(node: Any, rows: tf.Tensor, multiples: tf.Tensor) -> list[tf.Tensor]:
 
 def _strided_slice(node: Any, rows: tf.Tensor, *of_row: tf.Tensor) -> list[tf.Tensor]:
   inputs = [_after_clients(first, rest) for first, rest in zip((0, 0, 1), of_row)]
-  masks = {n: _int(node.attr[n].i << 1) for n in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")}
-  masks.update({n: _int(node.attr[n].i << 1 | 1) for n in ("begin_mask", "end_mask")})
+  masks = dict(begin_mask=1, end_mask=1, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0)
+  masks = {name: _int(node.attr[name].i << 1 | bit) for name, bit in masks.items()}
   return _create(node.op, [rows, *inputs], node, **masks)
 
 
@@ -240,13 +238,13 @@ _Op = Callable[..., Sequence[tf.Tensor]]
 # Ops of values that must all have rows.
 _OF_ALL: Mapping[str, _Op] = {
   "AddN": lambda node, *rows: _create("AddN", rows, node),
-  "MatMul": _matmul,
   "Pack": _pack,
   "SparseSoftmaxCrossEntropyWithLogits": _cross_entropy,
 }
 # Ops of rows, and of axes or shapes that are the same for all clients.
 _OF_FIRST: Mapping[str, _Op] = {
   **dict.fromkeys(("Max", "Mean", "Min", "Prod", "Sum"), _reduce),
+  "EnsureShape": _ensure_shape,
   "ExpandDims": _expand_dims,
   "L2Loss": lambda node, rows: [tf.reduce_sum(rows * rows, range(1, _rank(rows) + 1)) / 2],
   "Reshape": _reshape,
@@ -255,7 +253,7 @@ _OF_FIRST: Mapping[str, _Op] = {
   "StridedSlice": _strided_slice,
   "Tile": _tile,
 }
-OPS = ELEMENTWISE | _OF_ALL.keys() | _OF_FIRST.keys()
+OPS = frozenset((*_ELEMENTWISE, *_OF_ALL, *_OF_FIRST, "MatMul"))
 
 
 def _differ(
@@ -285,9 +283,7 @@ def _differ(
   return found
 
 
-def plan(
-  refs: Sequence[Ref], stacked: Iterable[Ref], known: Iterable[Ref]
-) -> set[Ref]:
+def plan(refs: Sequence[Ref], stacked: Iterable[Ref], known: Iterable[Ref]) -> set[Ref]:
   """Returns the values with rows in what is emitted for all clients, of those that have rows first.
 
   What cannot be emitted at once is an `UnsupportedError`; `known` need not be emitted.
@@ -300,17 +296,15 @@ def plan(
       continue
     if e.node is None:
       raise errors.UnsupportedError("a data set for all clients at once")
-    if e.functions or ops.is_stateful(e.op) or ops.is_variant(e.op) or any(b.effects for b in e.bodies):
-      raise errors.UnsupportedError(f"an op {e.op} for all clients at once")
     if e.op in ops.LOOPS and e.bodies[0].outputs[0] in found:
       raise errors.UnsupportedError("a loop of a length of each client")
-    if not e.bodies and not found.isdisjoint(e.inputs) and not is_listed(e.node):
+    is_same = bool(e.bodies) or found.isdisjoint(e.inputs)
+    if ops.is_stateful(e.op) or ops.is_variant(e.op) or not (is_same or _is_listed(e.node)):
       raise errors.UnsupportedError(f"an op {e.op} for all clients at once")
   return found
 
 
-def is_listed(node: tf.compat.v1.NodeDef) -> bool:
-  """Tells whether an op may be one of rows."""
+def _is_listed(node: tf.compat.v1.NodeDef) -> bool:
   if node.op == "Cast":  # Kernels differ in the integers that floats beyond their range become.
     return not tf.as_dtype(node.attr["DstT"].type).is_integer or not (
       tf.as_dtype(node.attr["SrcT"].type).is_floating
