@@ -49,28 +49,24 @@ x[tf.shape(x)[1], :n] | x[:, None, -2:] | x[5:] | x[n - 3] | x[:0] | x[..., 0:9]
 tf.tile(x, [2, 1]) | tf.tile(x, [n, 0]) | tf.tile(x[0], [3]) | tf.tile(x, tf.stack([n, n + 1]))
 tf.expand_dims(x, n) | tf.expand_dims(x, -n - 2) | tf.reduce_sum(x, n) | tf.reduce_mean(x, [-n])
 tf.reduce_max(x, tf.range(n)) | tf.reduce_sum(s, 0) * k_ | k_ + s[0] | s + x[0] | x[:, 0] + s[1, 1]
-tf.nn.sparse_softmax_cross_entropy_with_logits([0, 1, 2, 0], x)
-tf.nn.sparse_softmax_cross_entropy_with_logits(tf.stack([k, n, 2, 0]), x)
-tf.nn.sparse_softmax_cross_entropy_with_logits(tf.stack([k, n, 2, 0]), s)
-tf.nn.sparse_softmax_cross_entropy_with_logits(tf.stack([k, 1])[:0], x[:0])
-tf.gradients(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.stack([k, 1, 2, 0]), x @ s[:3]), x)[0]
-tf.gradients(tf.reduce_mean(tf.square(tf.matmul(x, s, True)) * k_), s)[0] | tf.ensure_shape(x[:2], [None, 3])
-tf.cond(k > 1, lambda: x, lambda: -x) | tf.cond(k > 9, lambda: x + s, lambda: x - s)
-tf.cond(k < 9, lambda: s[0], lambda: x[0]) | tf.cond(n > 0, lambda: s, lambda: x)
-tf.cond(k > 9, lambda: x @ s[:3], lambda: x) | tf.cond(k > 0, lambda: n, lambda: 3 * n)
-tf.cond(k > 0, lambda: tf.cond(x[0, 0] > 0, lambda: x, lambda: s), lambda: x * tf.cond(k < 0, lambda: 2.0, lambda: n_))
-tf.cond(k > 0, lambda: tf.reshape(x, [-1, 2]), lambda: tf.reshape(s, [-1, 2]))
-tf.cond(k > 9, lambda: tf.nn.sparse_softmax_cross_entropy_with_logits([k, 9], x[:2]), lambda: x[:2, 0])
-tf.while_loop(lambda i, _: i < n + 2, lambda i, y: (i + 1, y * 0.5 + s), (0, x))[1]
-tf.while_loop(lambda i, *_: i < 3, lambda i, a, b: (i + 1, b, a + 1.0), (0, k_, n_))[2]
-tf.cond(k > 0, lambda: tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y[::-1] + s), (0, x))[1], lambda: x)
-tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.cond(y[0, 0] > k_, lambda: y + s, lambda: y * x)), (0, x))[1]
+entropy([0, 1, 2, 0], x) | entropy(tf.stack([k, n, 2, 0]), x) | entropy(tf.stack([k, n, 2, 0]), s)
+entropy(tf.stack([k, 1])[:0], x[:0]) | tf.ensure_shape(x[:2], [None, 3])
+tf.gradients(entropy(tf.stack([k, 1, 2, 0]), x @ s[:3]), x)[0]
+tf.gradients(tf.reduce_mean(tf.square(tf.matmul(x, s, True)) * k_), s)[0]
+cond(k > 1, lambda: x, lambda: -x) | cond(k > 9, lambda: x + s, lambda: x - s)
+cond(k < 9, lambda: s[0], lambda: x[0]) | cond(n > 0, lambda: s, lambda: x)
+cond(k > 9, lambda: x @ s[:3], lambda: x) | cond(k > 0, lambda: n, lambda: 3 * n)
+cond(k > 0, lambda: cond(x[0, 0] > 0, lambda: x, lambda: s), lambda: x * k_)
+cond(k > 0, lambda: s, lambda: x * cond(k < 0, lambda: 2.0, lambda: n_))
+cond(k > 0, lambda: tf.reshape(x, [-1, 2]), lambda: tf.reshape(s, [-1, 2]))
+cond(k > 9, lambda: entropy([k, 9], x[:2]), lambda: x[:2, 0])
+loop(n + 2, lambda y: [y * 0.5 + s], x) | loop(3, lambda a, b: [b, a + 1.0], k_, n_)
+cond(k > 0, lambda: loop(3, lambda y: [y[::-1] + s], x), lambda: x)
+loop(3, lambda y: [cond(y[0, 0] > k_, lambda: y + s, lambda: y * x)], x)
 """
 _OF_KNOWN_SHAPE = """
-tf.squeeze(tf.reduce_sum(x, -1, True)) | tf.squeeze(x)
-tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y * 0.5 + x), (0, s))[1]
-tf.while_loop(lambda i, *_: i < 3, lambda i, a, b, c: (i + 1, b, c, x), (0, s, s, s))[1]
-tf.while_loop(lambda i, _: i < 0, lambda i, y: (i + 1, x), (n, s))[1]
+tf.squeeze(tf.reduce_sum(x, -1, True)) | tf.squeeze(x) | loop(3, lambda y: [y * 0.5 + x], s)
+loop(3, lambda a, b, c: [b, c, x], s, s, s) | loop(n - 1, lambda y: [x], s)
 """
 _OTHERS = """
 tf.roll(x, 1, -1) | tf.roll(x, 1, 0) | tf.roll(x, [1, 2], [-1, -2]) | tf.roll(x, k, 1)
@@ -81,7 +77,7 @@ tf.strings.format("{} {}", (k, n)) | tf.cast(-1.5 * tf.abs(x), tf.uint8)
 tf.gather(s, k) | tf.gather(x, n, axis=-1) | tf.gather(x, [[0], [1], [2], [0]], batch_dims=1)
 x[k] | tf.ensure_shape(s[k : k + 1], [1, 3])
 tf.concat([s, x], -1) | tf.unstack(x, axis=-2)[1] | tf.split(x, [1, 3], -2)[1]
-tf.while_loop(lambda i, _: i < k, lambda i, y: (i + 1, y * 2.0), (0, x))[1]
+loop(k, lambda y: [y * 2.0], x)
 tf.one_hot([k, 1], 3, axis=0) | tf.reverse(x, [0, -1]) | tf.transpose(x) | tf.cumsum(x, -2)
 tf.argmax(x, 0) | tf.argmin(x, -2) | tf.sort(x, -2) | tf.argsort(x, 0) | tf.math.top_k(x, 2)[0]
 tf.math.cumprod(x, -1)
@@ -112,13 +108,23 @@ def _expressions(table):
   return [part.strip() for line in table.splitlines() if line for part in line.split(" | ")]
 
 
+def _entropy(labels, logits):
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+
+def _loop(times, step, *first):
+  """The first of the values that a number of steps gives."""
+  values = (tf.constant(0), *first)
+  return tf.while_loop(lambda i, *_: i < times, lambda i, *own: (i + 1, *step(*own)), values)[1]
+
+
 def _function(expressions):
   """The values of the expressions."""
   codes = [compile(expression, expression, "eval") for expression in expressions]
 
   def compute(x, k, s, n):
     numbers = dict(k_=tf.cast(k, tf.float32), n_=tf.cast(n, tf.float32))
-    names = dict(tf=tf, x=x, k=k, s=s, n=n, **numbers)
+    names = dict(tf=tf, x=x, k=k, s=s, n=n, cond=tf.cond, entropy=_entropy, loop=_loop, **numbers)
     return [tf.convert_to_tensor(eval(code, names)) for code in codes]
 
   return tf.autograph.experimental.do_not_convert(compute)

@@ -45,6 +45,9 @@ Leaf = values.Leaf
 # Clients may run ahead of the slowest by this number times the clients that compute at once.
 # TensorFlow's loops end in order, so that one slow client would otherwise keep all cores waiting.
 _WINDOW = 4
+# Clients that read, and compute more numbers than this, are computed one by one: all at once, they
+# would take more memory, and not less time.
+_MAX_ROW = 2**14
 
 
 class Mapper(abc.ABC):
@@ -126,18 +129,20 @@ class Sequential(Mapper):
     library: components.Library,
     reads: Mapping[expressions.Ref, tuple[tf.Tensor, tf.Tensor, tf.Tensor]],
     parallel: int,
-    at_once: bool = False,
+    at_once: bool = True,
+    are_rows: bool = False,
   ):
     """Initializes the mapper, which computes `parallel` clients at once.
 
     `reads` has the values that clients have read: all of them in a row, client by client; the
     positions at which each client's values begin, int64 [n + 1]; their shapes, int32 [n, rank]. If
-    `at_once`, there are clients and each value has one shape, and all are computed where possible.
+    `at_once`, all clients are computed at once where they can: if `are_rows`, also where they read.
     """
     super().__init__(library)
     self._reads = reads
     self._parallel = parallel
     self._at_once = at_once
+    self._rows = reads if are_rows else {}
     self.has_rows = False
 
   def _map_rows(
@@ -150,11 +155,13 @@ class Sequential(Mapper):
     """Computes a component for all clients at once, or raises `UnsupportedError`."""
     if body.effects or any(leaf.made is not None for _, leaf, _ in inputs):
       raise errors.UnsupportedError("effects of each client")
+    sizes = [tf.TensorShape(leaf.shape).num_elements() for leaf in component.result_types]
+    if sum(sizes) > _MAX_ROW and any(ref.expression.reads for ref in body.outputs):
+      raise errors.UnsupportedError("large values of each client")
     known = {root: leaf.tensor for root, leaf, kind in inputs if not kind.is_data_set}
     stacked = {root for root, leaf, _ in inputs if leaf.stacked}
-    stacked.update(self._reads)
-    stacked = rows.plan(body.outputs, stacked, {*known, *self._reads})
-    for ref, (flat, _, shapes) in self._reads.items():
+    stacked = rows.plan(body.outputs, {*stacked, *self._rows}, {*known, *self._rows})
+    for ref, (flat, _, shapes) in self._rows.items():
       known[ref] = tf.reshape(flat, tf.concat([[num_clients], shapes[0]], 0))
     results = rows.Rows(known, stacked, num_clients).emit_rows(body.outputs)
     self.has_rows = True

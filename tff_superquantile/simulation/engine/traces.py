@@ -94,7 +94,7 @@ class CohortFunction:
     self._reader = reading.Reader(discovery.reads, origins, parallel) if discovery.reads else None
     self._looks_again = discovery.looks_again
     self._makes_data_sets = discovery.makes_data_sets
-    self._functions: dict[tuple[bool, bool], tuple[Any, bool]] = {}
+    self._functions: dict[tuple[bool, bool, bool], tuple[Any, bool]] = {}
 
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
     """Returns the results of arrays or tensors; strings and data sets are arrays.
@@ -120,27 +120,28 @@ class CohortFunction:
       tensors = [data_sets.as_tensor(a, _is_used(t)) for a, t in zip(arrays, function.inputs)]
       return function(tensors, given)
 
-    at_once = all(len(r.shapes) and (r.shapes == r.shapes[0]).all() for r in reads)
     try:
-      return compute(at_once)
+      return compute(at_once=True)
     except tf.errors.OpError:
-      if not self._function(reads, at_once)[1]:
+      if not self._function(reads, at_once=True)[1]:
         raise
-      return compute(False)  # Which knows what each client's branches need.
+      return compute(at_once=False)  # Only that knows what each client's branches need.
 
   def _function(self, reads: Sequence[reading.Read], at_once: bool) -> tuple[Any, bool]:
     """Returns the traced function, of values that were read or of data sets.
 
-    The second value tells whether it computes components for all clients `at_once`.
+    The second value tells whether it computes any component for all clients `at_once`.
     """
-    key = bool(reads), at_once
+    are_rows = all(r.are_rows() for r in reads)
+    key = bool(reads), are_rows, at_once
     if key not in self._functions:
       mappers = []
 
       def run(tensors: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:
         by_ref = {r.ref: parts for r, parts in zip(reads, given)}
-        mappers.append(mapping.Sequential(self._library, by_ref, self._parallel, at_once))
-        return self._run(tensors, mappers[-1])
+        own = mapping.Sequential(self._library, by_ref, self._parallel, at_once, are_rows)
+        mappers.append(own)
+        return self._run(tensors, own)
 
       signature = (list(self._specs), [r.specs() for r in reads])
       function = tf.function(run, input_signature=signature, autograph=False)
