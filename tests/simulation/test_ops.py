@@ -156,8 +156,8 @@ def _component(compute, results, is_read):
   return of_data_set
 
 
-def _invoke(of_context, components, held, s, n):
-  """What each client gets of each component, and whether any was computed for all at once."""
+def _invoke(components, held, s, n):
+  """What each client gets of each component, and of each trace whether it has any at once."""
   kinds = components[0].type_signature.parameter
   at_clients = [tff.FederatedType(kind, tff.CLIENTS) for kind in list(kinds)[: len(held)]]
   at_server = [tff.FederatedType(kind, tff.SERVER) for kind in list(kinds)[len(held) :]]
@@ -168,9 +168,12 @@ def _invoke(of_context, components, held, s, n):
     argument = (*own, *map(tff.federated_broadcast, sent))
     return [tff.federated_map(component, argument) for component in components]
 
-  found = invoke(of_context, program, [*held, s, n])
-  ((_, is_at_once),) = of_context._programs[id(program)].whole._functions.values()
-  return [[value for part in own for value in part] for own in zip(*found)], is_at_once
+  context = engine.CohortContext()
+  found = invoke(context, program, [*held, s, n])
+  functions = context._programs[id(program)].whole._functions.values()
+  return [[value for part in own for value in part] for own in zip(*found)], sorted(
+    is_at_once for _, is_at_once in functions
+  )
 
 
 @pytest.mark.parametrize("num_clients", [1, 3, 16])
@@ -198,9 +201,8 @@ def test_ops_give_each_client_what_eager_tensorflow_gives(table, num_clients):
       _component(_function([expression]), [result], False)
       for expression, result in zip(expressions, expected[0])
     ]
-  context = engine.CohortContext()
-  found, is_at_once = _invoke(context, components, of_clients, held, number)
-  assert is_at_once == (table != "others")
+  found, are_at_once = _invoke(components, of_clients, held, number)
+  assert are_at_once == [table != "others"]
   for own, of_eager in zip(found, expected, strict=True):
     for expression, ours, theirs in zip(expressions, own, of_eager, strict=True):
       theirs = theirs.numpy()
@@ -246,3 +248,17 @@ def test_what_tensorflow_refuses_is_refused(expression, num_clients):
     invoke(of_context, program, [good] * (num_clients - 1) + [bad], s)
   assert "File" not in str(error.value) and "{{node" not in str(error.value)
   assert str(error.value)
+
+
+@pytest.mark.parametrize(
+  "needed_by_none", ["x + s[n + 9, 0]", "tf.cast(7 // (n - 1), tf.float32) * s"]
+)
+def test_what_no_client_needs_is_not_refused(needed_by_none):
+  """Of values that all clients have, and that TensorFlow refuses."""
+  matrices, numbers = _clients(3)
+  held, number = np.ones([4, 3], np.float32), np.int32(1)
+  compute = _function([f"cond(k > 9, lambda: {needed_by_none}, lambda: x)"])
+  component = _component(compute, [matrices[0]], is_read=False)
+  found, are_at_once = _invoke([component], [matrices, numbers], held, number)
+  np.testing.assert_array_equal([own for (own,) in found], matrices)
+  assert are_at_once == [False, True]
