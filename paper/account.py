@@ -73,7 +73,13 @@ def _make_parser() -> flags.Parser:
     "r, the budget of the threshold over that of the weights; by default there is no threshold",
     "R",
   )
-  flags.number_flag(calibrate, "num_bins", "bins of the threshold's histogram, a power of two", "B")
+  flags.number_flag(
+    calibrate,
+    "num_bins",
+    "bins of the threshold's histogram, a power of two",
+    "B",
+    type=flags.whole,
+  )
   spend = command("spend", "finds the epsilon that the paper would state for given noise")
   flags.number_flag(
     spend, "update_noise_multiplier", "z_w, noise on the sum of updates over C", "Z"
@@ -94,10 +100,10 @@ def _release(args: argparse.Namespace, num_rounds: int, delta: float) -> release
       clients_per_round=args.clients_per_round,
       num_rounds=num_rounds,
       rho_ratio=args.rho_ratio,
-      num_bins=asked.optional_whole(args, "num_bins"),
+      num_bins=args.num_bins,
     )
   given = (
-    parts.Histogram(noise_multiplier=args.threshold_noise_multiplier),
+    parts.Tree(noise_multiplier=args.threshold_noise_multiplier),
     parts.UpdateSum(noise_multiplier=args.update_noise_multiplier),
   )
   return releases.Release(
@@ -128,7 +134,7 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
     epsilon_one_round=paper_accounting.epsilon(release, min(1, num_rounds), delta),
     **{f"epsilon_real_{name}": cost for name, cost in vars(real).items()},
     effective_noise_multiplier=release.effective_noise_multiplier,
-    **{kind.flag: entries[kind.flag] for kind in (parts.Histogram, parts.UpdateSum)},
+    **{kind.flag: entries[kind.flag] for kind in (parts.Tree, parts.UpdateSum)},
     **tree,
     caveat=real_costs.caveat(real),
     warnings=[] if warning is None else [warning],

@@ -72,7 +72,7 @@ def round_rho(release: releases.Release) -> float:
   """
   rho = 0.0
   for part in release.parts:
-    tree = part.tree if isinstance(part, parts.Histogram) else None
+    tree = part.mechanism if isinstance(part, parts.Tree) else None
     if tree is not None:
       rho += threshold_rho(tree.scale, tree.num_bins, tree.local_stddev, tree.num_shares)
     elif part.before_training:
@@ -223,7 +223,7 @@ def calibrate(
     raise ValueError("Found a threshold without num_bins; expected the number of bins.")
   levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
   share = 1.0 if rho_ratio == math.inf else rho_ratio
-  release = releases.Release(cohort=cohort, parts=(parts.Histogram(share=share), *updates))
+  release = releases.Release(cohort=cohort, parts=(parts.Tree(share=share), *updates))
   release = release.with_noise(z_eff)
   z_q, num_shares = release.parts[0].z, release.limit
   tree = tree_mechanism.build_tree_mechanism(
@@ -237,5 +237,5 @@ def calibrate(
   z_q = shares.delivered_noise_multiplier(
     tree.local_stddev, tree.scale * math.sqrt(levels), tree.num_shares
   )
-  histogram = parts.Histogram.of_mechanism(z_q, tree)
+  histogram = parts.Tree.of_mechanism(z_q, tree)
   return dataclasses.replace(release, parts=(histogram, *release.parts[1:]))

@@ -7,7 +7,7 @@ it knows exactly.
 
     release = releases.Release(
       cohort=cohorts.Poisson(2500, 100),
-      parts=(parts.Histogram(share=0.5), parts.UpdateSum()),
+      parts=(parts.Tree(share=0.5), parts.UpdateSum()),
     )
     release = calibration.calibrate(release, 3.0, 4e-4, num_rounds=1000)
     Accountant(release, 4e-4).epsilon(1000)  # at most 3

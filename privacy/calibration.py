@@ -107,7 +107,7 @@ def calibrate(
 
 
 def default_share(
-  threshold: parts.Threshold,
+  threshold: parts.PrivateThreshold,
   without: releases.Release,
   num_parameters: int,
   theta: float = 0.5,

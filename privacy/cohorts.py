@@ -96,15 +96,37 @@ class Cohort(part.Part):
     """Returns K, the most clients of a round that contacts so many; each sum has K shares."""
     return max(1, int(contacted))
 
+  def words(self) -> str:
+    """States how the cohort is drawn, and who may know it."""
+    return "none that counts; every client may take part in every round, for all to know."
+
+  @classmethod
+  def own(cls) -> dict[str, str]:
+    """Returns the fields of its kind alone by their flags, which are entries of a ledger, too."""
+    fields = {one.name: field for field, one in part.own_flags(cls).items()}
+    return {name: field for name, field in fields.items() if field != "size"}
+
   def entries(self) -> dict[str, Any]:
     """Returns the cohort as a ledger has it."""
-    return dict(population=self.population, clients_per_round=self.expected, sampling=self.sampling)
+    own = {name: getattr(self, field) for name, field in self.own().items()}
+    return dict(
+      population=self.population,
+      clients_per_round=self.expected,
+      sampling=self.sampling,
+      **own,
+    )
 
 
 class Poisson(Cohort):
   """Each client takes part in each round with probability m / n, by itself."""
 
   sampling = POISSON
+
+  def words(self) -> str:
+    return (
+      f"Poisson; each of {self.population} clients takes part in each round with probability"
+      f" {self.probability:.4g}, independently, and nobody learns who does or how many."
+    )
 
   def limit(self, contacted: float) -> int:
     return shares.cohort_limit(self.population, contacted)
@@ -124,6 +146,12 @@ class FixedSize(Cohort):
         f"Found clients_per_round = {self.expected:g} with fixed_size sampling; expected a whole"
         " number."
       )
+
+  def words(self) -> str:
+    return (
+      f"{self.expected:g} of {self.population} clients, uniformly without replacement in each"
+      " round, and nobody learns who."
+    )
 
 
 class Diurnal(Cohort):
@@ -154,6 +182,16 @@ class Known(Cohort):
   separation: int
   neighbors = _STILL_COUNTED
 
+  def turns(self) -> str:
+    """States whose turn a round is."""
+    return f"in each round at most {self.expected:g} of {self.population} clients"
+
+  def words(self) -> str:
+    return (
+      f"{self.turns()}, for all to know; a client takes part in one of {self.separation} successive"
+      " rounds at most, and which depends on nobody's data."
+    )
+
   @property
   def probability(self) -> float:
     return 1.0
@@ -168,6 +206,12 @@ class Cyclic(Known):
   def separation(self) -> int:  # type: ignore[override]
     """The number of groups: the fewest of which none has more than m clients."""
     return math.ceil(self.population / self.expected)
+
+  def turns(self) -> str:
+    return (
+      f"{self.separation} groups of at most {self.expected:g} of {self.population} clients, one"
+      " after another"
+    )
 
   def mean_size(self) -> float:
     return self.population / self.separation
@@ -199,9 +243,6 @@ class Spaced(Known):
       )
     object.__setattr__(self, "separation", separation)
 
-  def entries(self) -> dict[str, Any]:
-    return {**super().entries(), "separation": self.separation}
-
 
 # By --sampling.
 SAMPLINGS: dict[str, type[Cohort]] = {
@@ -212,27 +253,40 @@ OF_ACCOUNTS = (POISSON, FIXED_SIZE, NO_SAMPLING, CYCLIC, SPACED)
 OF_RUNS = tuple(name for name in SAMPLINGS if name != NO_SAMPLING)
 
 
-def of(sampling: str, population: int, expected: float, separation: int | None = None) -> Cohort:
+def own_flags() -> dict[str, str]:
+  """Returns the flags that single kinds of an accountant's cohorts have, and their help."""
+  kinds = [SAMPLINGS[name] for name in OF_ACCOUNTS]
+  return {n: part.own_flags(kind)[field].help for kind in kinds for n, field in kind.own().items()}
+
+
+def known() -> str:
+  """Returns the names of the samplings whose cohorts all may know, for a sentence."""
+  return " or ".join(name for name in OF_ACCOUNTS if issubclass(SAMPLINGS[name], Known))
+
+
+def of(sampling: str, population: int, expected: float, **own: Any) -> Cohort:
   """Returns the cohort of a value of --sampling.
 
   Args:
     sampling: One of `OF_ACCOUNTS`.
     population: n.
     expected: m.
-    separation: s of "spaced"; None elsewhere.
+    **own: Values of `own_flags()`; None, as by default, where a kind does not have it.
 
   Raises:
-    ValueError: If there is no such cohort, or `separation` does not belong to it.
+    ValueError: If there is no such cohort, or one of `own` does not belong to it.
   """
   checks.one_of("sampling", sampling, OF_ACCOUNTS)
-  if (separation is None) == (sampling == SPACED):
-    raise ValueError(
-      f"Found separation = {separation} with {sampling} sampling; expected the least distance of a"
-      f" client's rounds with {SPACED}, and none elsewhere."
-    )
+  kind = SAMPLINGS[sampling]
+  for name in own_flags():
+    if (own.get(name) is None) == (name in kind.own()):
+      owners = [other for other in OF_ACCOUNTS if name in SAMPLINGS[other].own()]
+      raise ValueError(
+        f"Found {name} = {own.get(name)} with {sampling} sampling; expected a value with"
+        f" {' or '.join(owners)}, and none elsewhere."
+      )
   population = checks.whole("population", population, 1)
-  more: dict[str, Any] = {} if separation is None else {"separation": separation}
-  return SAMPLINGS[sampling](population, expected, **more)
+  return kind(population, expected, **{field: own[name] for name, field in kind.own().items()})
 
 
 def choice(usual: Callable[[Mapping[str, Any]], str]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 
 from privacy import accounting
 from privacy import checks
+from privacy import cohorts
 from privacy import parts
 from privacy import releases
 from privacy import server
@@ -37,7 +38,7 @@ WITHOUT_GUARANTEE = (
 _OF_COHORT = (
   *("population", "clients_per_round", "sampling", "relation", "protocol", "contacted"),
 )
-_OF_KNOWN = {"separation": None, "coefficients": None}
+_OF_KNOWN = {"coefficients": None, **dict.fromkeys(cohorts.own_flags())}
 
 
 _PLAIN = (str, int, float, list, type(None))
@@ -82,7 +83,7 @@ class Ledger:
   epsilon_server: float | None
   guarantee: tuple[str, ...]
   not_covered: tuple[str, ...]
-  starts: tuple[statements.Start, ...] = ()
+  starts: tuple[statements.StartingModel, ...] = ()
 
   def to_json(self) -> str:
     """Returns the ledger as the text of its file."""
@@ -151,8 +152,8 @@ class Ledger:
     return cls(**found)
 
 
-def _read_start(found: Any) -> statements.Start:
-  found = _fields(statements.Start, found, "start in the ledger")
+def _read_start(found: Any) -> statements.StartingModel:
+  found = _fields(statements.StartingModel, found, "start in the ledger")
   for name in ("run", "task", "fingerprint"):
     if not isinstance(found[name], str):
       raise ValueError(f"Found {name} = {found[name]!r} of a start in the ledger; expected a text.")
@@ -162,7 +163,7 @@ def _read_start(found: Any) -> statements.Start:
     found[name] = _optional_number(found[name], f"{name} of a start")
   if (found["epsilon"] is None) != (found["delta"] is None):
     raise ValueError("Found a start in the ledger with one of epsilon and delta; expected both.")
-  return statements.Start(**found)
+  return statements.StartingModel(**found)
 
 
 def _fields(kind: type, found: Any, name: str) -> dict[str, Any]:
@@ -186,7 +187,7 @@ def _read_release(found: Any, version: int) -> releases.Release:
   if isinstance(found, dict):
     # Ledgers of version 0.2.0 lack these: no run weighed its updates or adapted its clip norm.
     recent = collections.ChainMap(
-      {"weighted_updates": False}, _OF_KNOWN, *(k.blank() for k in parts.KINDS if k.is_recent)
+      {"weighted_updates": False}, _OF_KNOWN, *(k.blank() for k in parts.kinds() if k.is_recent)
     )
     if version != VERSION and set(recent) & set(found):
       raise ValueError(
@@ -194,7 +195,7 @@ def _read_release(found: Any, version: int) -> releases.Release:
         " which had no such entries; bring the run's own ledger back."
       )
     found = dict(collections.ChainMap(found, recent))
-  names = {name for kind in parts.KINDS for name in kind.blank()}
+  names = {name for kind in parts.kinds() for name in kind.blank()}
   found = _entries({*_OF_COHORT, *_OF_KNOWN, *names}, found, "release")
   mechanisms = {
     "tree": tree_mechanism.TreeMechanism,
@@ -246,7 +247,7 @@ def build_ledger(
   rounds_done: int,
   accountant: str = accounting.TIGHTEST,
   meter: accounting.Accountant | None = None,
-  starts: tuple[statements.Start, ...] = (),
+  starts: tuple[statements.StartingModel, ...] = (),
 ) -> Ledger:
   """Builds the ledger of a run after some rounds, quickly enough for every round.
 

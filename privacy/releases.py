@@ -14,7 +14,7 @@ that of the independent noise from which it is made.
 
     release = Release(
       cohort=cohorts.Poisson(2500, 100),
-      parts=(parts.Histogram(bins=64, share=0.5), parts.UpdateSum()),
+      parts=(parts.Tree(num_bins=64, share=0.5), parts.UpdateSum()),
       noise=cohorts.Helpers(),
     )
     calibration.calibrate(release, epsilon=3, delta=1e-5, num_rounds=1000)
@@ -38,7 +38,7 @@ ZERO_OUT = "zero_out"
 REPLACE_ONE = "replace_one"
 RELATIONS = (ZERO_OUT, REPLACE_ONE)
 
-_Part = TypeVar("_Part", bound=parts_lib.Part)
+_Part = TypeVar("_Part", bound=parts_lib.ReleasedPart)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Release:
 
   Attributes:
     cohort: The sampling of a round's clients.
-    parts: What is released, at least one, in the order of `parts.KINDS`. Parts with noise get the
+    parts: What is released, at least one, in the order of `parts.kinds()`. Parts with noise get the
       mechanisms by which clients make it.
     noise: The source of the shares of noise that a cohort lacks, where clients make noise.
     relation: The neighbouring data sets: "zero_out", one client's data removed, or "replace_one",
@@ -56,7 +56,7 @@ class Release:
   """
 
   cohort: cohorts.Cohort
-  parts: tuple[parts_lib.Part, ...]
+  parts: tuple[parts_lib.ReleasedPart, ...]
   noise: cohorts.Complement = cohorts.Complement()
   relation: str = ZERO_OUT
   coefficients: tuple[float, ...] = banded.INDEPENDENT
@@ -74,8 +74,11 @@ class Release:
       raise ValueError("Found two parts of one kind in a release; expected one of each.")
     if self.is_calibrated:
       most, expected = self.limit, self.cohort.expected
-      completed = tuple(part.completed(most, expected) for part in self.parts)
-      object.__setattr__(self, "parts", completed)
+      completed = (part.completed(most, expected) for part in self.parts)
+      # Nothing is divided any more.
+      object.__setattr__(
+        self, "parts", tuple(dataclasses.replace(part, share=None) for part in completed)
+      )
     self._check_numbers()
     self._check_num_shares()
     self._check_coefficients()
@@ -86,7 +89,7 @@ class Release:
       if len(self.coefficients) > 1:
         raise ValueError(
           f"Found noise that is correlated over rounds with {self.cohort.sampling} sampling;"
-          f" expected {cohorts.CYCLIC} or {cohorts.SPACED}."
+          f" expected {cohorts.known()}."
         )
       return
     for part in self.parts:
@@ -111,7 +114,7 @@ class Release:
       )
 
   def _check_numbers(self) -> None:
-    number, updates = self.find(parts_lib.Number), self.find(parts_lib.UpdateSum)
+    number, updates = self.find(parts_lib.ReleasedNumber), self.find(parts_lib.UpdateSum)
     if number is None:
       return
     if updates is None:
@@ -146,7 +149,7 @@ class Release:
     return all(part.noise_multiplier is not None for part in self.parts)
 
   @property
-  def ranked(self) -> tuple[parts_lib.Part, ...]:
+  def ranked(self) -> tuple[parts_lib.ReleasedPart, ...]:
     """The parts, first those of the training: by this order a budget is divided."""
     return tuple(sorted(self.parts, key=lambda part: part.before_training))
 
@@ -178,7 +181,8 @@ class Release:
     weights: dict[str, float] = {}
     for part in self.ranked:
       total = sum(weights.values())
-      share = checks.scale(part.share_flag or "share", part.share)
+      share = part.usual_share if part.share is None else part.share
+      share = checks.scale(part.share_flag or "share", share)
       weights[part.flag] = share * total if total else 1.0
     total = sum(weights.values())
     noisy = (part.with_noise(z * math.sqrt(total / weights[part.flag])) for part in self.parts)
@@ -307,7 +311,7 @@ class Release:
     )
     if isinstance(self.cohort, cohorts.Known):
       found["coefficients"] = list(self.coefficients)
-    for kind in parts_lib.KINDS:
+    for kind in parts_lib.kinds():
       found.update(kind.blank())
     for part in self.parts:
       found.update(part.entries())
@@ -323,13 +327,12 @@ class Release:
     Raises:
       ValueError: If an entry is out of its range, or entries contradict each other.
     """
-    blanks = {name: blank for kind in parts_lib.KINDS for name, blank in kind.blank().items()}
+    blanks = {name: blank for kind in parts_lib.kinds() for name, blank in kind.blank().items()}
     found = {**blanks, **found}
     sampling = found.get("sampling", cohorts.POISSON)
-    cohort = cohorts.of(
-      sampling, found["population"], found["clients_per_round"], found.get("separation")
-    )
-    read = (kind.of_entries(found) for kind in parts_lib.KINDS)
+    own = {name: found.get(name) for name in cohorts.own_flags()}
+    cohort = cohorts.of(sampling, found["population"], found["clients_per_round"], **own)
+    read = (kind.of_entries(found) for kind in parts_lib.kinds())
     return cls(
       cohort=cohort,
       parts=tuple(part for part in read if part is not None),

@@ -48,7 +48,7 @@ _NOT_COVERED_IN_2 = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class StartingModel:
   """A finished run from whose model another run starts.
 
   Attributes:
@@ -69,7 +69,7 @@ class Start:
   delta: float | None
 
 
-def initial_weights(start: Start) -> str:
+def initial_weights(start: StartingModel) -> str:
   """States what the guarantee of a run leaves out of the run from which it starts."""
   if start.epsilon is None and start.same_population:
     return (
@@ -90,7 +90,7 @@ def initial_weights(start: Start) -> str:
 
 
 def not_covered(
-  release: releases.Release, starts: Sequence[Start] = (), ledger_version: int = 3
+  release: releases.Release, starts: Sequence[StartingModel] = (), ledger_version: int = 3
 ) -> tuple[str, ...]:
   """States the limits of the guarantee of a run that starts from others, the latest first."""
   said: tuple[str, ...] = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED
@@ -145,27 +145,7 @@ def sampling(release: releases.Release) -> str:
       f" probability {m / release.contacted:.4g}, by a coin that it tosses itself; nobody learns"
       " who does or how many."
     )
-  if isinstance(release.cohort, cohorts.Poisson):
-    return (
-      f"Sampling: Poisson; each of {n} clients takes part in each round with probability"
-      f" {release.cohort.probability:.4g}, independently, and nobody learns who does or how many."
-    )
-  if isinstance(release.cohort, cohorts.FixedSize):
-    return (
-      f"Sampling: {m:g} of {n} clients, uniformly without replacement in each round, and nobody"
-      " learns who."
-    )
-  if isinstance(release.cohort, cohorts.Known):
-    which = f"in each round at most {m:g} of {n} clients"
-    if isinstance(release.cohort, cohorts.Cyclic):
-      which = (
-        f"{release.cohort.separation} groups of at most {m:g} of {n} clients, one after another"
-      )
-    return (
-      f"Sampling: {which}, for all to know; a client takes part in one of"
-      f" {release.cohort.separation} successive rounds at most, and which depends on nobody's data."
-    )
-  return "Sampling: none that counts; every client may take part in every round, for all to know."
+  return f"Sampling: {release.cohort.words()}"
 
 
 def noise_shares(release: releases.Release) -> str | None:
@@ -229,9 +209,9 @@ def histogram_guarantee(release: releases.Release, epsilon: float, delta: float)
   Returns:
     Sentences.
   """
-  histogram = release.find(parts_lib.Histogram)
-  assert histogram is not None and histogram.tree is not None  # The clients make the noise.
-  tree = histogram.tree
+  histogram = release.find(parts_lib.Tree)
+  assert histogram is not None and histogram.mechanism is not None  # The clients make the noise.
+  tree = histogram.mechanism
   return (
     f"The release is ({epsilon:.4g}, {delta:.3g})-differentially private.",
     f"Gaussian mechanism: one hierarchical histogram of {tree.num_bins} bins with noise multiplier"

@@ -40,7 +40,7 @@ SUM = "sum"
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Repeated:
   """Some rounds of one release.
 
   Attributes:
@@ -62,7 +62,7 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
-class Spent:
+class TotalCost:
   """The cost of several runs together.
 
   Attributes:
@@ -83,7 +83,7 @@ class Spent:
   is_converted: bool = False
 
 
-def spent(runs: Iterable[Run], delta: float) -> Spent:
+def spent(runs: Iterable[Repeated], delta: float) -> TotalCost:
   """Accounts for several runs, against an adversary that sees all that they release.
 
   Args:
@@ -105,7 +105,7 @@ def spent(runs: Iterable[Run], delta: float) -> Spent:
 
 
 @functools.lru_cache(maxsize=256)  # The folders of a sweep ask for the same.
-def _spent(runs: tuple[Run, ...], delta: float) -> Spent:
+def _spent(runs: tuple[Repeated, ...], delta: float) -> TotalCost:
   claimed = {run.release.relation for run in runs}
   relation = releases.REPLACE_ONE if releases.REPLACE_ONE in claimed else releases.ZERO_OUT
   same = [
@@ -116,10 +116,10 @@ def _spent(runs: tuple[Run, ...], delta: float) -> Spent:
   # A client that is counted in one run is so in all of them.
   neighbors = next((text for text in words if text != cohorts.Poisson.neighbors), words[0])
   epsilon, method = _cost([run for run in same if run.num_rounds], delta)
-  return Spent(epsilon, delta, method, relation, neighbors, len(claimed) > 1)
+  return TotalCost(epsilon, delta, method, relation, neighbors, len(claimed) > 1)
 
 
-def _cost(runs: Sequence[Run], delta: float) -> tuple[float, str]:
+def _cost(runs: Sequence[Repeated], delta: float) -> tuple[float, str]:
   """Returns epsilon of runs that have begun, all in one relation, and the method."""
   if len(runs) < 2:
     one = [accounting.epsilon(r.release, r.num_rounds, delta, r.accountant) for r in runs]
@@ -130,7 +130,7 @@ def _cost(runs: Sequence[Run], delta: float) -> tuple[float, str]:
     return sum(run.epsilon(delta / len(runs)) for run in runs), SUM
 
 
-def _by_losses(runs: Sequence[Run], delta: float) -> tuple[float, str]:
+def _by_losses(runs: Sequence[Repeated], delta: float) -> tuple[float, str]:
   """Returns epsilon of the product of all rounds' dominating pairs, and the method."""
   rounds: dict[dominating_pairs.Mixture, int] = {}
   distances, slack, rest = [], 0.0, delta

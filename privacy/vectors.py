@@ -105,22 +105,22 @@ class Setting:
 
 def settings() -> Iterator[Setting]:
   """Yields the 200 settings, each way of sampling with each cohort and noise."""
-  runs, kinds = itertools.cycle(_RUNS), itertools.cycle(parts.THRESHOLDS.values())
+  runs, kinds = itertools.cycle(_RUNS), itertools.cycle(parts.private_kinds().values())
   for (sampling, relation), (population, clients) in itertools.product(_SAMPLINGS, _COHORTS):
     cohort = cohorts.SAMPLINGS[sampling](population, clients)
     for of_threshold, of_updates in _NOISE:
-      kind = parts.Histogram if of_threshold is None else next(kinds)
+      kind = parts.Tree if of_threshold is None else next(kinds)
       released = (kind(noise_multiplier=of_threshold), parts.UpdateSum(noise_multiplier=of_updates))
       found = _release(cohort, relation, *released)
       for num_rounds, delta in itertools.islice(runs, 2):
         yield Setting(found, num_rounds, delta)
     for of_threshold, of_updates in _BY_CLIENTS:
-      histogram = parts.Histogram(noise_multiplier=of_threshold, bins=_NUM_BINS)
+      histogram = parts.Tree(noise_multiplier=of_threshold, num_bins=_NUM_BINS)
       updates = parts.UpdateSum(noise_multiplier=of_updates, num_parameters=_NUM_PARAMETERS)
       yield Setting(_release(cohort, relation, histogram, updates), *next(runs))
 
 
-def _release(cohort: cohorts.Cohort, relation: str, *given: parts.Part) -> releases.Release:
+def _release(cohort: cohorts.Cohort, relation: str, *given: parts.ReleasedPart) -> releases.Release:
   """Returns the release of those parts that have noise."""
   noisy = tuple(part for part in given if part.noise_multiplier is not None)
   return releases.Release(cohort=cohort, parts=noisy, relation=relation)

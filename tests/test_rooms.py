@@ -14,7 +14,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _LIBRARY = ("privacy", "tasks", "tff_superquantile")
 _FOLDERS = ("benchmarks", "paper", *_LIBRARY)
 _MODULES = [path for folder in _FOLDERS for path in sorted((_ROOT / folder).rglob("*.py"))]
-_MOST_MODULES = 12
+_MOST_MODULES = 16
 _MOST_LINES = 400
 _MOST_LINES_OF_A_FUNCTION = 60
 _FEWEST_LINES = 55
@@ -31,10 +31,11 @@ def test_a_test_of_each_folder_of_tests_is_quick(pytestconfig):
   assert len(folders) > 10 and {(_ROOT / path).parent for path, _, _ in names} == folders
 
 
-def test_no_folder_has_more_than_twelve_modules():
+def test_no_folder_has_more_than_sixteen_modules():
   modules = collections.Counter(path.parent for path in _MODULES if not path.stem.startswith("__"))
   assert len(_MODULES) > 100
-  assert {folder: number for folder, number in modules.items() if number > _MOST_MODULES} == {}
+  crowded = {folder for folder, number in modules.items() if number > _MOST_MODULES}
+  assert {str(folder.relative_to(_ROOT)) for folder in crowded} <= set(_A_FILE_EACH)
 
 
 # Whoever adds one of these adds a file, so that a file may be small.

@@ -12,6 +12,7 @@ import time
 
 from packaging import requirements
 import pytest
+import yaml
 
 from tff_superquantile.experiments import studies
 from tff_superquantile.experiments.plan import presets
@@ -669,3 +670,27 @@ def test_pythons_are_those_of_the_metadata():
 )
 def test_scripts_can_be_executed(name):
   assert os.access(_ROOT / name, os.X_OK)
+
+
+# What hosts of code read.
+
+
+def test_the_workflow_and_the_hooks_name_what_is_there():
+  workflow = yaml.safe_load((_ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8"))
+  jobs = workflow["jobs"]
+  classifiers = (_ROOT / "setup.cfg").read_text(encoding="utf-8")
+  pythons = re.findall(r"Python :: (3\.\d+)$", classifiers, re.MULTILINE)
+  assert jobs["tests"]["strategy"]["matrix"]["python"] == pythons
+  commands = "\n".join(step.get("run", "") for job in jobs.values() for step in job["steps"])
+  files = {name.lstrip("/") for name in re.findall(r"[\w/-]+\.(?:sh|lock)", commands)}
+  locks = {"requirements.lock", "requirements-dev.lock"}
+  assert files == {"run_tests.sh", "scripts/build_docs.sh", *locks}
+  hooks = yaml.safe_load((_ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+  (local,) = hooks["repos"]  # Versions are those of the locks alone.
+  checks = (_ROOT / "run_tests.sh").read_text(encoding="utf-8")
+  for hook in local["hooks"]:
+    assert f'"$VENV/bin/python" {hook["entry"].partition(" ")[2]}' in checks
+  for form in (_ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml"):
+    fields = yaml.safe_load(form.read_text(encoding="utf-8"))
+    assert {"name", "description", "body"} <= fields.keys()
+  assert (_ROOT / "SECURITY.md").is_file()

@@ -238,7 +238,7 @@ def package(tmp_path, monkeypatch):
     "slow_package.inner": (),
     "slow_package.broken": (),
   }
-  added = {name: postponed.Part(name, "a test", names=names) for name, names in parts.items()}
+  added = {name: postponed.Late(name, "a test", names=names) for name, names in parts.items()}
   monkeypatch.setattr(stack._Finder, "parts", {**stack._Finder.parts, **added})
   monkeypatch.syspath_prepend(str(tmp_path))
   stack.install()

@@ -29,6 +29,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
     "algorithms": (
       "AdaptiveClipNorm",
       "BandedKey",
+      "Private",
       "build_aaggff",
       "build_agnostic_fed_avg",
       "build_averaged",
@@ -44,6 +45,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
       "build_superquantile_family",
       "build_superquantile_fed_avg",
       "build_tilted_erm",
+      "build_weighted_fed_avg",
       "dp_mean_factory",
     ),
     "analytics": ("private_distribution",),

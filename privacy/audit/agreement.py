@@ -19,7 +19,7 @@ _BINDING = {"flags": "SHA-256 of flags.txt", "commitments": "commitments to key 
 
 
 def contradictions(
-  ledger: ledger_lib.Ledger, flags: Mapping[str, str], results: results_lib.Results
+  ledger: ledger_lib.Ledger, flags: Mapping[str, str], results: results_lib.RunRecords
 ) -> list[str]:
   """Returns the contradictions between a run's ledger, its flags and its results, in sentences."""
   found = [
@@ -40,7 +40,7 @@ def contradictions(
 
 
 def _of_manifest(
-  ledger: ledger_lib.Ledger, flags: Mapping[str, str], results: results_lib.Results
+  ledger: ledger_lib.Ledger, flags: Mapping[str, str], results: results_lib.RunRecords
 ) -> list[str]:
   manifest = results.manifest
   if manifest is None:
@@ -72,7 +72,7 @@ def _of_manifest(
 
 
 def _of_rounds(
-  ledger: ledger_lib.Ledger, flags: Mapping[str, str], results: results_lib.Results
+  ledger: ledger_lib.Ledger, flags: Mapping[str, str], results: results_lib.RunRecords
 ) -> list[str]:
   manifest = results.manifest or {}
   numbers = {
@@ -158,7 +158,7 @@ def _of_columns(
 
 def _of_model(release: releases.Release, num_parameters: int | None) -> list[str]:
   updates = release.find(parts.UpdateSum)
-  summed = None if updates is None else updates.update_sum
+  summed = None if updates is None else updates.mechanism
   # Beside the numbers of an update there is that of its weight.
   if num_parameters is None or updates is None or summed is None:
     return []

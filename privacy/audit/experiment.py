@@ -64,13 +64,13 @@ class Member:
   is_named: bool
 
   @functools.cached_property
-  def runs(self) -> list[together.Run]:
+  def runs(self) -> list[together.Repeated]:
     """What it releases about its training clients, with noise."""
     if self.ledger is None:
       return []
-    training = together.Run(self.ledger.release, self.num_rounds, self.ledger.accounting)
+    training = together.Repeated(self.ledger.release, self.num_rounds, self.ledger.accounting)
     queries = [entry.query for entry in entries.read(self.folder) if entry.split == "train"]
-    return [training, *(together.Run(query.release, 1) for query in queries)]
+    return [training, *(together.Repeated(query.release, 1) for query in queries)]
 
   def binding(self, name: str) -> str:
     """Returns a commitment of its manifest; "" for none."""
@@ -157,7 +157,7 @@ class Together:
   """
 
   members: Sequence[Member]
-  spent: together.Spent
+  spent: together.TotalCost
   measured: frozenset[str]
   failures: tuple[str, ...]
   notes: tuple[str, ...]

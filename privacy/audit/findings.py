@@ -129,7 +129,7 @@ def _failures(ledger: ledger_lib.Ledger, spent: accounting.Spent) -> list[str]:
 
 def _notes(
   ledger: ledger_lib.Ledger,
-  results: results_lib.Results,
+  results: results_lib.RunRecords,
   spent: accounting.Spent,
   planned: accounting.Spent,
 ) -> list[str]:

@@ -26,7 +26,7 @@ _REFUSED = {"folds": ("0",), "held_out_examples": ("0", "0.0"), "client_split": 
 
 
 def _shares_of_budget() -> set[str]:
-  return {kind.share_flag for kind in parts.KINDS if kind.share_flag}
+  return {kind.share_flag for kind in parts.kinds() if kind.share_flag}
 
 
 def read(text: str) -> dict[str, str]:
@@ -58,17 +58,17 @@ def _entries(ledger: ledger_lib.Ledger) -> dict[str, Any]:
     "clip_norm": ledger.clip_norm,
     "noise_shares": release.noise.protocol,
     "contacted_clients": release.contacted if release.has_coin else None,
-    "separation": release.cohort.entries().get("separation"),
+    **{name: release.cohort.entries().get(name) for name in cohorts.own_flags()},
     "bands": len(release.coefficients) if isinstance(release.cohort, cohorts.Known) else None,
     # Flags of parts are empty without them.
     **dict.fromkeys(("threshold", "num_bins", *_shares_of_budget())),
-    **dict.fromkeys(kind.flag for kind in parts.KINDS),
+    **dict.fromkeys(kind.flag for kind in parts.kinds()),
     "update_sum": "central",
   }
   for part in release.parts:
     found.update(part.flags())
   found.update(release.shares_of_budget)
-  if ledger.clip_norm is None and release.find(parts.ClipCount) is not None:
+  if ledger.clip_norm is None and release.find(parts.AdaptiveClip) is not None:
     found["clip_norm"] = "adaptive"
   return found
 
@@ -83,7 +83,7 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
     required.add("client_learning_rate")
     if rate is not None and norm is not None:
       flags["clip_norm"] = repr(rate * norm)
-  if flags.get("threshold") != parts.Histogram.kind:
+  if flags.get("threshold") != parts.Tree.kind:
     flags.pop("num_bins", None)  # Its default means nothing to other thresholds.
   entries = _entries(ledger)
   required |= {name for name, entry in entries.items() if entry is not None}

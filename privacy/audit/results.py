@@ -46,7 +46,7 @@ class Rounds:
 
 
 @dataclasses.dataclass(frozen=True)
-class Results:
+class RunRecords:
   """What a run has left.
 
   Attributes:
@@ -79,13 +79,13 @@ class Results:
     return max(self.rounds.done, self.manifest_rounds or 0, self.last_evaluated)
 
 
-def read(folder: pathlib.Path, has_begun: bool) -> Results:
+def read(folder: pathlib.Path, has_begun: bool) -> RunRecords:
   """Reads the files of a run; if it `has_begun` by its ledger, there must be a rounds.csv."""
   rounds = Rounds()
   if has_begun or (folder / "rounds.csv").exists():
     rounds = read_rounds(read_text(folder, "rounds.csv"))
   names = os.listdir(folder / "clients") if (folder / "clients").is_dir() else []
-  return Results(
+  return RunRecords(
     rounds=rounds,
     manifest=read_object(folder / "manifest.json"),
     metrics=read_object(folder / "metrics.json"),

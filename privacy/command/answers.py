@@ -84,7 +84,7 @@ def row(label: str, text: str, note: str = "") -> str:
 
 def rows(values: Mapping[str, Any], *names: str) -> list[str]:
   """Returns the rows of those values that are there."""
-  labels = {**_ROWS, **{kind.flag: (f"  {kind.label}", kind.symbol) for kind in parts.KINDS}}
+  labels = {**_ROWS, **{kind.flag: (f"  {kind.label}", kind.symbol) for kind in parts.kinds()}}
   without = dict(_WITHOUT)
   if values.get("server", "").endswith("it is trusted."):
     without |= dict.fromkeys(("epsilon_server", "epsilon_server_one_round"), "none; it is trusted")
@@ -97,13 +97,13 @@ def rows(values: Mapping[str, Any], *names: str) -> list[str]:
 
 def noise_multipliers(release: releases.Release) -> dict[str, float | None]:
   """Returns z of a release's parts; of parts that it lacks, those that are not recent are None."""
-  older = {kind.flag: None for kind in parts.KINDS if not kind.is_recent}
+  older = {kind.flag: None for kind in parts.kinds() if not kind.is_recent}
   return {**older, **release.noise_multipliers}
 
 
 def noise_rows(values: Mapping[str, Any]) -> list[str]:
   """Returns the rows of the noise of a release."""
-  return rows(values, "effective_noise_multiplier", *(kind.flag for kind in parts.KINDS))
+  return rows(values, "effective_noise_multiplier", *(kind.flag for kind in parts.kinds()))
 
 
 def paragraphs(title: str, sentences: Sequence[str]) -> list[str]:

@@ -42,7 +42,7 @@ def answer(args: argparse.Namespace) -> answers.Answer:
 def _values(
   args: argparse.Namespace, release: releases.Release, num_rounds: int, delta: float
 ) -> dict[str, Any]:
-  cohort, threshold = release.cohort, release.find(parts.Threshold)
+  cohort, threshold = release.cohort, release.find(parts.PrivateThreshold)
   warning = accounting.delta_warning(delta, cohort.population)
   values = dict[str, Any](
     command=args.command,
@@ -82,7 +82,7 @@ def _lines(values: dict[str, Any]) -> list[str]:
   cost = f"epsilon = {answers.as_text(values['epsilon'])} at delta = {values['delta']:.4g}"
   first = f"{cost} for {run}."
   if "target_epsilon" in values:
-    noise = ((kind.symbol, values.get(kind.flag)) for kind in parts.KINDS)
+    noise = ((kind.symbol, values.get(kind.flag)) for kind in parts.kinds())
     words = ", ".join(f"{symbol} = {z:.5g}" for symbol, z in noise if z is not None)
     first = f"{words} for {cost} in {run}."
   lines = [
@@ -120,10 +120,9 @@ def _costs(
   release: releases.Release, num_rounds: int, delta: float, args: argparse.Namespace
 ) -> dict[str, Any]:
   """Returns the epsilons of an answer."""
-  participations = asked.optional_whole(args, "participations")
   one = min(1, num_rounds)
   spent = accounting.epsilon(release, num_rounds, delta, args.accounting)
-  server = server_lib.server_epsilon(release, num_rounds, delta, participations)
+  server = server_lib.server_epsilon(release, num_rounds, delta, args.participations)
   server_one = server_lib.server_epsilon(release, one, delta, min(1, server.participations))
   rho = _rho(release, num_rounds)
   return dict(

@@ -21,6 +21,7 @@ _SENTENCES = (
     " project `python -m paper.account` for the paper's formulas",
   ),
   (r"argument ([^:]+): invalid number value: '(.*)'", "Found {}={}; expected a number"),
+  (r"argument ([^:]+): invalid whole value: '(.*)'", "Found {}={}; expected a whole number"),
   (
     r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.*)\)",
     "Found {}={}; expected one of {}",
@@ -74,12 +75,21 @@ def number(text: str) -> float:
   return float(text)
 
 
+def whole(text: str) -> int:
+  """Returns a flag's whole number, such as 1e6."""
+  value = float(text)
+  if not value.is_integer():
+    raise ValueError
+  return int(value)
+
+
 def number_flag(group: Any, name: str, text: str, metavar: str = "X", **kwargs: Any) -> None:
-  """Adds a flag that takes a number."""
-  group.add_argument(f"--{name}", type=number, metavar=metavar, help=text, **kwargs)
+  """Adds a flag that takes a number, a whole one with `type=whole`."""
+  group.add_argument(f"--{name}", **{"type": number, **kwargs}, metavar=metavar, help=text)
 
 
 # The flags of numbers are NAME=METAVAR here, those of words and files NAME alone.
+_WHOLE = ("num_rounds", "bands", "num_bins", "num_parameters", "participations", "scale")
 _RUN = {
   "population=N": "n, the number of clients",
   "clients_per_round=M": "m, the (expected) size of a cohort",
@@ -116,11 +126,13 @@ _RELEASE = {
   "accounting": "the bound: that of privacy loss distributions (pld), that of Renyi divergences"
   " (rdp), or the smaller of both (tightest)",
 }
+for _name, _text in cohorts.own_flags().items():
+  _RELEASE.setdefault(f"{_name}=X", _text)
 # The words of flags, the first of them the default.
 _CHOICES: dict[str, Iterable[str]] = {
   "sampling": cohorts.OF_ACCOUNTS,
   "relation": releases.RELATIONS,
-  "threshold": parts.THRESHOLDS,
+  "threshold": parts.private_kinds(),
   "update_sum": ("central", "distributed"),
   "noise_shares": shares.PROTOCOLS,
   "accounting": accounting.ACCOUNTANTS,
@@ -147,7 +159,8 @@ def _add(group: Any, texts: Mapping[str, str], required: bool = False) -> None:
   for flag, text in texts.items():
     name, _, metavar = flag.partition("=")
     if metavar:
-      number_flag(group, name, text, metavar, required=required)
+      kind = whole if name in (*_WHOLE, *cohorts.own_flags()) else number
+      number_flag(group, name, text, metavar, type=kind, required=required)
     elif name in _CHOICES:
       choices = tuple(_CHOICES[name])
       text = f"{text} (default: {choices[0]})"
@@ -224,5 +237,5 @@ def release_parser() -> Parser:
   """Makes the parser of one release of `compose`."""
   parser = Parser(prog="--run", allow_abbrev=False)
   _noise_flags(parser)
-  number_flag(parser, "times", "how often it is released", "K", default=1.0)
+  number_flag(parser, "times", "how often it is released", "K", type=whole, default=1)
   return parser

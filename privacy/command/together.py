@@ -39,22 +39,21 @@ def compose(
   args: argparse.Namespace, parse: Callable[[Sequence[str]], argparse.Namespace]
 ) -> answers.Answer:
   """Returns the answer of `compose`; `parse` parses the flags of `spend`, and --times."""
-  runs: list[together.Run] = []
+  runs: list[together.Repeated] = []
   labels: list[str] = []
   deltas: list[float] = []
   for path in map(pathlib.Path, args.ledgers):
     folder, name = (path, ledger_lib.FILE_NAME) if path.is_dir() else (path.parent, path.name)
     entry = results.read_ledger(folder, name)
-    runs.append(together.Run(entry.release, entry.rounds_done, entry.accounting))
+    runs.append(together.Repeated(entry.release, entry.rounds_done, entry.accounting))
     labels.append(f"{entry.rounds_done} rounds of {os.fspath(path)}")
     deltas.append(entry.claim["delta"])
   for text in args.run:
     own = parse(shlex.split(text))
-    times = asked.whole("times", own.times)
     delta = asked.delta_of(own)
-    run = together.Run(asked.noisy(own), asked.rounds(own.num_rounds), own.accounting)
-    runs += [run] * checks.whole("--times", times, 1)
-    labels += [text] * times
+    run = together.Repeated(asked.noisy(own), asked.rounds(own.num_rounds), own.accounting)
+    runs += [run] * checks.whole("--times", own.times, 1)
+    labels += [text] * own.times
     deltas.append(delta)
   if not runs:
     raise ValueError(

@@ -147,7 +147,8 @@ def cost(evaluations: Sequence[Evaluation]) -> tuple[float, float]:
   delta = max(query.delta for query in queries if query.delta is not None)
   if len(queries) == 1:
     return queries[0].epsilon, delta
-  return together.spent([together.Run(query.release, 1) for query in queries], delta).epsilon, delta
+  runs = [together.Repeated(query.release, 1) for query in queries]
+  return together.spent(runs, delta).epsilon, delta
 
 
 def describe_costs(

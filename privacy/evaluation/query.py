@@ -79,9 +79,9 @@ class Query:
   @property
   def mechanism(self) -> tree_mechanism.TreeMechanism:
     """The parameters of the histogram."""
-    histogram = self.release.find(parts.Histogram)
-    assert histogram is not None and histogram.tree is not None  # The release is made of it.
-    return histogram.tree
+    histogram = self.release.find(parts.Tree)
+    assert histogram is not None and histogram.mechanism is not None  # The release is made of it.
+    return histogram.mechanism
 
   @property
   def edges(self) -> np.ndarray:
@@ -96,7 +96,5 @@ class Query:
 
 
 def _calibrate(n: int, epsilon: float, delta: float, num_bins: int) -> releases.Release:
-  release = releases.Release(
-    cohort=cohorts.Everybody(n, n), parts=(parts.Histogram(bins=num_bins),)
-  )
+  release = releases.Release(cohort=cohorts.Everybody(n, n), parts=(parts.Tree(num_bins=num_bins),))
   return calibration.calibrate(release, epsilon, delta, num_rounds=1)

@@ -1,4 +1,8 @@
-"""The parts that release a threshold: a histogram of losses, and one-bit counts."""
+"""The thresholds of superquantile runs: a class each, which has its flags and its accounting.
+
+Whoever computes with one has a table from these classes to builders:
+`tff_superquantile.experiments.run.parts.thresholds`.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,62 @@ import math
 from typing import Any, ClassVar
 
 from privacy import checks
+from privacy import cohorts
 from privacy.noise import tree_mechanism
-from privacy.parts import part
+from privacy.parts import released
+from privacy.settings import flag as flag_lib
+from privacy.settings import part
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Threshold(part.Part):
-  """A private threshold's release.
+  """How superquantile weighs the clients by their losses.
 
   Attributes:
-    kind: Its name, as in --threshold.
+    kind: Its name: the value of --threshold, in folders of runs and in ledgers.
+    is_asked: Whether a run names it by --threshold; names of folders leave out what is usual.
   """
 
   kind: ClassVar[str]
+  is_asked: bool = True
+
+  def check(self, cohort: cohorts.Cohort) -> None:
+    """Raises a `ValueError` if a run without a budget, with such cohorts, cannot have it."""
+
+
+class Exact(Threshold):
+  """The quantile of the cohort's losses."""
+
+  kind = "exact"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reweighting(Threshold):
+  """The paper's exact reweighting."""
+
+  kind: ClassVar[str] = "reweighting"
+  smoothing: float = flag_lib.field(
+    0.0,
+    "nu of the entropic smoothing of --threshold=reweighting.",
+    short="smoothing",
+    symbol="ν",
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrivateThreshold(Threshold, released.ReleasedPart):
+  """A threshold with noise, which hides the losses from the server or from readers of releases.
+
+  In a run without a budget its noise has to be given.
+  """
+
+  noise_multiplier: float | None = flag_lib.field(
+    None,
+    "Noise of a private threshold: its standard deviation over the sensitivity.",
+    name="threshold_noise_multiplier",
+    short="z",
+    symbol="z",
+  )
   flag: ClassVar[str] = "threshold_noise_multiplier"
   share_flag: ClassVar[str] = "rho_ratio"
   before_training: ClassVar[bool] = True
@@ -34,65 +81,92 @@ class Threshold(part.Part):
   }
   is_recent: ClassVar[bool] = False
 
+  def check(self, cohort: cohorts.Cohort) -> None:
+    if self.noise_multiplier is None:
+      raise ValueError(
+        f"Found --threshold={self.kind} without --threshold_noise_multiplier; give the noise's"
+        " standard deviation over the sensitivity, for example 1.0."
+      )
+
   @abc.abstractmethod
   def rank_variance(self, theta: float, coefficients: Sequence[float]) -> float:
     """Returns the variance of the threshold's rank among the clients, over z^2."""
 
   @classmethod
-  def of_entries(cls, found: Mapping[str, Any]) -> part.Part | None:
-    checks.one_of("threshold_kind", found["threshold_kind"], tuple(THRESHOLDS))
-    kind, z, tree = THRESHOLDS[found["threshold_kind"]], *map(found.get, (cls.flag, "tree"))
-    if tree is not None and (z is None or kind is not Histogram):
+  def of_entries(cls, found: Mapping[str, Any]) -> released.ReleasedPart | None:
+    kinds = private_kinds()
+    checks.one_of("threshold_kind", found["threshold_kind"], tuple(kinds))
+    kind, z, tree = kinds[found["threshold_kind"]], *map(found.get, (cls.flag, "tree"))
+    if tree is not None and (z is None or kind is not Tree):
       raise ValueError("Found a tree without a tree threshold's noise multiplier; expected both.")
     if z is None:
       return None
-    return kind(noise_multiplier=z) if tree is None else Histogram.of_mechanism(z, tree)
+    return kind(noise_multiplier=z) if tree is None else Tree.of_mechanism(z, tree)
 
   def flags(self) -> dict[str, Any]:
     return {**super().flags(), "threshold": self.kind}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Histogram(part.ByClients, Threshold):
+class Tree(PrivateThreshold):
   """A hierarchical histogram of losses, whose noise its clients make.
 
   A client is in L nodes of the tree before it is replaced, and in L others after that.
 
   Attributes:
-    bins: b, a power of two. None for noise that is accounted for as if it were continuous.
+    num_bins: b, a power of two. None for noise that is accounted for as if it were continuous; a
+      run then has the flag's default.
+    secure_sum: How the clients' integers are added up.
     scale: c, the factor of the counts; None for the smallest that will do.
-    tree: Its parameters, which follow.
   """
 
   kind: ClassVar[str] = "tree"
   summed: ClassVar[str] = "histograms"
-  made_by: ClassVar[str] = "tree"
   replace_one_factor: ClassVar[float] = math.sqrt(2.0)
-  bins: int | None = None
+  num_bins: int | None = flag_lib.field(
+    None,
+    "Bins of --threshold=tree, a power of two.",
+    flag_default=64,
+    most=(2**16, "a client sends two numbers a bin"),
+    may_idle=True,
+  )
+  secure_sum: str = flag_lib.field(
+    "modular",
+    "Secure sum of --threshold=tree: modulo M (modular), or of integers that never wrap (integer).",
+    choices=("modular", "integer"),
+    may_idle=True,
+  )
   scale: int | None = None
-  tree: tree_mechanism.TreeMechanism | None = None
+  mechanism: tree_mechanism.TreeMechanism | None = None
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if self.bins is not None:
-      object.__setattr__(self, "bins", tree_mechanism.check_num_bins(self.bins))
-    if self.bins is None and self.scale is not None:
+    if self.num_bins is not None:
+      object.__setattr__(self, "num_bins", tree_mechanism.check_num_bins(self.num_bins))
+    if self.num_bins is None and self.scale is not None:
       raise ValueError("Found scale without bins; expected both or neither.")
-    tree = self.tree
+    tree = self.mechanism
     if tree is not None:
       # Its noise counts, not the multiplier it was built with, whose sensitivity may be the
       # paper's. More noise than promised is fine.
       sensitivity = tree.scale * math.sqrt(tree.num_levels)
-      part.check_delivered(
+      released.check_delivered(
         self, tree, sensitivity, "a tree whose noise", "a tree with at least that"
       )
 
   @classmethod
-  def of_mechanism(
-    cls, noise_multiplier: float | None, tree: tree_mechanism.TreeMechanism
-  ) -> Histogram:
+  def of_mechanism(cls, noise_multiplier: float | None, tree: tree_mechanism.TreeMechanism) -> Tree:
     """Returns the histogram with the parameters of a tree."""
-    return cls(noise_multiplier=noise_multiplier, bins=tree.num_bins, tree=tree)
+    return cls(noise_multiplier=noise_multiplier, num_bins=tree.num_bins, mechanism=tree)
+
+  def check(self, cohort: cohorts.Cohort) -> None:
+    super().check(cohort)
+    if not isinstance(cohort, cohorts.FixedSize):
+      raise ValueError(
+        f"Found --threshold=tree with --sampling={cohort.sampling} in a run without a"
+        " budget; the fewest clients of a round follow from one. Use --sampling=fixed_size."
+      )
+    self.built(int(cohort.expected), cohort.expected)  # It checks its bins and its noise.
 
   @property
   def noise_by_server(self) -> bool:
@@ -100,38 +174,38 @@ class Histogram(part.ByClients, Threshold):
 
   @property
   def num_sums(self) -> int:
-    return 0 if self.tree is None else self.tree.num_nodes
+    return 0 if self.mechanism is None else self.mechanism.num_nodes
 
   def built(self, num_shares: int, expected: float) -> tree_mechanism.TreeMechanism | None:
-    if self.bins is None:
+    if self.num_bins is None:
       return None
     return tree_mechanism.build_tree_mechanism(
       self.z,
-      self.bins,
+      self.num_bins,
       min(max(round(expected), 1), num_shares),
       num_shares=num_shares,
       scale=self.scale,
     )
 
   def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
-    assert self.tree is not None  # It is asked of parts with a mechanism.
-    again = Histogram(noise_multiplier=self.z, bins=self.bins, scale=self.tree.scale)
+    assert self.mechanism is not None  # It is asked of parts with one.
+    again = dataclasses.replace(self, mechanism=None, scale=self.mechanism.scale)
     return again.built(num_shares, expected)
 
   def rank_variance(self, theta: float, coefficients: Sequence[float]) -> float:
     """Returns v L, with v the variance of the estimated count of the bins below the threshold."""
     del coefficients  # Its noise is independent between rounds.
-    num_bins = self.bins or 64
+    num_bins = self.num_bins or 64
     below = min(max(round((1.0 - theta) * num_bins), 1), num_bins - 1)
     variances = tree_mechanism.cumulative_variances(num_bins)
     return (num_bins.bit_length() - 1) * float(variances[below - 1])
 
   def words(self) -> str:
-    maker = "" if self.tree is None else f" (made by the clients, {self.tree.num_bins} bins)"
+    maker = "" if self.mechanism is None else f" (made by the clients, {self.num_bins} bins)"
     return f"a histogram of losses with noise multiplier {self.z:.4g}{maker}"
 
   def flags(self) -> dict[str, Any]:
-    return {**super().flags(), "num_bins": self.bins}
+    return {**super().flags(), "num_bins": self.num_bins}
 
   def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     always = frozenset({"estimated_cohort_size", "aborted"})
@@ -142,7 +216,7 @@ class Histogram(part.ByClients, Threshold):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OneBit(Threshold):
+class OneBit(PrivateThreshold):
   """A one-bit count of losses, by which a threshold is tracked. A bit of +-1/2 changes its sign.
 
   Attributes:
@@ -169,21 +243,57 @@ class OneBit(Threshold):
 
 
 class Geometric(OneBit):
-  """The count of `build_geometric_quantile`: 0.2 times the density of the losses' logarithm."""
+  """A quantile that is tracked with one private bit a client, from B.
 
-  kind: ClassVar[str] = "geometric"
-  gain: ClassVar[float] = 0.12
+  The gain is 0.2 times the density of the losses' logarithm.
+  """
+
+  kind = "geometric"
+  gain = 0.12
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PrimalDual(OneBit):
-  """The count of primal-dual steps: 0.01 / theta, at theta = 0.25, times the losses' density."""
+  """A quantile that moves by a step a round; without noise, in a run without a budget.
+
+  The gain is 0.01 / theta, at theta = 0.25, times the losses' density.
+  """
 
   kind: ClassVar[str] = "primal_dual"
   gain: ClassVar[float] = 0.02
+  threshold_step: float = flag_lib.field(
+    0.01,
+    "Step size of --threshold=primal_dual, in units of the loss.",
+    may_idle=True,
+    before="0.01",
+    rule=checks.scale,
+  )
+
+  def check(self, cohort: cohorts.Cohort) -> None:
+    pass
 
 
-# The private thresholds by --threshold; the library and `tff_superquantile.experiments.run.parts`
-# build them.
+# By the value of --threshold, which names the folders of its runs, too.
 THRESHOLDS: dict[str, type[Threshold]] = {
-  kind.kind: kind for kind in (Histogram, Geometric, PrimalDual)
+  kind.kind: kind for kind in (Exact, Reweighting, Tree, Geometric, PrimalDual)
 }
+
+
+def private_kinds() -> dict[str, type[PrivateThreshold]]:
+  """Returns the private thresholds by name."""
+  return {name: kind for name, kind in THRESHOLDS.items() if issubclass(kind, PrivateThreshold)}
+
+
+def choice(kinds: Mapping[str, type[Threshold]], usual: part.Usual) -> Any:
+  """Returns a method's field of a threshold among `kinds`; `usual` names it without --threshold."""
+  return part.choice(
+    "threshold",
+    kinds,
+    "How superquantile weighs the clients: exact, by the quantile of the cohort's losses;"
+    " reweighting, by the paper's exact reweighting; tree, by the quantile of a private histogram;"
+    " geometric, by a quantile tracked with one private bit a client; primal_dual, by one that"
+    " moves by --threshold_step a round, in a private run by a bit of each client. None for exact,"
+    " or in a private run for geometric.",
+    usual=usual,
+    values=THRESHOLDS,
+  )

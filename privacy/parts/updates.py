@@ -1,4 +1,4 @@
-"""The parts that the clients' updates make: their sum, and the count of those within a norm."""
+"""The parts that the clients' updates make: their sum, and numbers beside it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import dataclasses
 from typing import Any, ClassVar
 
 from privacy.noise import sum_mechanism
-from privacy.parts import part
+from privacy.parts import released
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UpdateSum(part.ByClients):
+class UpdateSum(released.ReleasedPart):
   """The sum of clipped updates. The sensitivity is the clip norm C.
 
   Attributes:
@@ -21,7 +21,6 @@ class UpdateSum(part.ByClients):
     num_parameters: d, the number of numbers in an update, if the clients make the noise; None if
       the server does.
     clip_norm: C, of the integers that clients send. Its unit does not matter to the cost.
-    update_sum: The parameters of these integers, which follow.
   """
 
   flag: ClassVar[str] = "update_noise_multiplier"
@@ -30,25 +29,24 @@ class UpdateSum(part.ByClients):
   may_be_left_out: ClassVar[bool] = True
   label: ClassVar[str] = "weights"
   symbol: ClassVar[str] = "z_w"
-  made_by: ClassVar[str] = "update_sum"
   recorded: ClassVar[Mapping[str, tuple[str, Any]]] = {
-    "update_sum": ("update_sum", None),
+    "update_sum": ("mechanism", None),
     "weighted_updates": ("is_weighted", False),
   }
   is_recent: ClassVar[bool] = False
   is_weighted: bool = False
   num_parameters: int | None = None
   clip_norm: float = 1.0
-  update_sum: sum_mechanism.SumMechanism | None = None
+  mechanism: sum_mechanism.SumMechanism | None = None
 
   def __post_init__(self) -> None:
     super().__post_init__()
     if not isinstance(self.is_weighted, bool):
       raise ValueError(f"Found weighted_updates = {self.is_weighted!r}; expected a bool.")
-    if self.update_sum is not None:
-      sensitivity = self.update_sum.sensitivity
-      part.check_delivered(
-        self, self.update_sum, sensitivity, "an update_sum whose noise", "one with"
+    if self.mechanism is not None:
+      sensitivity = self.mechanism.sensitivity
+      released.check_delivered(
+        self, self.mechanism, sensitivity, "an update_sum whose noise", "one with"
       )
 
   @property
@@ -57,7 +55,7 @@ class UpdateSum(part.ByClients):
 
   @property
   def num_sums(self) -> int:
-    return 0 if self.update_sum is None else self.update_sum.num_entries
+    return 0 if self.mechanism is None else self.mechanism.num_entries
 
   def built(self, num_shares: int, expected: float) -> sum_mechanism.SumMechanism | None:
     del expected
@@ -68,7 +66,7 @@ class UpdateSum(part.ByClients):
 
   def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
     norm = self.clip_norm if clip_norm is None else clip_norm
-    again = dataclasses.replace(self, update_sum=None, clip_norm=norm)
+    again = dataclasses.replace(self, mechanism=None, clip_norm=norm)
     return again.built(num_shares, expected)
 
   def words(self) -> str:
@@ -87,15 +85,14 @@ class UpdateSum(part.ByClients):
       raise ValueError("Found weighted_updates without update_noise_multiplier; expected both.")
     if z is None:
       return None
-    if summed is None:
-      return cls(noise_multiplier=z, is_weighted=is_weighted)
-    return cls(
-      noise_multiplier=z,
-      is_weighted=is_weighted,
-      num_parameters=summed.num_entries - is_weighted,
-      clip_norm=summed.clip_norm,
-      update_sum=summed,
-    )
+    made: dict[str, Any] = {}
+    if summed is not None:
+      made = dict(
+        num_parameters=summed.num_entries - is_weighted,
+        clip_norm=summed.clip_norm,
+        mechanism=summed,
+      )
+    return cls(noise_multiplier=z, is_weighted=is_weighted, **made)
 
   def flags(self) -> dict[str, Any]:
     source = "central" if self.noise_by_server else "distributed"
@@ -106,17 +103,17 @@ class UpdateSum(part.ByClients):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Number(part.Part):
+class ReleasedNumber(released.ReleasedPart):
   """One more number that a round releases: an entry of the sum of updates, with noise of its own.
 
   A client adds a number whose absolute value is at most the sensitivity to removing it, so that for
-  the sensitivity to replacing it 2 is a bound. `secure_sums.Number` computes it.
+  the sensitivity to replacing it 2 is a bound. Its noise and its share are flags, and
+  `secure_sums.NUMBERS` has what computes it.
 
   Attributes:
     released: The number, in words.
     noted: The same where a run describes its noise.
     column: Its column of rounds.csv.
-    usual_share: Its `share` in runs that say none.
     share_help: The help of `share_flag` of `privacy.account calibrate`.
     noise_help: The help of `flag` of `privacy.account spend`.
   """
@@ -126,7 +123,6 @@ class Number(part.Part):
   released: ClassVar[str]
   noted: ClassVar[str]
   column: ClassVar[str]
-  usual_share: ClassVar[float]
   share_help: ClassVar[str]
   noise_help: ClassVar[str]
 
@@ -135,29 +131,3 @@ class Number(part.Part):
 
   def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset({self.column}), frozenset()
-
-
-class ClipCount(Number):
-  """A one-bit count of the updates within the clip norm, by which that adapts.
-
-  `secure_sums.adaptive_clipping` has the proof of its sensitivity.
-  """
-
-  flag: ClassVar[str] = "clip_count_noise_multiplier"
-  label: ClassVar[str] = "updates within the clip norm"
-  symbol: ClassVar[str] = "z_b"
-  share_flag: ClassVar[str] = "clip_rho_ratio"
-  seen: ClassVar[str] = "clip norms"
-  released: ClassVar[str] = "a one-bit count of the updates within the clip norm"
-  noted: ClassVar[str] = "the count of updates within the clip norm, which adapts"
-  column: ClassVar[str] = "clip_norm"
-  # The updates' noise grows by half a percent, and C stays within a few percent of the wanted
-  # quantile's rank (docs/how_to/choose_parameters.md, "Clip norm").
-  usual_share: ClassVar[float] = 0.01
-  share_help: ClassVar[str] = (
-    "the budget of the count by which a clip norm adapts over that of the updates (runs take"
-    f" {usual_share:g}); by default the clip norm is fixed"
-  )
-  noise_help: ClassVar[str] = (
-    "z_b, noise of the count by which a clip norm adapts over its sensitivity"
-  )

@@ -130,8 +130,11 @@ class Part:
 
   def __post_init__(self) -> None:
     """Checks each field by itself; numbers get the type of their field."""
-    for name, one in own_flags(type(self)).items():
-      object.__setattr__(self, name, one.checked(getattr(self, name)))
+    own = own_flags(type(self))
+    for field in _fields(type(self)):
+      value = getattr(self, field.name)
+      if field.name in own and not (value is None and field.default is None):
+        object.__setattr__(self, field.name, own[field.name].checked(value))
     for field in _fields(type(self)):
       if _CHOICE in field.metadata:
         value, kinds = getattr(self, field.name), tuple(field.metadata[_CHOICE].kinds.values())
@@ -204,13 +207,17 @@ def flags(kind: type[Part]) -> dict[str, flag_lib.Flag]:
 
 
 def values(part: Part) -> dict[str, Any]:
-  """Returns the values of the flags that a part and the parts within it have, by name."""
+  """Returns the values of the flags that a part and the parts within it have, by name.
+
+  None stands for the default of a flag that has another one.
+  """
   found: dict[str, Any] = {}
   own = own_flags(type(part))
   for field in _fields(type(part)):
     value = getattr(part, field.name)
     if field.name in own:
-      found[own[field.name].name] = value
+      one = own[field.name]
+      found[one.name] = one.default if value is None else value
       continue
     if _CHOICE in field.metadata:
       chosen: Choice = field.metadata[_CHOICE]

@@ -60,47 +60,37 @@ def _sum(num_entries):
   return sum_mechanism.build_sum_mechanism(1.0, 0.5, num_entries, _NUM_SHARES)
 
 
+def _private(**values):
+  usual = dict(clip_norm=0.5, noise_multiplier=1.0, expected_clients=NUM_CLIENTS, noise_key=KEY)
+  return algorithms.Private(**{**usual, **values})
+
+
 def adaptive(local):
   clip_norm = secure_sums.AdaptiveClipNorm(10.0, 0.5, 0.5)
   return private(local, primal_dual_threshold(), clip_norm=clip_norm)
 
 
 def weighted(local, distributed=False):
-  return algorithms.build_private_weighted_fed_avg(
-    share_fn=threshold_lib.build_power_share(2.0, 4.0),
-    clip_norm=0.5,
-    noise_multiplier=1.0,
-    noise_key=KEY,
-    update_sum=_sum(_NUM_PARAMETERS + 1) if distributed else None,
+  update_sum = _sum(_NUM_PARAMETERS + 1) if distributed else None
+  return algorithms.build_weighted_fed_avg(
+    weighting=threshold_lib.build_own_loss_weighting(threshold_lib.build_power_share(2.0, 4.0)),
+    private=_private(expected_clients=None, update_sum=update_sum),
     **local,
   )
 
 
 def private(local, threshold, distributed=False, noise_multiplier=1.0, clip_norm=0.5):
-  return algorithms.build_private_superquantile_fed_avg(
-    theta=0.5,
-    threshold=threshold,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    expected_clients=NUM_CLIENTS,
-    noise_key=KEY,
-    update_sum=_sum(_NUM_PARAMETERS) if distributed else None,
-    **local,
-  )
+  update_sum = _sum(_NUM_PARAMETERS) if distributed else None
+  values = dict(noise_multiplier=noise_multiplier, clip_norm=clip_norm, update_sum=update_sum)
+  return superquantile({**local, "private": _private(**values)}, threshold)
 
 
 def private_gifair(local):
   keywords = tree_threshold().keywords
-  return algorithms.build_private_fed_avg(
-    threshold=threshold_lib.build_histogram_weighting(
-      threshold_lib.build_rank_share(0.8), **keywords
-    ),
-    clip_norm=0.5,
-    noise_multiplier=1.0,
-    expected_clients=NUM_CLIENTS,
-    noise_key=KEY,
-    **local,
+  weighting = threshold_lib.build_histogram_weighting(
+    threshold_lib.build_rank_share(0.8), **keywords
   )
+  return algorithms.build_weighted_fed_avg(weighting=weighting, private=_private(), **local)
 
 
 def superquantile(local, threshold):

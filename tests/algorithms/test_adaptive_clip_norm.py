@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy.noise import sum_mechanism
 from tff_superquantile import algorithms
 from tff_superquantile import secure_sums
 from tff_superquantile import threshold as threshold_lib
@@ -143,20 +142,3 @@ def test_the_state_tells_who_took_part_by_the_noisy_sums_alone(kind):
   counts = [text.count(f"{name}(") for name in ("federated_sum", "federated_aggregate")]
   secure = text.count("federated_secure_sum(")
   assert (sum(counts), secure > 0) == (1, kind == "superquantile")
-
-
-@pytest.mark.parametrize("kind", ["superquantile", "weighted"])
-def test_clients_do_not_make_the_noise_of_an_adaptive_norm(kind):
-  update_sum = sum_mechanism.build_sum_mechanism(_Z_W, 0.1, _NUM_PARAMETERS, 9)
-  arguments = dict(clip_norm=_CLIP_NORM, noise_multiplier=_Z_W, update_sum=update_sum)
-  sgd = tff.learning.optimizers.build_sgdm(_RATE)
-  with pytest.raises(
-    ValueError, match="modulus follows from a fixed clip norm.* expected a number"
-  ):
-    if kind == "weighted":
-      share_fn = threshold_lib.build_power_share(1.0, _MAX_LOSS)
-      algorithms.build_private_weighted_fed_avg(problems.linear_model(), share_fn, sgd, **arguments)
-    else:
-      algorithms.build_private_superquantile_fed_avg(
-        problems.linear_model(), 1.0, sgd, threshold=None, expected_clients=5, **arguments
-      )

@@ -91,15 +91,11 @@ def test_a_model_is_constructed_as_often_as_by_tff(build, factory):
 def test_a_private_process_constructs_few_models(distributed):
   model_fn = mock.Mock(side_effect=problems.linear_model_fn)
   update_sum = sum_mechanism.build_sum_mechanism(1.0, 0.5, 18, 20) if distributed else None
-  process = algorithms.build_private_superquantile_fed_avg(
-    model_fn,
-    0.5,
-    _sgd(),
-    threshold=_TREE,
-    clip_norm=0.5,
-    noise_multiplier=1.0,
-    expected_clients=6,
-    update_sum=update_sum,
+  private = algorithms.Private(
+    clip_norm=0.5, noise_multiplier=1.0, expected_clients=6, update_sum=update_sum
+  )
+  process = algorithms.build_superquantile_fed_avg(
+    model_fn, 0.5, _sgd(), threshold=_TREE, private=private
   )
   assert model_fn.call_count == 5
   if distributed:
@@ -196,6 +192,7 @@ _WRONG_TYPES = {
   "examples_fn": [("files", "'files' for examples_fn; expected a tf.function")],
   "seed_fn": [((1, 2), r"seed_fn = \(1, 2\), of type tuple; expected a function")],
   "index_fn": [("index", "index_fn = 'index', of type str; expected a function")],
+  "private": [(1.0, "private = 1.0, of type float; expected a tff_superquantile.Private")],
 }
 
 
@@ -216,18 +213,6 @@ def test_every_option_is_refused_where_its_type_is_wrong():
   assert set(_WRONG_TYPES) == arguments | set(algorithms.Options.__annotations__)
 
 
-_PRIVATE = functools.partial(
-  algorithms.build_private_superquantile_fed_avg,
-  **dict(theta=1.0, threshold=None, clip_norm=0.3, noise_multiplier=1.0, expected_clients=6),
-)
-
-
-_WEIGHTED = functools.partial(
-  algorithms.build_private_weighted_fed_avg,
-  **dict(share_fn=tf.tanh, clip_norm=0.3, noise_multiplier=1.0),
-)
-
-
 @pytest.mark.parametrize(
   "build,arguments",
   [
@@ -237,9 +222,6 @@ _WEIGHTED = functools.partial(
     (algorithms.build_fed_prox, dict(proximal_strength="1")),
     (algorithms.build_q_fed_avg, dict(q="2")),
     (algorithms.build_tilted_erm, dict(temperature="1")),
-    (_WEIGHTED, dict(share_weight="0.3")),
-    (_WEIGHTED, dict(clip_norm="0.3")),
-    (_WEIGHTED, dict(noise_multiplier=True)),
     (
       functools.partial(algorithms.build_tilted_erm, temperature=1.0),
       dict(moving_average_rate="0.5"),
@@ -256,12 +238,6 @@ _WEIGHTED = functools.partial(
       functools.partial(algorithms.build_agnostic_fed_avg, ascent_rate=1.0, num_clients=3),
       dict(index_fn="index"),
     ),
-    (_PRIVATE, dict(theta="1")),
-    (_PRIVATE, dict(clip_norm="0.3")),
-    (_PRIVATE, dict(noise_multiplier=True)),
-    (_PRIVATE, dict(expected_clients="6")),
-    (_PRIVATE, dict(noise_key="sixteen letters.")),
-    (_PRIVATE, dict(update_sum=3)),
   ],
 )
 def test_arguments_of_another_type_are_refused(build, arguments):

@@ -8,6 +8,7 @@ import problems
 import pytest
 import tensorflow_federated as tff
 
+from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
 from tff_superquantile import algorithms
 from tff_superquantile import threshold
@@ -19,16 +20,21 @@ _RATE, _MAX_LOSS, _NUM_BINS, _CLIP_NORM, _EXPECTED = 0.2, 4.0, 16, 0.15, 4
 _WIDTH = _MAX_LOSS / _NUM_BINS
 
 
+_build = algorithms.build_fed_avg
+
+
+def _private(**values):
+  usual = dict(clip_norm=_CLIP_NORM, noise_multiplier=1.0, noise_key=bytes(range(16)))
+  return algorithms.Private(**{**usual, "expected_clients": _EXPECTED, **values})
+
+
 def _process(share, model=None, z=1e-7, **options):
   mechanism = tree_mechanism.build_tree_mechanism(1e-6, _NUM_BINS, _EXPECTED, num_shares=8)
-  return algorithms.build_private_fed_avg(
+  return algorithms.build_weighted_fed_avg(
     problems.linear_model() if model is None else model,
     threshold.build_histogram_weighting(share, mechanism, _MAX_LOSS, noise_key=bytes(range(16))),
     tff.learning.optimizers.build_sgdm(_RATE),
-    clip_norm=_CLIP_NORM,
-    noise_multiplier=z,
-    expected_clients=_EXPECTED,
-    noise_key=bytes(range(16)),
+    private=_private(noise_multiplier=z),
     local_batch_size=0,
     **options,
   )
@@ -145,17 +151,96 @@ def test_no_client_adds_more_than_the_clip_norm_whatever_its_loss_and_update():
     assert added == pytest.approx(0.0 if is_left_out else expected, abs=1e-4)
 
 
-def test_a_threshold_that_is_not_private_is_refused():
-  exact = threshold.build_relative_weighting(threshold.build_rank_share(1.0))
-  build = functools.partial(
-    algorithms.build_private_fed_avg,
-    problems.linear_model(),
+# Refusals.
+
+
+_NUMBERS = ("clip_norm", "noise_multiplier", "expected_clients")
+_NORM = algorithms.AdaptiveClipNorm(1.0, _CLIP_NORM)
+
+
+def _sum(z=1.0, clip_norm=_CLIP_NORM, num_entries=18):
+  return sum_mechanism.build_sum_mechanism(z, clip_norm, num_entries, 9)
+
+
+@pytest.mark.parametrize(
+  "arguments,message",
+  [
+    *(({name: x}, name) for name in _NUMBERS for x in (0.0, -1.0, float("nan"), float("inf"))),
+    *((dict(share_weight=k), "share_weight") for k in (0.0, 1.0, -1.0, float("nan"))),
+    *(({name: "0.3"}, rf"{name} = '0.3', of type str") for name in (*_NUMBERS, "share_weight")),
+    (dict(noise_multiplier=True), "noise_multiplier = True, of type bool"),
+    (dict(noise_multiplier=None), "noise_multiplier = None, of type NoneType"),
+    (dict(update_sum=3), "update_sum = 3, of type int"),
+    (dict(update_sum=_sum(clip_norm=0.2)), r"\(0.2, 1.0\).*\(0.15, 1.0\)"),
+    (dict(update_sum=_sum(0.9)), r"\(0.15, 0.9\).*\(0.15, 1.0\)"),
+    (dict(clip_norm=_NORM, update_sum=_sum()), "modulus follows from a fixed clip norm.* a number"),
+    (
+      dict(noise_key=algorithms.BandedKey(bytes(16), (1.0, 0.5)), update_sum=_sum()),
+      "correlated over rounds with an update_sum",
+    ),
+  ],
+)
+def test_values_of_a_private_process_that_are_refused(arguments, message):
+  with pytest.raises((TypeError, ValueError), match=f"^Found .*{message}"):
+    algorithms.Private(**{**dict(clip_norm=_CLIP_NORM, noise_multiplier=1.0), **arguments})
+
+
+_OWN_LOSS = threshold.build_own_loss_weighting(threshold.build_power_share(1.0, _MAX_LOSS))
+
+
+@pytest.mark.parametrize(
+  "build,arguments,error,message",
+  [
+    (
+      _build,
+      dict(private=_private(noise_key="sixteen letters.")),
+      TypeError,
+      "noise_key = 'sixteen letters.', of type str",
+    ),
+    (_build, dict(client_weighting="num_examples"), TypeError, "client_weighting for a private"),
+    (_build, dict(private=_private(noise_key=bytes(8))), ValueError, "of 8 bytes; expected 16"),
+    (
+      _build,
+      dict(private=_private(noise_key=bytes(8), update_sum=_sum())),
+      ValueError,
+      "of 8 bytes; expected 16",
+    ),
+    (_build, dict(private=_private(update_sum=_sum(num_entries=17))), ValueError, "expected 17"),
+    (_build, dict(private=_private(expected_clients=None)), ValueError, "no expected_clients"),
+    (_build, dict(local_epochs=0), ValueError, "local_epochs = 0"),
+    (
+      algorithms.build_weighted_fed_avg,
+      dict(weighting=_OWN_LOSS, private=_private(update_sum=_sum())),
+      ValueError,
+      "of 19 numbers; expected 18",
+    ),
+    (algorithms.build_weighted_fed_avg, dict(weighting="tree"), TypeError, "weighting = 'tree'"),
+    *(
+      (build, {}, ValueError, "shows the server the losses; expected a private one")
+      for build in (
+        functools.partial(algorithms.build_superquantile_fed_avg, theta=0.5),
+        functools.partial(algorithms.build_superquantile_fed_avg, theta=1.0),
+        functools.partial(
+          algorithms.build_superquantile_fed_avg, theta=0.5, threshold="reweighting"
+        ),
+        functools.partial(algorithms.build_q_fed_avg, q=1.0),
+        functools.partial(algorithms.build_tilted_erm, temperature=1.0),
+        functools.partial(algorithms.build_gifair, fairness_strength=1.0),
+      )
+    ),
+    (
+      functools.partial(algorithms.build_superquantile_family, thetas=(1.0,)),
+      {},
+      ValueError,
+      "`private`, for a family",
+    ),
+  ],
+)
+def test_processes_that_cannot_be_private(build, arguments, error, message):
+  usual = dict(
+    model_fn=problems.linear_model(),
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(_RATE),
-    clip_norm=1.0,
-    noise_multiplier=1.0,
-    expected_clients=4,
+    private=_private(),
   )
-  with pytest.raises(ValueError, match="shows the server the losses"):
-    build(exact)
-  with pytest.raises(TypeError, match="Found threshold = 'tree', .* expected a private"):
-    build("tree")
+  with pytest.raises(error, match=message):
+    build(**{**usual, **arguments})

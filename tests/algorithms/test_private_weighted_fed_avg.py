@@ -44,13 +44,13 @@ def _sum(z, num_entries=_NUM_PARAMETERS + 1):
 
 
 def _process(share_fn, z, model=None, **kwargs):
-  return algorithms.build_private_weighted_fed_avg(
+  own = {name: kwargs.pop(name) for name in ("share_weight", "update_sum") if name in kwargs}
+  return algorithms.build_weighted_fed_avg(
     problems.linear_model() if model is None else model,
-    share_fn,
+    threshold.build_own_loss_weighting(share_fn),
     tff.learning.optimizers.build_sgdm(_RATE),
-    clip_norm=_CLIP_NORM,
-    noise_multiplier=z,
-    **{**dict(noise_key=_KEY, local_batch_size=0), **kwargs},
+    private=algorithms.Private(clip_norm=_CLIP_NORM, noise_multiplier=z, noise_key=_KEY, **own),
+    **{"local_batch_size": 0, **kwargs},
   )
 
 
@@ -151,15 +151,13 @@ def test_more_reports_than_shares_of_noise_leave_the_model(distributed):
 def test_equal_shares_are_dp_fed_avg():
   k = 0.3
   weighted = _process(threshold.build_power_share(0.0, _MAX_LOSS), _NEGLIGIBLE, share_weight=k)
-  plain = algorithms.build_private_superquantile_fed_avg(
+  clip_norm = _CLIP_NORM * np.sqrt(1.0 - k**2)
+  plain = algorithms.build_fed_avg(
     problems.linear_model(),
-    1.0,
     tff.learning.optimizers.build_sgdm(_RATE),
-    threshold=None,
-    clip_norm=_CLIP_NORM * np.sqrt(1.0 - k**2),
-    noise_multiplier=_NEGLIGIBLE,
-    expected_clients=6,
-    noise_key=_KEY,
+    private=algorithms.Private(
+      clip_norm=clip_norm, noise_multiplier=_NEGLIGIBLE, expected_clients=6, noise_key=_KEY
+    ),
     local_batch_size=0,
   )
   states = [process.initialize() for process in (weighted, plain)]
@@ -273,20 +271,3 @@ def test_metrics_and_state_hold_nothing_else_of_the_cohort(distributed):
     else:
       tff.test.assert_not_contains_unsecure_aggregation(process.next)
       assert list(counts.values()) == [0, 0, 1]
-
-
-@pytest.mark.parametrize(
-  "arguments,error,message",
-  [
-    *((dict(share_weight=k), ValueError, "share_weight") for k in (0.0, 1.0, -1.0, float("nan"))),
-    (dict(share_weight="0.3"), TypeError, "share_weight = '0.3', of type str"),
-    (dict(z=0.0), ValueError, "noise_multiplier = 0"),
-    (dict(update_sum=_sum(1.0, _NUM_PARAMETERS)), ValueError, "of 19 numbers; expected 18"),
-    (dict(update_sum=_sum(0.5)), ValueError, r"\(0.1, 0.5\); expected \(0.1, 1.0\)"),
-    (dict(client_weighting="num_examples"), TypeError, "Found client_weighting for a private"),
-    (dict(noise_key=bytes(8)), ValueError, "noise key of 8 bytes; expected 16"),
-  ],
-)
-def test_bad_arguments(arguments, error, message):
-  with pytest.raises(error, match=message):
-    _process(_METHODS["q_fed_avg"][0], **{**dict(z=1.0), **arguments})

@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import algorithms
 from tff_superquantile import secure_sums
-from tff_superquantile.algorithms.private import private_sum
 from tff_superquantile.simulation import engine
 from tff_superquantile.threshold import Client
 
@@ -30,13 +30,12 @@ def _sum(setting):
 
   The result is float64 where it can be, so that it shows all of the sum.
   """
-  k = _K if "share" in setting else 0.0
   clip_norm = secure_sums.AdaptiveClipNorm(1e-9, _C) if "adaptive" in setting else _C
-  summed = private_sum.build_private_sum(
-    lambda: tff.TensorType(np.float64, [_D]),
-    *(clip_norm, 1e-9, _KEY, None),
-    share_weight=k,
-    expected_share_sum=10.0,
+  private = algorithms.Private(
+    clip_norm=clip_norm, noise_multiplier=1e-9, noise_key=_KEY, share_weight=_K
+  )
+  summed = private.build_sum(
+    lambda: tff.TensorType(np.float64, [_D]), None if "share" in setting else 10.0
   )
 
   @tff.tensorflow.computation(_UPDATE, np.float32)

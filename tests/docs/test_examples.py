@@ -4,6 +4,7 @@ import os
 import pathlib
 import random
 import re
+import runpy
 import subprocess
 import sys
 
@@ -30,10 +31,32 @@ _MODEL = "build_model=lambda seed: models.build_linear_classifier(_SPEC, 2, inte
 
 
 def test_library_example(capsys):
-  cohort = problems.datasets(problems.client_arrays())
-  names = dict(model_fn=problems.linear_model(), cohorts=[cohort, cohort])
-  exec(_block("README.md"), names)
-  assert capsys.readouterr().out.count("tail_size") == 2
+  exec(_block("README.md"), {})
+  fed_avg, half = capsys.readouterr().out.splitlines()
+  assert fed_avg.startswith("theta 1.0: mean ") and half.startswith("theta 0.5: mean ")
+  assert float(half.split()[-1]) < float(fed_avg.split()[-1])  # The worst tenth's mean.
+  assert len([line for line in _block("README.md").splitlines() if line]) <= 22
+
+
+@pytest.mark.parametrize(
+  "name, printed",
+  [
+    ("which_clients_gain", r"superquantile_90 +(0\.\d+) +(?!\1)0\.\d+"),
+    ("private_training", r"(?s)p90 .*: 0\.\d+\n.*: The claim holds\."),
+    ("faster_tff", r"largest difference of the weights: \d(\.\d+)?e-0[6-9]|: 0\.0$"),
+  ],
+)
+def test_programs(name, printed, tmp_path, monkeypatch, capsys):
+  path = _ROOT / f"examples/{name}.py"
+  assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
+  monkeypatch.setattr(sys, "argv", [str(path), str(tmp_path / "results")])
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  try:
+    runpy.run_path(str(path), run_name="__main__")
+  except SystemExit as end:
+    assert not end.code
+  assert re.search(printed, capsys.readouterr().out)
+  assert str(path.relative_to(_ROOT)) in path.read_text(encoding="utf-8")  # Its command.
 
 
 def test_scripts_with_fast_rounds(tmp_path, simulation_context):

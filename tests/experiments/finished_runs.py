@@ -5,6 +5,7 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
+from privacy import parts
 from tasks import models
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.run import names
@@ -12,7 +13,6 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import servers
-from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.simulation import client_files
 
 TASK = "tiny"
@@ -37,7 +37,7 @@ def flags_of(method):
   for word in words:
     if word in _NUMBERS:
       flags[_NUMBERS[word]] = next(words, "")
-    elif word in thresholds.THRESHOLDS:
+    elif word in parts.THRESHOLDS:
       flags["threshold"] = word
     elif word in servers.SERVERS:
       flags["server_optimizer"] = word

@@ -1,4 +1,4 @@
-"""Adding a noisy number to the rounds of private runs: three files, and a row for two of them."""
+"""Adding a noisy number to the rounds of private runs: two files and a row."""
 
 import csv
 import json

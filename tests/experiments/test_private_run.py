@@ -22,6 +22,7 @@ import tensorflow_federated as tff
 from privacy import account
 from privacy import accounting
 from privacy import ledger
+from privacy import parts
 from privacy import statements
 from privacy.noise import banded
 from privacy.noise import shares
@@ -33,7 +34,6 @@ from tff_superquantile.experiments.run import manifest as manifest_lib
 from tff_superquantile.experiments.run import private as private_runs
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
-from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.training import noise_key
 from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import cohorts
@@ -1113,7 +1113,7 @@ def test_what_a_private_run_has_by_default():
   assert [geometric.values()[name] for name in names] == [
     *("geometric", "poisson", "uniform", "central", "complement", "zero_out"),
   ]
-  assert isinstance(tree.method.threshold, thresholds.Tree) and fed_avg.method.threshold is None
+  assert isinstance(tree.method.threshold, parts.Tree) and fed_avg.method.threshold is None
   # How the budget is divided follows from its noise, see the next test.
   assert {config.privacy.rho_ratio for config in (geometric, tree, fed_avg)} == {None}
   found, _ = private_runs.calibrate(fed_avg, _POPULATION, _NUM_PARAMETERS, {})

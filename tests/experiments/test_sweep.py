@@ -3,15 +3,16 @@
 import fcntl
 import json
 import logging as stdlib_logging
+import os
 import pathlib
 import shutil
 import signal
 
-from absl import logging
 import commands
 import pytest
 
 from tff_superquantile.experiments.plan import pool
+from tff_superquantile.experiments.run import run_config
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.25")
 _QUICK = ("--experiment=default", "--quick", "--num_rounds=3")
@@ -309,20 +310,30 @@ def test_more_runs_than_cores_share_them_all():
   assert sorted(core for share in shares[8:] for core in share) == list(range(8))
 
 
-def test_warnings_of_training_are_found_among_what_a_run_logs():
-  def line(level, path, message):
-    record = stdlib_logging.LogRecord("absl", level, path, 160, message, (), None)
-    return logging.PythonFormatter().format(record)
-
-  said = "Found the weights of the model unmoved after 20 rounds"
-  found = pool._WARNING.search(line(stdlib_logging.WARNING, "simulation/training_loop.py", said))
-  assert found is not None and found[1] == said
-  for other in (
-    line(stdlib_logging.INFO, "simulation/training_loop.py", said),
-    line(stdlib_logging.WARNING, "tensorflow/save.py", said),
-    said,
+def test_a_fork_tells_the_warnings_of_this_project_and_why_it_failed():
+  messages = pool.Messages()
+  ours = str(commands.ROOT / "tff_superquantile/simulation/training_loop.py")
+  for level, path, text in (
+    (stdlib_logging.WARNING, ours, "Found the weights\nunmoved after %d rounds"),
+    (stdlib_logging.INFO, ours, "info"),
+    (stdlib_logging.ERROR, ours, "error"),
+    (stdlib_logging.WARNING, "/usr/lib/tensorflow/save.py", "of others"),
   ):
-    assert pool._WARNING.search(other) is None
+    messages.handle(stdlib_logging.LogRecord("absl", level, path, 160, text, (20,), None))
+  if (fork := os.fork()) == 0:
+    messages.write("failure", "Found NaN.")
+    os._exit(0)
+  os.waitpid(fork, 0)
+  assert messages.read("warning") == ["Found the weights\nunmoved after 20 rounds"]
+  assert messages.read("failure") == ["Found NaN."]
+
+
+def test_a_run_that_is_killed_is_named_with_its_log(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(pool, "_carry_out", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+  config = run_config.of(task="synthetic", num_rounds=1, output_dir=str(tmp_path))
+  (name,) = pool.run_all([config], 1)
+  message = f"Failed: {name}: SIGKILL ended it; its last words are in {tmp_path}/{name}/log.txt"
+  assert message in capsys.readouterr().err
 
 
 def test_bad_input_ends_all_runs_with_one_sentence(lab):

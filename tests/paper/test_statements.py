@@ -64,7 +64,7 @@ def test_the_page_in_the_docs_is_what_the_kept_measurements_make(kept):
   ), "run ./run_experiments.sh paper --docs_dir=docs"
 
 
-# The beginnings of the rows of docs/privacy.md that judge the paper, and the rows of its page.
+# The beginnings of the rows of docs/privacy_review.md on the paper, and the rows of its page.
 _ON_PRIVACY_PAGE = {
   "Cohorts have a fixed size": "spent",
   "The exact number of tail": "public_count",
@@ -81,7 +81,7 @@ _ON_PRIVACY_PAGE = {
 
 
 def test_the_page_on_privacy_judges_the_paper_as_the_papers_page_does(kept):
-  text = (_ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+  text = (_ROOT / "docs" / "privacy_review.md").read_text(encoding="utf-8")
   section = text[text.index("## The paper's accounting") : text.index("## How it is checked")]
   cells = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
   found = {row[0]: row[-1] for row in cells if row[-1] not in ("–", "verdict")}

@@ -45,11 +45,11 @@ def complete(
 ):
   """The release with noise from the clients, as if the server made all of it so far."""
   made = {
-    parts.Histogram: dict(bins=None, tree=None),
-    parts.UpdateSum: dict(num_parameters=None, clip_norm=1.0, update_sum=None),
+    parts.Tree: dict(num_bins=None, mechanism=None),
+    parts.UpdateSum: dict(num_parameters=None, clip_norm=1.0, mechanism=None),
   }
   if num_bins is not None:
-    made[parts.Histogram].update(bins=num_bins)
+    made[parts.Tree].update(num_bins=num_bins)
   if distributed_updates:
     made[parts.UpdateSum].update(num_parameters=num_parameters, clip_norm=clip_norm)
   completed = tuple(dataclasses.replace(p, **made.get(type(p), {})) for p in given.parts)
@@ -72,11 +72,11 @@ def costs_computed(monkeypatch):
 
 def tree_for(given, num_bins, scale=None):
   """The tree of a release's histogram."""
-  threshold = given.find(parts.Threshold)
-  if not isinstance(threshold, parts.Histogram):
+  threshold = given.find(parts.PrivateThreshold)
+  if not isinstance(threshold, parts.Tree):
     raise ValueError("Found num_bins without a tree threshold.")
-  bare = parts.Histogram(noise_multiplier=threshold.z, bins=num_bins, scale=scale)
-  return bare.completed(given.limit, given.cohort.expected).tree
+  bare = parts.Tree(noise_multiplier=threshold.z, num_bins=num_bins, scale=scale)
+  return bare.completed(given.limit, given.cohort.expected).mechanism
 
 
 def asked(
@@ -98,14 +98,14 @@ def asked(
   """A release without noise, and how a budget is divided; rho_ratio is inf without updates."""
   found = []
   if rho_ratio:
-    kind = parts.THRESHOLDS[threshold_kind]
-    bins = {"bins": num_bins} if kind is parts.Histogram else {}
+    kind = parts.private_kinds()[threshold_kind]
+    bins = {"num_bins": num_bins} if kind is parts.Tree else {}
     found.append(kind(share=1.0 if rho_ratio == math.inf else rho_ratio, **bins))
   if rho_ratio != math.inf:
     summed = dict(num_parameters=num_parameters, clip_norm=clip_norm)
     found.append(parts.UpdateSum(is_weighted=weighted_updates, **summed))
   if clip_rho_ratio:
-    found.append(parts.ClipCount(share=clip_rho_ratio))
+    found.append(parts.AdaptiveClip(share=clip_rho_ratio))
   return releases.Release(
     cohort=cohorts.of(sampling, population, clients_per_round),
     parts=tuple(found),
@@ -132,8 +132,8 @@ def split_noise(z, rho_ratio):
 def default_rho_ratio(given, num_parameters, *, num_bins=64, theta=0.5, threshold_kind="tree"):
   """The threshold's share of the budget; `given` has no threshold."""
   tree_mechanism.check_num_bins(num_bins)
-  kind = parts.THRESHOLDS[threshold_kind]
-  threshold = kind(bins=num_bins) if kind is parts.Histogram else kind()
+  kind = parts.private_kinds()[threshold_kind]
+  threshold = kind(num_bins=num_bins) if kind is parts.Tree else kind()
   return calibration.default_share(threshold, given, num_parameters, theta)
 
 
@@ -142,13 +142,13 @@ def sum_for(given, clip_norm, num_parameters):
   summed = complete(
     given, distributed_updates=True, clip_norm=clip_norm, num_parameters=num_parameters
   )
-  return summed.find(parts.UpdateSum).update_sum
+  return summed.find(parts.UpdateSum).mechanism
 
 
 def of(given):
   """The entries of a release as attributes, with its noise multipliers in their order."""
   entries = given.entries()
-  names = [kind.flag for kind in parts.KINDS]
+  names = [kind.flag for kind in parts.kinds()]
   return types.SimpleNamespace(
     **entries,
     noise_multipliers=tuple(entries[name] for name in names),

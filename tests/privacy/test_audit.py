@@ -22,7 +22,7 @@ from privacy.evaluation import query as query_lib
 from privacy.noise import banded
 
 _ROUNDS = 6
-_START = statements.Start("synthetic/fed_avg/seed_0", "synthetic", True, "0123", 8.0, 1e-3)
+_START = statements.StartingModel("synthetic/fed_avg/seed_0", "synthetic", True, "0123", 8.0, 1e-3)
 _GEOMETRIC = flat.release(40, 8, 8.0, 2.0, threshold_kind="geometric")
 _RELEASES = {
   "geometric": _GEOMETRIC,

@@ -24,7 +24,7 @@ def _release(z=1.0, population=1000, clients=50, **kwargs):
 
 
 def _spent(*runs, delta=_DELTA):
-  return together.spent([together.Run(release, rounds) for release, rounds in runs], delta)
+  return together.spent([together.Repeated(release, rounds) for release, rounds in runs], delta)
 
 
 def _gaussian(mu, delta):
@@ -70,7 +70,7 @@ def test_different_runs_as_dp_accounting_composes_them(seed):
   found, expected = _spent(*runs, delta=delta), accountant.get_epsilon(delta)
   assert found.method == "pld"
   assert expected * (1 - 2e-3) <= found.epsilon <= expected * (1 + 5e-3) + 1e-4
-  own = [together.Run(*run).epsilon(delta) for run in runs]
+  own = [together.Repeated(*run).epsilon(delta) for run in runs]
   assert max(own) < found.epsilon < sum(own)
 
 
@@ -129,7 +129,10 @@ def test_noise_of_clients_and_ends_of_noise_cost_what_they_cost():
 def test_where_losses_tell_nothing_epsilons_add():
   loud = _release(0.3, 60, 40)  # Its epsilon is too large for privacy losses.
   found = _spent((loud, 200), (_release(2.0), 9))
-  halves = [together.Run(loud, 200).epsilon(5e-6), together.Run(_release(2.0), 9).epsilon(5e-6)]
+  halves = [
+    together.Repeated(loud, 200).epsilon(5e-6),
+    together.Repeated(_release(2.0), 9).epsilon(5e-6),
+  ]
   assert (found.method, found.epsilon) == ("sum", sum(halves))
 
 

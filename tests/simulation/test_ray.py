@@ -22,9 +22,7 @@ import tree
 from benchmarks import child
 from tff_superquantile import evaluation
 from tff_superquantile import noise_source
-from tff_superquantile.doctor import trials
 from tff_superquantile.simulation import client_files
-from tff_superquantile.simulation import context as context_lib
 from tff_superquantile.simulation import engine
 from tff_superquantile.simulation import limits
 from tff_superquantile.simulation.client_files import files as files_lib
@@ -365,24 +363,6 @@ def test_ray_that_starts_too_slowly_is_a_sentence(tmp_path, monkeypatch, kind):
     connection.connect("local")
   with pytest.raises(errors.ClusterError, match="'auto' .*timed out.*; .*--ray_address=local"):
     connection.connect("auto")
-
-
-def test_the_doctor_looks_at_a_cluster(on_ray, tmp_path, monkeypatch):
-  asked = []
-
-  def set_simulation_context(**arguments):
-    asked.append(arguments)
-    return on_ray
-
-  monkeypatch.setattr(context_lib, "set_simulation_context", set_simulation_context)
-  host = socket.gethostname()
-  assert trials._use_cluster("auto", str(tmp_path)) == f" on 2 workers ({host} 2)"
-  assert asked[0]["engine"] == "ray" and asked[0]["cluster"].address == "auto"
-  assert not list(tmp_path.iterdir())
-  (tmp_path / "index.json").write_text("clients")
-  monkeypatch.setattr(worker, "digest", lambda path: "another")
-  with pytest.raises(errors.ClusterError, match=f"Found another content of {tmp_path}/index.json"):
-    trials._use_cluster("auto", str(tmp_path))
 
 
 def _small_worker(folder):

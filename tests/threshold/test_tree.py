@@ -5,7 +5,6 @@ import collections
 import numpy as np
 import problems
 import pytest
-from scipy import stats
 from sklearn import isotonic as sklearn_isotonic
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -322,58 +321,6 @@ def test_rounds_of_more_reports_than_shares_keep_the_threshold(secure_sum, num_b
     if losses_of_round:
       assert result["total"] == 0.0
       np.testing.assert_array_equal(result["below"], np.zeros(num_bins))
-
-
-def _totals(num_clients, num_rounds=200):
-  """Estimated sizes of cohorts that all have the size, in as many rounds."""
-  # Two bins: the total is a sum of two nodes, with nothing that is cut off.
-  mechanism = _mechanism(2.0, 2, 3, num_shares=5)
-  factory = threshold_lib.PrivateHistogramFactory(mechanism, _MAX_LOSS, noise_key=_KEY)
-  process = factory.create(tff.to_type((np.float32, tff.TensorType(np.int64, [2]))))
-  state, totals = process.initialize(), []
-  for round_num in range(num_rounds):
-    seeds = _seeds(num_clients, round_num)
-    output = process.next(state, [(np.float32(1.0), seed) for seed in seeds])
-    assert output.result["is_valid"]
-    state = output.state
-    totals.append(output.result["total"])
-  return np.array(totals) - num_clients, mechanism
-
-
-@pytest.mark.parametrize("num_clients", [0, 2, 5])
-def test_the_noise_is_the_same_whatever_the_number_of_reports(num_clients):
-  noise, mechanism = _totals(num_clients)
-  stddev = np.sqrt(2.0 * 5) * mechanism.local_stddev / mechanism.scale
-  assert stddev == pytest.approx(np.sqrt(2.0) * mechanism.count_stddev)
-  low, high = stats.chi2.ppf([1e-5, 1 - 1e-5], len(noise))
-  assert low < np.sum((noise / stddev) ** 2) < high
-  assert stats.kstest(noise / stddev, "norm").pvalue > 1e-4
-
-
-def test_with_a_key_the_servers_noise_repeats_and_goes_on_from_a_state():
-  def build(key):
-    factory = threshold_lib.PrivateHistogramFactory(_mechanism(2.0), _MAX_LOSS, noise_key=key)
-    return factory.create(tff.to_type(np.float32))
-
-  def rounds(process, state=None, num_rounds=3):
-    state, found = process.initialize() if state is None else state, []
-    for _ in range(num_rounds):
-      output = process.next(state, [])
-      assert np.any(output.state != state)
-      state = output.state
-      found.append((float(output.result["total"]), *output.result["below"]))
-    return found, state
-
-  process = build(_KEY)
-  first, _ = rounds(process)
-  assert len(set(first)) == 3 and rounds(process)[0] == first
-  _, after_one = rounds(process, num_rounds=1)
-  assert rounds(build(_KEY), after_one, 2)[0] == first[1:]
-  assert not set(rounds(build(_KEY[::-1]))[0]) & set(first)
-  # Without a key nothing repeats, from the same state neither.
-  process = build(None)
-  drawn = [found for state in (None, None, after_one) for found in rounds(process, state)[0]]
-  assert len({*drawn, *first}) == 12
 
 
 @pytest.mark.parametrize("num_bins", [16, 64])  # With and without interpolation.

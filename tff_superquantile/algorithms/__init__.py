@@ -8,19 +8,17 @@ from tff_superquantile.algorithms.gifair import build_gifair
 from tff_superquantile.algorithms.learning_process import Options
 from tff_superquantile.algorithms.learning_process import build_averaged
 from tff_superquantile.algorithms.private.dp_mean import dp_mean_factory
-from tff_superquantile.algorithms.private.private_fed_avg import build_private_fed_avg
-from tff_superquantile.algorithms.private.private_superquantile_fed_avg import (
-  build_private_superquantile_fed_avg,
-)
-from tff_superquantile.algorithms.private.private_weighted_fed_avg import (
-  build_private_weighted_fed_avg,
-)
+from tff_superquantile.algorithms.private.private import Private
 from tff_superquantile.algorithms.prop_fair import build_prop_fair
 from tff_superquantile.algorithms.q_fed_avg import build_q_fed_avg
 from tff_superquantile.algorithms.semi_vred import build_semi_vred
 from tff_superquantile.algorithms.superquantile_family import build_superquantile_family
+from tff_superquantile.algorithms.superquantile_fed_avg import build_private_superquantile_fed_avg
 from tff_superquantile.algorithms.superquantile_fed_avg import build_superquantile_fed_avg
 from tff_superquantile.algorithms.tilted_erm import build_tilted_erm
+from tff_superquantile.algorithms.weighted_fed_avg import build_private_fed_avg
+from tff_superquantile.algorithms.weighted_fed_avg import build_private_weighted_fed_avg
+from tff_superquantile.algorithms.weighted_fed_avg import build_weighted_fed_avg
 from tff_superquantile.noise_source import BandedKey
 from tff_superquantile.secure_sums import AdaptiveClipNorm
 
@@ -28,6 +26,7 @@ __all__ = (
   "AdaptiveClipNorm",
   "BandedKey",
   "Options",
+  "Private",
   "build_aaggff",
   "build_agnostic_fed_avg",
   "build_averaged",
@@ -43,5 +42,6 @@ __all__ = (
   "build_superquantile_family",
   "build_superquantile_fed_avg",
   "build_tilted_erm",
+  "build_weighted_fed_avg",
   "dp_mean_factory",
 )

@@ -15,9 +15,11 @@ from typing_extensions import TypedDict
 
 from privacy import checks
 from tff_superquantile import client_work
+from tff_superquantile.algorithms.private import private as private_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 from tff_superquantile.client_work import process
+from tff_superquantile.threshold import Theta
 from tff_superquantile.threshold import ThresholdProcess
 
 _AggregationFactory: TypeAlias = (
@@ -72,6 +74,9 @@ class Options(TypedDict, total=False):
     index_fn: A TensorFlow function from the value that a client holds to its index among all
       clients, an integer tensor [] from 0, for algorithms whose server keeps a number for each
       client.
+    private: What makes the process differentially private, a `Private`, which states the guarantee
+      and says which algorithms can be; it then chooses `client_weighting`, `model_aggregator` and
+      `metrics_aggregator`.
   """
 
   client_weighting: str | tff.learning.ClientWeighting
@@ -86,6 +91,7 @@ class Options(TypedDict, total=False):
   examples_fn: tf.types.experimental.GenericFunction | None
   seed_fn: Callable[[Any], tf.Tensor] | None
   index_fn: Callable[[Any], tf.Tensor] | None
+  private: private_lib.Private | None
 
 
 class MeanFactory(tff.aggregators.WeightedAggregationFactory):
@@ -135,16 +141,15 @@ def build(
   threshold: ThresholdProcess | None = None,
   hooks: client_work.ClientHooks | None = None,
   divisor_fn: _DivisorFn | None = None,
-  measure_cohort: bool = True,
+  theta: Theta = 1.0,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process of an algorithm, whose `options` are the caller's.
 
   `threshold` turns losses into the clients' shares; with None all clients train. `hooks` are the
   algorithm's changes to a client's round. `divisor_fn` is a TensorFlow function from the
   measurements of the client work to the number by which the aggregated update is divided, for
-  aggregators that return a sum; None not to divide. `measure_cohort` is that of
-  `client_work.build_client_work`. Clients hold data sets, or the values that the option
-  `examples_fn` takes.
+  aggregators that return a sum; None not to divide. `theta` is about the fraction of clients that
+  train. Clients hold data sets, or the values that the option `examples_fn` takes.
   """
   unknown = sorted(set(options) - set(Options.__annotations__))
   if unknown:
@@ -153,6 +158,11 @@ def build(
       f" {', '.join(Options.__annotations__)}."
     )
   own: dict[str, Any] = dict(options)
+  private = own.pop("private", None)
+  if private is not None:
+    hooks, own, divisor_fn = private_lib.build_round(
+      private, model_fn, own, threshold, hooks, theta
+    )
   distributor, factory = own.pop("model_distributor", None), own.pop("model_aggregator", None)
   checks.of_type(
     "loop_implementation",
@@ -163,7 +173,7 @@ def build(
   local = client_work.LocalTraining(
     model_fn, client_work.as_tff_optimizer(client_optimizer_fn, "client_optimizer_fn"), **own
   )
-  work = client_work.build_client_work(local, threshold, hooks, measure_cohort=measure_cohort)
+  work = client_work.build_client_work(local, threshold, hooks, measure_cohort=private is None)
   initial_weights_fn = local_model.build_initial_weights_fn(model_fn)
   weights_type = initial_weights_fn.type_signature.result
   if distributor is None:
@@ -174,17 +184,8 @@ def build(
     tff.learning.templates.DistributionProcess,
     "a tff.learning.templates.DistributionProcess or None",
   )
-  if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
-    factory = tff.aggregators.as_weighted_aggregator(factory)
-  factory = MeanFactory() if factory is None else factory
-  checks.of_type(
-    "model_aggregator",
-    factory,
-    tff.aggregators.WeightedAggregationFactory,
-    "a tff.aggregators.WeightedAggregationFactory, an UnweightedAggregationFactory or None",
-  )
   reported_type = work.next.type_signature.result.result.member.update
-  aggregator = factory.create(reported_type, tff.TensorType(np.float32))
+  aggregator = _weighted(factory).create(reported_type, tff.TensorType(np.float32))
   if server_optimizer_fn is None:
     server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
   finalizer = tff.learning.templates.build_apply_optimizer_finalizer(
@@ -194,6 +195,20 @@ def build(
     tf.autograph.experimental.do_not_convert(tff.learning.templates.reject_non_finite_update),
   )
   return _compose(initial_weights_fn, distributor, work, aggregator, finalizer, divisor_fn)
+
+
+def _weighted(factory: Any) -> tff.aggregators.WeightedAggregationFactory:
+  """Returns a weighted factory for the option `model_aggregator`, by default the mean's."""
+  if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+    return tff.aggregators.as_weighted_aggregator(factory)
+  factory = MeanFactory() if factory is None else factory
+  checks.of_type(
+    "model_aggregator",
+    factory,
+    tff.aggregators.WeightedAggregationFactory,
+    "a tff.aggregators.WeightedAggregationFactory, an UnweightedAggregationFactory or None",
+  )
+  return factory
 
 
 def _compose(

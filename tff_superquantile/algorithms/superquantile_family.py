@@ -63,10 +63,11 @@ def build_superquantile_family(
     None if theta == 1.0 else exact.build_threshold(threshold, theta)
     for theta in _check_thetas(thetas)
   ]
-  if any(process is not None and process.is_private for process in thresholds):
+  is_private = options.get("private") is not None
+  if is_private or any(process is not None and process.is_private for process in thresholds):
     raise ValueError(
-      "Found a private threshold for a family of models, whose round would release one for each"
-      " model; expected one without privacy, or a process for each model by"
+      "Found a private threshold, or `private`, for a family of models, whose round would release"
+      " one for each model; expected none of them, or a process for each model by"
       " build_superquantile_fed_avg."
     )
   return _side_by_side(

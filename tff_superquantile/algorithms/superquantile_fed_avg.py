@@ -1,13 +1,18 @@
 """Builds superquantile aggregation (Delta-FL), federated averaging of the tail clients."""
 
+from typing import Any
+
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from tff_superquantile.algorithms import learning_process
+from tff_superquantile.algorithms.private import private
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
+from tff_superquantile.threshold import AdaptiveTheta
 from tff_superquantile.threshold import Theta
 from tff_superquantile.threshold import ThresholdFn
+from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import exact
 
 
@@ -17,7 +22,7 @@ def build_superquantile_fed_avg(
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
   server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   *,
-  threshold: str | ThresholdFn = "exact",
+  threshold: str | ThresholdFn | None = "exact",
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds a learning process that minimises the superquantile of the clients' losses.
@@ -55,16 +60,36 @@ def build_superquantile_fed_avg(
       exact reweighting by the dual weights pi*, or a function of theta that returns a
       `tff_superquantile.threshold.ThresholdProcess`, such as
       `functools.partial(threshold.build_tree_quantile, mechanism=..., max_loss=...)`, for which the
-      server sees no loss.
-    **options: See `Options`.
+      server sees no loss; None for none, with theta = 1.
+    **options: See `Options`. With `private`, the threshold must be a private one, or None, which is
+      DP-FedAvg. The divisor then is the threshold's estimate of the tail size, at least
+      theta * expected_clients / 2 (of an adaptive theta, half of the tail that it wants of
+      `expected_clients`); only `build_tree_quantile` takes an `AdaptiveTheta`, for which its noisy
+      histogram estimates the number of clients, at no cost in privacy.
 
   Raises:
-    ValueError: If the threshold's name is unknown.
+    ValueError: If the threshold's name is unknown, or there is none for a theta below 1.
   """
+  theta = adaptive_theta.check_theta(theta)
+  if threshold is None and isinstance(theta, AdaptiveTheta):
+    raise ValueError(
+      f"Found theta = {theta} without a threshold, where nothing tells how many clients turned up;"
+      " expected build_tree_quantile."
+    )
+  if threshold is None and theta != 1.0:
+    raise ValueError(f"Found theta = {theta} without a threshold; expected one, or theta = 1.")
   return learning_process.build(
     model_fn,
     client_optimizer_fn,
     server_optimizer_fn,
     options,
-    threshold=exact.build_threshold(threshold, theta),
+    threshold=None if threshold is None else exact.build_threshold(threshold, theta),
+    theta=theta,
   )
+
+
+def build_private_superquantile_fed_avg(
+  *args: Any, **options: Any
+) -> tff.learning.templates.LearningProcess:
+  """Calls `build_superquantile_fed_avg` with a `Private` of some of the keyword arguments."""
+  return build_superquantile_fed_avg(*args, **private.of_options(options))

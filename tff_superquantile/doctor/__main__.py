@@ -3,9 +3,8 @@
     python -m tff_superquantile.doctor [--data_dir=PATH] [--glove=FILE] [--ray_address=ADDRESS]
         [--json]
 
-Python, platform, cores, memory and disk; the packages against requirements.lock; secure sums and a
-private median, in a process of its own; the data sets. Needs nothing but Python to start, so
-argparse and not absl.
+Python, platform, cores, memory and disk; the packages against requirements.lock; a private run of
+one round; the data sets. Needs nothing but Python to start, so argparse and not absl.
 
 Exit status: 0 all is well (there may be notes), 1 something fails, 2 bad flags, 130 interrupted.
 """
@@ -20,7 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
+import time
 from typing import NoReturn
 
 from tff_superquantile import user_cache
@@ -30,14 +29,17 @@ from tff_superquantile.doctor import machine
 _FAILED, _USAGE_ERROR, _INTERRUPTED = 1, 2, 128 + signal.SIGINT
 # Patient: from a cold disk on a network, TensorFlow takes a minute to import.
 _MOST_SECONDS = 600.0
-_TRIALS = (sys.executable, "-m", "tff_superquantile.doctor.trials")
+_TRAIN = (sys.executable, "-m", "tff_superquantile.experiments.train")
+_ROUND = (
+  "--task=synthetic --num_rounds=1 --clients_per_round=20 --clip_norm=0.1 --epsilon=10 --secure"
+)
+_MEND = "Mend what its last words name."
 _REMEDIES = {
   -signal.SIGILL: "The processor lacks an instruction that TensorFlow's wheels use: take one with"
   " AVX, or have the virtual machine pass it on (QEMU: -cpu host).",
   -signal.SIGKILL: "Most likely memory ran out, or nothing happened in ten minutes: end other"
   " programs, or raise the memory limit of the container.",
 }
-_COLOURS = {"ok": "\33[32m", "note": "\33[33m", "FAIL": "\33[1;31m", "skip": "\33[2m"}
 
 
 def _check_machine(options: argparse.Namespace) -> Iterator[machine.Finding]:
@@ -53,54 +55,78 @@ def _check_machine(options: argparse.Namespace) -> Iterator[machine.Finding]:
   yield machine.check_packages()
 
 
-def _try_out(
-  options: argparse.Namespace, command: Sequence[str] = _TRIALS
-) -> Iterator[machine.Finding]:
-  """Yields what needs packages, found by a process whose crash or hang is a finding, too."""
+def _check_round(
+  options: argparse.Namespace, command: Sequence[str] = (*_TRAIN, *_ROUND.split())
+) -> machine.Finding:
+  """Trains for a private round in a process of its own, whose crash or hang is a finding, too."""
   # Not at the top: versions of Python that it is not for never get here.
   from tff_superquantile.simulation import dependent_process
 
-  with tempfile.TemporaryFile() as errors:
-    trials = dependent_process.DependentProcess(
-      [*command, json.dumps(vars(options))],
+  start, cluster = time.monotonic(), ["--engine=ray", f"--ray_address={options.ray_address}"]
+  with tempfile.TemporaryDirectory() as folder:
+    run = dependent_process.DependentProcess(
+      [*command, f"--output_dir={folder}", *(cluster if options.ray_address else [])],
       stdin=subprocess.DEVNULL,
-      stdout=subprocess.PIPE,
-      stderr=errors,
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.PIPE,
       env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
     )
-    watch = threading.Timer(_MOST_SECONDS, trials.kill)
-    watch.start()
     try:
-      assert trials.stdout is not None
-      for line in trials.stdout:
-        yield machine.Finding(**json.loads(line))
-      code = trials.wait()
+      errors = run.communicate(timeout=_MOST_SECONDS)[1]
+    except subprocess.TimeoutExpired:
+      run.kill()
+      errors = run.communicate()[1]
     finally:
-      watch.cancel()
-      trials.kill()
-      trials.wait()
-    if code:
-      errors.seek(0)
-      words = errors.read().decode(errors="replace").strip().rpartition("\n")[2][:300]
-      ended = f"exit status {code}" if code > 0 else signal.Signals(-code).name
-      yield machine.Finding(
-        "FAIL",
-        "trials",
-        f"Found that {ended} ended Python in mid-check; expected an answer."
-        + f" Its last words: {words}" * bool(words),
-        _REMEDIES.get(code, machine.REINSTALL),
-      )
+      run.kill()
+      run.wait()
+  code, place = run.returncode, f" on {options.ray_address}" if options.ray_address else ""
+  if code == 0:
+    state = f"a private run of one round{place}, {time.monotonic() - start:.1f} s"
+    return machine.Finding("ok", "round", state)
+  words = errors.decode(errors="replace").strip().rpartition("\n")[2][:300]
+  ended = f"exit status {code}" if code > 0 else signal.Signals(-code).name
+  return machine.Finding(
+    "FAIL",
+    "round",
+    f"Found that {ended} ended a run of one round{place}; expected that it finishes."
+    + f" Its last words: {words}" * bool(words),
+    _MEND if words.startswith("Error: ") else _REMEDIES.get(code, machine.REINSTALL),
+  )
 
 
-def _lines(finding: machine.Finding, colour: bool) -> str:
+def _check_data(options: argparse.Namespace) -> Iterator[machine.Finding]:
+  """Yields what the data are; whatever an import or a file raises is a finding."""
+  try:
+    from tff_superquantile.doctor import data
+
+    yield from data.check_data(options.data_dir, options.cache_dir)
+    yield from data.check_word_vectors(options.glove, options.data_dir, options.cache_dir)
+  except Exception as error:  # Any error is the finding.
+    message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    yield machine.Finding("FAIL", "data", f"Found {message}.", machine.REINSTALL)
+
+
+def _check_all(options: argparse.Namespace) -> Iterator[machine.Finding]:
+  """Yields all findings, in order: without packages there is no run, without TensorFlow no data."""
+  unfit = []
+  for finding in _check_machine(options):
+    yield finding
+    if finding.status == "FAIL" and finding.name in machine.NEEDED:
+      unfit.append(finding.name)
+  if unfit:
+    yield machine.Finding("skip", "round", f"needs {', '.join(unfit)}")
+    return
+  yield (run := _check_round(options))
+  if run.remedy not in _REMEDIES.values():
+    yield from _check_data(options)
+
+
+def _lines(finding: machine.Finding) -> str:
   """Returns the line of a finding and those of its remedy, without a terminal's controls."""
-  status = finding.status.ljust(4)
-  if colour:
-    status = f"{_COLOURS[finding.status]}{status}\33[0m"
-  indent = " " * 20
-  texts = [finding.state, *(indent + line for line in finding.remedy.splitlines())]
-  safe = ["".join(x if x.isprintable() else "\N{REPLACEMENT CHARACTER}" for x in t) for t in texts]
-  return "\n".join([f"{status}  {finding.name:<12}  {safe[0]}", *safe[1:]])
+  head = f"{finding.status:<4}  {finding.name:<12}  {finding.state}"
+  texts = [head, *(" " * 20 + line for line in finding.remedy.splitlines())]
+  safe = ("".join(x if x.isprintable() else "\N{REPLACEMENT CHARACTER}" for x in t) for t in texts)
+  return "\n".join(safe)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -129,23 +155,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
   """Runs the command with its arguments; returns the exit status."""
   options = _parse(arguments)
-  colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
   results: list[machine.Finding] = []
-
-  def add(finding: machine.Finding) -> None:
-    results.append(finding)
-    if not options.json:
-      print(_lines(finding, colour), flush=True)
-
   try:
-    for finding in _check_machine(options):
-      add(finding)
-    unfit = [f.name for f in results if f.status == "FAIL" and f.name in machine.NEEDED]
-    if unfit:
-      add(machine.Finding("skip", "trials", f"needs {', '.join(unfit)}"))
-    else:
-      for finding in _try_out(options):
-        add(finding)
+    for finding in _check_all(options):
+      results.append(finding)
+      if not options.json:
+        print(_lines(finding), flush=True)
   except KeyboardInterrupt:
     print("Error: Interrupted.", file=sys.stderr)
     return _INTERRUPTED

@@ -77,38 +77,22 @@ def check_python() -> Finding:
   )
 
 
-def _c_library() -> str:
-  """Returns the C library and its version, such as "glibc 2.36"; "" if it does not tell."""
-  try:
-    return os.confstr("CS_GNU_LIBC_VERSION") or ""
-  except (ValueError, OSError):  # Only glibc knows that name.
-    return "musl" if any((limits.ROOT / "lib").glob("ld-musl-*")) else ""
-
-
 def check_platform() -> Finding:
-  """Checks whether TFF and TensorFlow have wheels for this system, C library and processor."""
-  system, library = f"{platform.system()} {platform.machine()}", _c_library()
-  version = re.match(r"glibc (\d+)\.(\d+)", library)
-  old = library and (version is None or (int(version[1]), int(version[2])) < MIN_GLIBC)
-  if system != "Linux x86_64" or old:
-    return Finding(
-      "FAIL",
-      "platform",
-      f"Found {system}{', ' * bool(library)}{library}; expected Linux x86_64 with glibc"
-      f" {MIN_GLIBC[0]}.{MIN_GLIBC[1]} or newer, for which TensorFlow Federated 0.87 has a wheel.",
-      "Use such a machine, as Debian 11 or Ubuntu 20.04 are, or a container (on Windows, WSL 2).",
-    )
-  cpuinfo = limits.read(limits.ROOT / "proc/cpuinfo")
-  instructions = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
-  if instructions and "avx" not in instructions[1].split():
-    return Finding(
-      "FAIL",
-      "platform",
-      "Found a processor without AVX; expected AVX, which TensorFlow's wheels use.",
-      "Use a processor of 2011 or later; a virtual machine has to pass its instructions on"
-      " (QEMU: -cpu host).",
-    )
-  return Finding("ok", "platform", f"{system}, {library or 'a C library that tells no version'}")
+  """Checks whether TFF and TensorFlow have wheels for this system and C library."""
+  try:
+    library = os.confstr("CS_GNU_LIBC_VERSION") or ""
+  except (ValueError, OSError):  # Only glibc knows that name.
+    library = "another C library than glibc"
+  system, version = f"{platform.system()} {platform.machine()}", re.search(r"(\d+)\.(\d+)", library)
+  if system == "Linux x86_64" and version and (int(version[1]), int(version[2])) >= MIN_GLIBC:
+    return Finding("ok", "platform", f"{system}, {library}")
+  return Finding(
+    "FAIL",
+    "platform",
+    f"Found {system}, {library}; expected Linux x86_64 with glibc {MIN_GLIBC[0]}.{MIN_GLIBC[1]} or"
+    " newer, for which TensorFlow Federated 0.87 has a wheel.",
+    "Use such a machine, as Debian 11 or Ubuntu 20.04 are, or a container (on Windows, WSL 2).",
+  )
 
 
 def _number(*paths: pathlib.Path) -> int | None:
@@ -120,13 +104,10 @@ def _number(*paths: pathlib.Path) -> int | None:
 def check_cores() -> Finding:
   """Counts the cores that may be used, and says if a quota allows less than all."""
   cores, quota = len(limits.cores()), limits.cpu_quota()
-  if quota is not None and quota < cores:
-    return Finding(
-      "ok",
-      "cores",
-      f"{limits.num_cores()} of {cores}, as a quota of the container's allows {quota:g}",
-    )
-  return Finding("ok", "cores", str(cores))
+  if quota is None or quota >= cores:
+    return Finding("ok", "cores", str(cores))
+  quotas = f"{limits.num_cores()} of {cores}, as a quota of the container's allows {quota:g}"
+  return Finding("ok", "cores", quotas)
 
 
 def _available_bytes() -> int | None:
@@ -151,37 +132,19 @@ def check_memory() -> Finding:
   available = _available_bytes()
   if available is None:
     return Finding("note", "memory", "Found no MemAvailable in /proc/meminfo; it cannot be told.")
-  memory, a_run = f"{available / _GB:.1f} GB available", f"{_RUN_BYTES / _GB:g} GB"
-  at_once = available // _RUN_BYTES
+  memory, at_once = f"{available / _GB:.1f} GB available", available // _RUN_BYTES
+  state = f"Found {memory}; expected {_RUN_BYTES / _GB:g} GB"
   if at_once == 0:
-    return Finding(
-      "FAIL",
-      "memory",
-      f"Found {memory}; expected {a_run}, which a run takes.",
-      "End other programs, or raise the memory limit of the container.",
-    )
+    remedy = "End other programs, or raise the memory limit of the container."
+    return Finding("FAIL", "memory", f"{state}, which a run takes.", remedy)
   if at_once < limits.num_cores():
-    return Finding(
-      "note",
-      "memory",
-      f"Found {memory}; expected {a_run} for each core, as a sweep starts a run on each.",
-      f"Start sweeps with --num_workers={at_once}.",
-    )
+    state += " for each core, as a sweep starts a run on each."
+    return Finding("note", "memory", state, f"Start sweeps with --num_workers={at_once}.")
   return Finding("ok", "memory", memory)
 
 
 def check_folder(name: str, path: str, other: str, ample: int = _AMPLE_DISK_BYTES) -> Finding:
-  """Checks whether files can be written into a folder, which may still have to be made.
-
-  Args:
-    name: The name of the check.
-    path: The folder. Nothing is left in it.
-    other: The flag that names another.
-    ample: The bytes that are enough for the largest task.
-
-  Returns:
-    The finding.
-  """
+  """Checks that files can be written into a folder, which `other` renames, leaving none."""
   folder = pathlib.Path(path).absolute()
   existing = next(p for p in (folder, *folder.parents) if p.exists())
   try:
@@ -191,16 +154,14 @@ def check_folder(name: str, path: str, other: str, ample: int = _AMPLE_DISK_BYTE
       os.fsync(file.fileno())
     free = shutil.disk_usage(str(existing)).free
   except OSError as error:
-    return Finding(
-      "FAIL",
-      name,
-      f"Found that nothing can be written to {existing} ({error.strerror}); expected that it can.",
-      f"Change that, or name another folder: {other}",
+    state = (
+      f"Found that nothing can be written to {existing} ({error.strerror}); expected that it can."
     )
+    return Finding("FAIL", name, state, f"Change that, or name another folder: {other}")
   space, remedy = f"{free / _GB:.1f} GB free for {folder}", f"Make room, or name another: {other}"
   if free < _LEAST_DISK_BYTES:
-    least = f"{_LEAST_DISK_BYTES / _GB:g} GB at least"
-    return Finding("FAIL", name, f"Found {space}; expected {least}.", remedy)
+    state = f"Found {space}; expected {_LEAST_DISK_BYTES / _GB:g} GB at least."
+    return Finding("FAIL", name, state, remedy)
   if free < ample:
     return Finding("note", name, f"Found {space}; expected {ample / _GB:g} GB.", remedy)
   return Finding("ok", name, space)
@@ -235,12 +196,8 @@ def check_packages() -> Finding:
   try:
     wanted = _requirements()
   except ImportError:
-    return Finding(
-      "FAIL",
-      "packages",
-      "Found no package named packaging; expected those of requirements.lock.",
-      REINSTALL,
-    )
+    state = "Found no package named packaging; expected those of requirements.lock."
+    return Finding("FAIL", "packages", state, REINSTALL)
   unfit, install = [], []
   for requirement in wanted:
     version = _installed_version(requirement.name)
@@ -251,9 +208,6 @@ def check_packages() -> Finding:
   if not unfit:
     return Finding("ok", "packages", f"all {len(wanted)} of {_SOURCE}")
   rest = f" and {len(unfit) - _MOST_NAMED} more" if len(unfit) > _MOST_NAMED else ""
-  return Finding(
-    "FAIL",
-    "packages",
-    f"Found {', '.join(unfit[:_MOST_NAMED])}{rest}; expected those of {_SOURCE}.",
-    REINSTALL if rest else f"Run: {_PIP} {shlex.join(install)}",
-  )
+  state = f"Found {', '.join(unfit[:_MOST_NAMED])}{rest}; expected those of {_SOURCE}."
+  remedy = REINSTALL if rest else f"Run: {_PIP} {shlex.join(install)}"
+  return Finding("FAIL", "packages", state, remedy)

@@ -106,12 +106,14 @@ def _end_by_signals() -> None:
     signal.signal(signal.SIGHUP, terminate)
 
 
-def run_parsed(main: Callable[[], None]) -> int:
-  """Runs a command whose flags are read already, as in a fork; returns its exit code."""
+def run_parsed(main: Callable[[], None], tell: Callable[[str], None] | None = None) -> int:
+  """Runs a command whose flags are read, as in a fork, which can `tell` why it failed; its code."""
   _end_by_signals()
   try:
     failure = _carry_out(main)
     if failure is not None:
+      if tell is not None:
+        tell(failure[0])
       fail(*failure)
     return 0
   except SystemExit as error:  # By `fail`, or by a signal.

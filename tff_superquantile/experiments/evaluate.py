@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tqdm
 
-from privacy.command import asked
 from privacy.command import flags
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
@@ -99,7 +98,7 @@ def make_parser() -> flags.Parser:
   parser.add_argument("--overwrite", action="store_true", help="replace FILE if it is there")
   clients = parser.add_argument_group("which clients of other data, by default as many as the run")
   for name in _NUMBERS:
-    flags.number_flag(clients, name, "as for train", "N")
+    flags.number_flag(clients, name, "as for train", "N", type=flags.whole)
   return parser
 
 
@@ -295,7 +294,7 @@ def _main(args: argparse.Namespace) -> None:
     finished_run.check_new(args.out, args.overwrite)
   overrides = finished_run.given(args, train_flags.WHERE_DATA_IS)
   for name, value in finished_run.given(args, _NUMBERS).items():
-    overrides[name] = str(asked.whole(name, value))
+    overrides[name] = str(value)
   evaluated = evaluate(args.folder, args.split, overrides)
   columns = evaluated.columns
   run = finished.find(args.folder)

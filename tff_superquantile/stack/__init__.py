@@ -41,52 +41,52 @@ _ESTIMATOR = "tensorflow-estimator, and a TensorFlow before 2.16, which had tf.e
 
 POSTPONED = (
   # What needs packages that are not installed.
-  postponed.Part(
+  postponed.Late(
     f"{_TFF}.core.environments.jax", "jax has no jax.lib.xla_client since 0.4.39", _JAX
   ),
-  postponed.Part(
+  postponed.Late(
     f"{_TFF}.learning.programs.vizier_program_logic",
     "google-vizier 0.1.11, the one that it works with, pins attrs, numpy and protobuf of 2023",
     "google-vizier==0.1.11",
     ("train_model_with_vizier",),
   ),
-  postponed.Part("tensorflow_privacy.v1", "half of it are estimators", _ESTIMATOR),
-  postponed.Part(f"{_TFP}.estimators.dnn", "tf.estimator is gone", _ESTIMATOR, ("DNNClassifier",)),
+  postponed.Late("tensorflow_privacy.v1", "half of it are estimators", _ESTIMATOR),
+  postponed.Late(f"{_TFP}.estimators.dnn", "tf.estimator is gone", _ESTIMATOR, ("DNNClassifier",)),
   # What is there, and costs time.
-  postponed.Part(
+  postponed.Late(
     f"{_TFP}.logistic_regression.datasets",
     "scikit-learn, 0.5 s",
     names=("linearly_separable_labeled_examples", "synthetic_linearly_separable_data"),
   ),
-  postponed.Part(
+  postponed.Late(
     f"{_TFP}.logistic_regression.multinomial_logistic",
     "scikit-learn",
     names=("logistic_dpsgd", "logistic_objective_perturbation"),
   ),
-  postponed.Part(
+  postponed.Late(
     f"{_TFP}.logistic_regression.single_layer_softmax",
     "scikit-learn",
     names=("single_layer_softmax_classifier",),
   ),
   *(
-    postponed.Part(
+    postponed.Late(
       f"{_TFMO}.{name}", "the Keras side of model optimization, 0.8 s for all; TFF uses another"
     )
     for name in ("clustering", "experimental", "quantization", "sparsity")
   ),
-  postponed.Part(
+  postponed.Late(
     "tensorflow_probability", "0.3 s; TensorFlow Privacy draws discrete Gaussians with it"
   ),
-  postponed.Part(
+  postponed.Late(
     "dp_accounting.gaussian_mechanism",
     "scipy.stats, see below",
     names=("get_epsilon_gaussian", "get_sigma_gaussian"),
   ),
   *(
-    postponed.Part(f"scipy.{name}", "half of scipy's 0.9 s; for epsilons, and Keras looks for it")
+    postponed.Late(f"scipy.{name}", "half of scipy's 0.9 s; for epsilons, and Keras looks for it")
     for name in ("ndimage", "optimize", "signal", "stats")
   ),
-  postponed.Part("pandas", "0.2 s; Keras imports it to know its tables"),
+  postponed.Late("pandas", "0.2 s; Keras imports it to know its tables"),
 )
 
 # Importing them loads TensorFlow's shared library, and what that says of processors.

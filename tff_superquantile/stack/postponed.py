@@ -9,7 +9,7 @@ import types
 from typing import Any, NamedTuple
 
 
-class Part(NamedTuple):
+class Late(NamedTuple):
   """A part of another package that is run when something is first asked of it.
 
   Attributes:
@@ -125,7 +125,7 @@ class _StandIn:
 class Loader(Wrapper):
   """Loads a postponed module, which the real loader runs later."""
 
-  def __init__(self, real: Any, part: Part):
+  def __init__(self, real: Any, part: Late):
     super().__init__(real)
     self.part = part
     self.lock = _thread.RLock()

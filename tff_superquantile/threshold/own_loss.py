@@ -44,6 +44,7 @@ def build_own_loss_weighting(share_fn: OwnShareFn) -> process.ThresholdProcess:
     next_of_reports,
     report_fn=lambda loss, weight, client: (),
     share_fn=lambda loss, nothing, client: share_fn(loss),
+    is_private=True,
   )
 
 

@@ -82,7 +82,8 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
         not train.
       is_private: Whether the server learns differentially private values only, among them the
         measurement `estimated_tail_size`, or `estimated_share_sum` where shares are not only 0
-        and 1: an estimate of the sum of the shares, float32, positive.
+        and 1: an estimate of the sum of the shares, float32, positive. Without one the shares are
+        summed with the updates.
     """
     self.report_fn = report_fn
     self.share_fn = share_fn

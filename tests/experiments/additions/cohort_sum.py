@@ -1,4 +1,4 @@
-"""A noisy number of a round as somebody adds it: its sum. The second of three files."""
+"""A noisy number of a round as somebody adds it: its sum. The other of two files."""
 
 import dataclasses
 

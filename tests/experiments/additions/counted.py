@@ -4,13 +4,10 @@ import runpy
 import sys
 
 import cohort_count
-import cohort_flags
 
 from privacy import parts
-from tff_superquantile.experiments.run.parts import privacy
 
-parts.KINDS.append(cohort_count.CohortCount)
-privacy.NUMBERS["--cohort_rho_ratio"] = cohort_flags.CohortSize
+parts.NUMBERS["--cohort_rho_ratio"] = cohort_count.CohortCount
 
 if __name__ == "__main__":
   module = sys.argv.pop(1)

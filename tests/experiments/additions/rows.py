@@ -1,4 +1,4 @@
-"""The rows of the additions: two of thresholds, one of each other table."""
+"""The rows of the additions, one of each table."""
 
 import pathlib
 
@@ -12,11 +12,9 @@ from tff_superquantile.experiments import studies
 from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import thresholds
 
 methods.METHODS["capped_fed_avg"] = capped_fed_avg.CappedFedAvg
-parts.THRESHOLDS["slow_geometric"] = slow_geometric.Count
-thresholds.THRESHOLDS["slow_geometric"] = slow_geometric.SlowGeometric
+parts.THRESHOLDS["slow_geometric"] = slow_geometric.SlowGeometric
 formats.FORMATS["plain_text"] = plain_text.PLAIN_TEXT
 trackers.TRACKERS["diary"] = trackers.TrackerKind("json", "json", diary.Diary)
 studies.STUDIES["lengths"] = "How long did each method train?"

@@ -16,7 +16,6 @@ from tff_superquantile.experiments import train_flags  # noqa: F401  Defines the
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.parts import thresholds
 
 _COMMON = dict(num_train_clients=30, num_test_clients=15, clients_per_round=8, num_rounds=4)
 _CAPPED = dict(algorithm="capped_fed_avg", cap=1.5)
@@ -52,8 +51,7 @@ def main(output_dir, cache_dir):
       [_name(theta=0.25), _name(**_CAPPED), _name(algorithm="fed_avg")], key=lambda name: name.order
     ),
     "flag": flags.FLAGS["cap"].help,
-    "private": thresholds.private(),
-    "kinds": list(parts.THRESHOLDS),
+    "private": list(parts.private_kinds()),
     "refusals": [
       _refusal(algorithm="capped_fed_avg"),
       _refusal(algorithm="fed_avg", cap=2.0),

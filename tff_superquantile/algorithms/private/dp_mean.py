@@ -1,5 +1,6 @@
 """Builds the private mean of DP-FedAvg as an aggregation factory, for any learning process."""
 
+import dataclasses
 import numbers as numbers_lib
 import sys
 
@@ -7,11 +8,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import checks
 from privacy.noise import shares
 from privacy.noise import sum_mechanism
 from tff_superquantile import noise_source
-from tff_superquantile.algorithms.private import private_sum
+from tff_superquantile.algorithms.private import private as private_lib
 from tff_superquantile.client_work import local_update
 from tff_superquantile.threshold import Client
 
@@ -19,39 +19,25 @@ from tff_superquantile.threshold import Client
 class _DpMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   """See `dp_mean_factory`."""
 
-  def __init__(
-    self,
-    clip_norm: private_sum.ClipNorm,
-    noise_multiplier: float,
-    expected_clients: float,
-    secure: bool,
-    noise_key: noise_source.NoiseKey,
-  ):
-    self._clip_norm, self._noise_multiplier = clip_norm, noise_multiplier
-    self._expected_clients = expected_clients
-    self._secure = secure
-    self._noise_key = noise_key
+  def __init__(self, private: private_lib.Private, secure: bool):
+    self._private, self._secure = private, secure
     # Whatever is wrong is told before a model is built.
-    self._private_sum(tff.TensorType(np.float32, [1]))
+    self._sum(tff.TensorType(np.float32, [1]))
 
-  def _private_sum(self, value_type: tff.Type) -> private_sum.PrivateSum:
-    clip_norm, z, update_sum = self._clip_norm, self._noise_multiplier, None
-    if self._secure and isinstance(clip_norm, (int, float)):
+  def _sum(self, value_type: tff.Type) -> private_lib.PrivateSum:
+    private, clip_norm = self._private, self._private.clip_norm
+    if self._secure and isinstance(clip_norm, float):
       specs = tf.nest.flatten(tff.types.type_to_tf_tensor_specs(value_type))
       num_entries = sum(spec.shape.num_elements() for spec in specs)
-      most = shares.cohort_limit(sys.maxsize, self._expected_clients)
-      update_sum = sum_mechanism.build_sum_mechanism(z, clip_norm, num_entries, most)
-    return private_sum.build_private_sum(
-      lambda: value_type,
-      clip_norm,
-      z,
-      self._noise_key,
-      update_sum,
-      expected_share_sum=self._expected_clients,
-    )
+      most = shares.cohort_limit(sys.maxsize, private.cohort_size)
+      update_sum = sum_mechanism.build_sum_mechanism(
+        private.noise_multiplier, clip_norm, num_entries, most
+      )
+      private = dataclasses.replace(private, update_sum=update_sum)
+    return private.build_sum(lambda: value_type, private.cohort_size)
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-    summed, divisor = self._private_sum(value_type), self._expected_clients
+    summed, divisor = self._sum(value_type), self._private.cohort_size
 
     @tff.tensorflow.computation(value_type)
     def report(value):
@@ -77,7 +63,7 @@ class _DpMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
 
 def dp_mean_factory(
-  clip_norm: private_sum.ClipNorm,
+  clip_norm: private_lib.ClipNorm,
   noise_multiplier: float,
   expected_clients: float,
   *,
@@ -121,14 +107,15 @@ def dp_mean_factory(
     TypeError: If an argument is not of its type.
     ValueError: If a number is out of its range, or the clip norm adapts in secure sums.
   """
-  checks.of_type("noise_multiplier", noise_multiplier, numbers_lib.Real, "a positive number")
-  checks.of_type("expected_clients", expected_clients, numbers_lib.Real, "a positive number")
-  expected_clients = checks.positive("expected_clients", expected_clients)
   if secure and not isinstance(clip_norm, numbers_lib.Real):
     raise ValueError(
       f"Found clip_norm = {clip_norm} with secure sums, whose modulus follows from a fixed norm;"
       " expected a number, or secure=False."
     )
-  if isinstance(clip_norm, numbers_lib.Real):
-    clip_norm = float(clip_norm)
-  return _DpMeanFactory(clip_norm, float(noise_multiplier), expected_clients, secure, noise_key)
+  private = private_lib.Private(
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    expected_clients=expected_clients,
+    noise_key=noise_key,
+  )
+  return _DpMeanFactory(private, secure)

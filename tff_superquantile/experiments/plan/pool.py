@@ -6,14 +6,19 @@ the import takes as long as 500 rounds of the default experiment.
 
 from collections.abc import Sequence
 import csv
+import json
+import logging as stdlib_logging
 import os
+import pathlib
 import random
-import re
 import signal
 import sys
+import tempfile
 import threading
 import time
+from typing import TextIO
 
+from absl import logging
 import threadpoolctl
 import tqdm
 
@@ -27,8 +32,7 @@ from tff_superquantile.simulation import limits
 from tff_superquantile.simulation import progress
 
 _SECONDS_BETWEEN_LOOKS = 0.5
-# absl begins a line with severity, date, time, process, file and line.
-_WARNING = re.compile(r"W\d{4} \S+ +\d+ (?:measurements|training_loop|tracking)\.py:\d+\] (.+)")
+_PACKAGE = pathlib.Path(__file__).parents[2]
 
 
 def command(config: run_config.RunConfig) -> list[str]:
@@ -37,13 +41,39 @@ def command(config: run_config.RunConfig) -> list[str]:
   return [sys.executable, "-m", module, *config.to_arguments()]
 
 
-def _carry_out(config: run_config.RunConfig, num_cores: int) -> int:
+class Messages(stdlib_logging.Handler):
+  """What a fork tells its parent: the warnings that this project logs, and why the run failed.
+
+  A file without a name, in which each message is a line of JSON.
+  """
+
+  def __init__(self) -> None:
+    super().__init__(stdlib_logging.WARNING)
+    self._file: TextIO = tempfile.TemporaryFile("w+", buffering=1, encoding="utf-8")  # noqa: SIM115
+
+  def emit(self, record: stdlib_logging.LogRecord) -> None:
+    if (
+      record.levelno == stdlib_logging.WARNING and _PACKAGE in pathlib.Path(record.pathname).parents
+    ):
+      self.write("warning", record.getMessage())
+
+  def write(self, kind: str, text: str) -> None:
+    self._file.write(json.dumps([kind, text]) + "\n")
+
+  def read(self, kind: str) -> list[str]:
+    """Returns the messages of a kind; of a fork that has ended, all of them."""
+    self._file.seek(0)
+    return [text for of, text in map(json.loads, self._file) if of == kind]
+
+
+def _carry_out(config: run_config.RunConfig, num_cores: int, messages: Messages) -> int:
   """Carries out a run in a fork; returns the exit code."""
+  logging.get_absl_logger().addHandler(messages)
   # The bars of this process, and what locks them, are none of the fork's.
   tqdm.tqdm._instances.clear()
   tqdm.tqdm.set_lock(threading.RLock())
   threadpoolctl.threadpool_limits(num_cores)  # NumPy has counted all cores.
-  return cli.run_parsed(lambda: train.train(config))
+  return cli.run_parsed(lambda: train.train(config), lambda why: messages.write("failure", why))
 
 
 class _ActiveRun:
@@ -56,12 +86,12 @@ class _ActiveRun:
     atomic_files.make_folder("output_dir", self.folder.path)
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
-    self._log_path = self.folder.path / "log.txt"
+    self.messages = Messages()
     with run_folder.lock(self.folder.path):  # Truncating the log would lose that of a run at work.
-      log = open(self._log_path, "w")  # noqa: SIM115  The child keeps it open.
+      log = open(self.folder.path / "log.txt", "w")  # noqa: SIM115  The child keeps it open.
     with log:
       self.process = dependent_process.DependentFork(
-        lambda: _carry_out(config, len(cores)), output=log.fileno(), cores=cores
+        lambda: _carry_out(config, len(cores), self.messages), output=log.fileno(), cores=cores
       )
 
   def last_round(self) -> tuple[int, dict[str, float]]:
@@ -92,19 +122,12 @@ class _ActiveRun:
       self.bar.show(values, done)
     return done
 
-  def _lines(self) -> list[str]:
-    """Returns the lines that the run printed."""
-    return self._log_path.read_text(errors="replace").replace("\r", "\n").split("\n")
-
-  def warnings(self) -> list[str]:
-    """Returns the warnings that the run logged of its training and its trackers."""
-    return [match[1] for match in map(_WARNING.search, self._lines()) if match]
-
-  def complaint(self) -> str:
-    """Returns the last line that the run printed."""
-    lines = self._lines()
-    nothing = "it said nothing, as where the disk is full"
-    return next((line for line in reversed(lines) if line.strip()), nothing)
+  def failure(self) -> str:
+    """Returns why the run failed, if it could still tell, or else what ended it."""
+    code = self.process.returncode or 0
+    ended = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    untold = f"{ended} ended it; its last words are in {self.folder.path / 'log.txt'}"
+    return next(iter(self.messages.read("failure")), untold)
 
 
 def _total(configs: Sequence[run_config.RunConfig], active: Sequence[_ActiveRun]) -> int | None:
@@ -186,13 +209,13 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
         free.append((run.cores, run.position))
         rounds_of_ended += run.last_round()[0]
         num_ended += 1
-        for warning in run.warnings():
+        for warning in run.messages.read("warning"):
           bar.write(f"Warning: {run.name}: {warning}", file=sys.stderr)
         if run.process.returncode == cli.USAGE_ERROR:
-          raise ValueError(run.complaint().removeprefix("Error: "))
+          raise ValueError(run.failure())
         if run.process.returncode != 0:
           failed.append(run.name)
-          bar.write(f"Failed: {run.name}: {run.complaint()}", file=sys.stderr)
+          bar.write(f"Failed: {run.name}: {run.failure()}", file=sys.stderr)
       bar.total = bar.total or _total(configs, active)
       bar.set_description_str(f"{num_ended} of {len(configs)} runs done", refresh=False)
       bar.update(rounds_of_ended + sum(run.show_progress() for run in active) - bar.n)

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 from typing import Any
 
-from tff_superquantile.experiments.run.parts import thresholds
+from privacy import parts
 
 TRAIN_LOSS = "train.loss.mean"
 VALIDATION_P90 = "validation.error.p90"  # Of another --metric where a run has one.
@@ -115,7 +115,7 @@ class Preset:
       for one in rivals
       if one["algorithm"] in self.private_flags
     ]
-    for theta, threshold in itertools.product(thetas, thresholds.private()):
+    for theta, threshold in itertools.product(thetas, parts.private_kinds()):
       if threshold in self.private_flags:
         own = dict(algorithm="superquantile", theta=theta, threshold=threshold)
         listed.append({**own, **common, **self.private_flags[threshold]})

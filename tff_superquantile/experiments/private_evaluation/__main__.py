@@ -18,7 +18,6 @@ import sys
 
 from privacy import ledger as ledger_lib
 from privacy.command import answers
-from privacy.command import asked
 from privacy.command import flags
 from privacy.evaluation import entries
 from tff_superquantile.experiments import cli
@@ -76,9 +75,8 @@ def make_parser() -> flags.Parser:
     "the upper end of the metric, chosen without a look at it; by default 1 for error, and the"
     " run's --max_loss for loss",
   )
-  flags.number_flag(
-    parser, "num_bins", "bins of the histogram, a power of two (default: 64)", default=64
-  )
+  histogram = "bins of the histogram, a power of two (default: 64)"
+  flags.number_flag(parser, "num_bins", histogram, type=flags.whole, default=64)
   parser.add_argument(
     "--noise_key_file",
     metavar="FILE",
@@ -92,14 +90,14 @@ def _evaluate(args: argparse.Namespace) -> None:
   # It imports TensorFlow, which --help and mistakes in the flags spare.
   from tff_superquantile.experiments.private_evaluation import release
 
-  request = release.Request(
+  request = release.EvaluationRequest(
     folder=args.folder,
     epsilon=args.epsilon,
     delta=args.delta,
     split=args.split,
     metric=args.metric,
     upper=args.upper,
-    num_bins=asked.whole("num_bins", args.num_bins),
+    num_bins=args.num_bins,
     noise_key_file=args.noise_key_file,
     where_data_is=finished_run.given(args, train_flags.WHERE_DATA_IS),
   )

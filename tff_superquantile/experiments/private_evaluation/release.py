@@ -31,7 +31,7 @@ _TAIL = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class EvaluationRequest:
   """What to release of the clients of a finished run's split: their "error" or their "loss".
 
   None is for the default delta, for 1 or the run's largest loss as the upper end of the metric, and
@@ -51,7 +51,7 @@ class Request:
 
 
 def evaluate(
-  request: Request,
+  request: EvaluationRequest,
 ) -> tuple[list[entries.Evaluation], ledger_lib.Ledger | None]:
   """Makes one release, and enters it into the ledger of evaluations beside the run.
 
@@ -107,7 +107,9 @@ def _keyed_digest(key: bytes, ids: Sequence[str], values: np.ndarray) -> str:
   return hashlib.blake2b(content, key=key, person=b"values").hexdigest()
 
 
-def _purpose(request: Request, upper: float, number: int, fingerprint: str, digest: str) -> str:
+def _purpose(
+  request: EvaluationRequest, upper: float, number: int, fingerprint: str, digest: str
+) -> str:
   """Returns the words that are one release's alone, from which and a key its noise follows.
 
   Another query, model, number or client's value has other noise: two releases never share it, also
@@ -120,7 +122,7 @@ def _purpose(request: Request, upper: float, number: int, fingerprint: str, dige
 
 
 def _release(
-  request: Request,
+  request: EvaluationRequest,
   run: run_folder.Run,
   config: run_config.RunConfig,
   upper: float,

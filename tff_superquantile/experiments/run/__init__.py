@@ -23,6 +23,13 @@ if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loa
   from privacy.cohorts import Poisson as Poisson
   from privacy.cohorts import PrivateCoin as PrivateCoin
   from privacy.cohorts import Spaced as Spaced
+  from privacy.parts import AdaptiveClip as AdaptiveClip
+  from privacy.parts import Exact as Exact
+  from privacy.parts import FixedClip as FixedClip
+  from privacy.parts import Geometric as Geometric
+  from privacy.parts import PrimalDual as PrimalDual
+  from privacy.parts import Reweighting as Reweighting
+  from privacy.parts import Tree as Tree
   from tff_superquantile.experiments.run.parts.engines import InProcess as InProcess
   from tff_superquantile.experiments.run.parts.engines import Ray as Ray
   from tff_superquantile.experiments.run.parts.kept import Best as Best
@@ -44,9 +51,7 @@ if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loa
   from tff_superquantile.experiments.run.parts.methods import SemiVRed as SemiVRed
   from tff_superquantile.experiments.run.parts.methods import Superquantile as Superquantile
   from tff_superquantile.experiments.run.parts.methods import TiltedErm as TiltedErm
-  from tff_superquantile.experiments.run.parts.privacy import AdaptiveClip as AdaptiveClip
   from tff_superquantile.experiments.run.parts.privacy import Budget as Budget
-  from tff_superquantile.experiments.run.parts.privacy import FixedClip as FixedClip
   from tff_superquantile.experiments.run.parts.privacy import Noise as Noise
   from tff_superquantile.experiments.run.parts.servers import Adagrad as Adagrad
   from tff_superquantile.experiments.run.parts.servers import Adam as Adam
@@ -58,11 +63,6 @@ if typing.TYPE_CHECKING:  # Type checkers and editors see the names that are loa
   from tff_superquantile.experiments.run.parts.tasks import Sent140 as Sent140
   from tff_superquantile.experiments.run.parts.tasks import Shakespeare as Shakespeare
   from tff_superquantile.experiments.run.parts.tasks import Synthetic as Synthetic
-  from tff_superquantile.experiments.run.parts.thresholds import Exact as Exact
-  from tff_superquantile.experiments.run.parts.thresholds import Geometric as Geometric
-  from tff_superquantile.experiments.run.parts.thresholds import PrimalDual as PrimalDual
-  from tff_superquantile.experiments.run.parts.thresholds import Reweighting as Reweighting
-  from tff_superquantile.experiments.run.parts.thresholds import Tree as Tree
   from tff_superquantile.experiments.run.run_config import RunConfig as RunConfig
   from tff_superquantile.experiments.run.run_folder import Run as Run
   from tff_superquantile.experiments.run.run_folder import find_runs as find_runs
@@ -77,6 +77,9 @@ __all__, __getattr__, __dir__ = lazy.attach(
       *("Complement", "Cyclic", "Diurnal", "FixedSize", "Helpers", "Poisson", "PrivateCoin"),
       "Spaced",
     ),
+    "/privacy.parts": (
+      *("AdaptiveClip", "Exact", "FixedClip", "Geometric", "PrimalDual", "Reweighting", "Tree"),
+    ),
     "parts.engines": ("InProcess", "Ray"),
     "parts.kept": ("Best", "Last", "Start"),
     "parts.local_training": ("Cosine", "Linear", "LocalTraining", "Step"),
@@ -84,10 +87,9 @@ __all__, __getattr__, __dir__ = lazy.attach(
       *("METHODS", "Aaggff", "AgnosticFedAvg", "FedAvg", "FedAvgSub", "FedProx", "Gifair"),
       *("PropFair", "QFedAvg", "SemiVRed", "Superquantile", "TiltedErm"),
     ),
-    "parts.privacy": ("AdaptiveClip", "Budget", "FixedClip", "Noise"),
+    "parts.privacy": ("Budget", "Noise"),
     "parts.servers": ("Adagrad", "Adam", "Sgd", "Yogi"),
     "parts.tasks": ("Emnist", "Other", "Own", "Sent140", "Shakespeare", "Synthetic"),
-    "parts.thresholds": ("Exact", "Geometric", "PrimalDual", "Reweighting", "Tree"),
     "run_config": ("RunConfig",),
     "run_folder": ("Run", "find_runs", "group_by_method"),
     "runner": ("train",),

@@ -16,8 +16,7 @@ from privacy import server as server_lib
 from privacy import statements
 from privacy.noise import banded
 from tff_superquantile import atomic_files
-from tff_superquantile.algorithms.private import private_sum
-from tff_superquantile.algorithms.private import private_weighted_fed_avg
+from tff_superquantile.algorithms.private import private as private_lib
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
@@ -54,7 +53,7 @@ class Account:
     config: run_config.ResolvedRun,
     release: releases.Release,
     folder: pathlib.Path,
-    starts: Sequence[statements.Start] = (),
+    starts: Sequence[statements.StartingModel] = (),
   ):
     """Opens the account of a run that is calibrated; the own costs of its starts are not in it.
 
@@ -93,9 +92,9 @@ class Account:
   def describe(self, num_parameters: int) -> str:
     """Returns lines of text for the user, before the run starts: its cost and its noise."""
     config, release = self._config, self._release
-    updates, threshold = release.find(parts.UpdateSum), release.find(parts.Threshold)
+    updates, threshold = release.find(parts.UpdateSum), release.find(parts.PrivateThreshold)
     assert updates is not None  # A run releases a model.
-    is_adaptive = release.find(parts.ClipCount) is not None
+    is_adaptive = release.find(parts.AdaptiveClip) is not None
     lines = [
       f"Private: {config.num_rounds} rounds cost epsilon"
       f" {self._meter.epsilon(config.num_rounds):.4g} at delta {self._meter.delta:.3g}"
@@ -109,7 +108,7 @@ class Account:
     lines += [
       f"Noise multiplier of {number.noted}: {number.z:.4g}."
       for number in release.parts
-      if isinstance(number, parts.Number)
+      if isinstance(number, parts.ReleasedNumber)
     ]
     if threshold is not None:
       lines.append(f"Noise multiplier of the {threshold.kind} threshold: {threshold.z:.4g}.")
@@ -120,8 +119,8 @@ class Account:
           f"The threshold has {privacy.rho_ratio:.3g} of the updates' budget (--rho_ratio), which"
           f" costs these {100.0 * more:.2g} % more noise."
         )
-    if isinstance(threshold, parts.Histogram) and threshold.tree is not None:
-      lines.append(threshold.tree.describe())
+    if isinstance(threshold, parts.Tree) and threshold.mechanism is not None:
+      lines.append(threshold.mechanism.describe())
     said = statements.noise_shares(release)
     if said is not None:
       lines.append(said)
@@ -162,7 +161,7 @@ class Account:
       return None
     assert updates is not None  # A run releases a model.
     clip_norm = private.update_clip_norm(self._config)
-    is_fixed = self._release.find(parts.ClipCount) is None
+    is_fixed = self._release.find(parts.AdaptiveClip) is None
     return (
       f"Found that the noise of a round's mean is expected to be {relative * clip_norm:.3g} long"
       f" (noise multiplier {updates.z:.3g}, clip norm {clip_norm:.3g}, {num_parameters} parameters,"
@@ -185,8 +184,8 @@ class Account:
     if isinstance(method, methods.Superquantile):
       divisor *= float(adaptive_theta.of_round(method.tail(), divisor))
     elif isinstance(method, methods.OwnLossMethod):
-      share_weight = method.share_weight or private_weighted_fed_avg.SHARE_WEIGHT
-      divisor = max(divisor, private_sum.least_divisor(noise, share_weight))
+      share_weight = method.share_weight or private_lib.SHARE_WEIGHT
+      divisor = max(divisor, private_lib.least_divisor(noise, share_weight))
     return left * noise * math.sqrt(num_parameters) / divisor
 
   def epsilon(self, round_num: int) -> float:
@@ -199,7 +198,7 @@ class Account:
     A resumed run repeats rounds, and none that was released is ever taken back: the ledger has the
     largest number of rounds that were ever begun.
     """
-    config, is_fixed = self._config, self._release.find(parts.ClipCount) is None
+    config, is_fixed = self._config, self._release.find(parts.AdaptiveClip) is None
     text = ledger.build_ledger(
       self._release,
       claim_epsilon=config.epsilon,

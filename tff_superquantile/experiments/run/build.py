@@ -25,7 +25,6 @@ from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import class_weights
 from tff_superquantile.experiments.run.training import client_split
@@ -133,16 +132,8 @@ def _absolute(path: str) -> str:
 def _check_threshold(run: run_config.ResolvedRun, method: methods.Superquantile) -> None:
   """Raises a `ValueError` for a threshold that a resolved run without a budget cannot have."""
   method.tail()
-  threshold = method.threshold
-  if threshold is not None:
-    threshold.check()
-  if isinstance(threshold, thresholds.Tree):
-    if not isinstance(run.cohort, cohorts.FixedSize):
-      raise ValueError(
-        f"Found --threshold=tree with --sampling={run.cohort.sampling} in a run without a"
-        " budget; the fewest clients of a round follow from one. Use --sampling=fixed_size."
-      )
-    threshold.mechanism(int(run.cohort.expected))  # It checks its bins and its noise.
+  if method.threshold is not None:
+    method.threshold.check(run.cohort)
 
 
 def load_task(
@@ -214,40 +205,36 @@ def build_process(
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process of a resolved config, whose clients hold handles of `files`.
 
-  A private run also has the release of a round, and the key from which its noise follows.
+  A private run also has the release of a round, from which all its noise multipliers are, and the
+  key from which its noise follows.
   """
   work, build = build_options(config, model, files), config.method.build
+  threshold, num_clients = config.method.threshold, len(files.client_ids)
+  mean_size = config.cohort.of(num_clients).mean_size()
   # Without a budget there is no claim: noise may be as public as the seed.
   noise_key: noise_source.NoiseKey = key
   if key is None:
     noise_key = seeds.client_seed(config.seed, 0, "noise of the server").tobytes()
-  tree = None
   if release is None:
     work["client_weighting"] = config.local.weighting
+    if isinstance(threshold, parts.PrivateThreshold):
+      threshold = threshold.completed(round(mean_size), mean_size)
   else:
     if len(release.coefficients) > 1:
       assert key is not None
       noise_key = noise_source.BandedKey(key, release.coefficients)
     assert isinstance(config.method, methods.PrivateMethod)  # `methods.check` sees to it.
     build = config.method.build_private
-    histogram, updates = release.find(parts.Histogram), release.find(parts.UpdateSum)
-    tree = None if histogram is None else histogram.tree
-    assert updates is not None  # A run releases a model.
-    work.update(
-      **private.clipping_of(config),
-      noise_multiplier=updates.z,
-      noise_key=noise_key,
-      update_sum=updates.mechanism,
-      seed_fn=_read_seed,
-    )
+    threshold = release.find(parts.PrivateThreshold)
+    work.update(private=private.build_part(config, release, noise_key), seed_fn=_read_seed)
   process = build(
     ingredients.Ingredients(
       work=work,
-      num_clients=len(files.client_ids),
-      clients_per_round=config.cohort.of(len(files.client_ids)).mean_size(),
+      num_clients=num_clients,
+      threshold=threshold,
+      clients_per_round=mean_size,
       max_loss=config.max_loss,
       noise_key=noise_key,
-      tree=tree,
       seed_fn=_read_seed,
       index_fn=_read_index,
     )

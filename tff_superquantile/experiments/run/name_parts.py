@@ -7,12 +7,12 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
+from privacy import parts as parts_lib
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 
 
-class Part(NamedTuple):
+class NamePart(NamedTuple):
   """A part of a run's name: its text in names of folders, and for people.
 
   Methods of one budget are sorted by its number; None for others.
@@ -23,14 +23,14 @@ class Part(NamedTuple):
   number: float | None = None
 
 
-def _number(values: Mapping[str, Any], name: str) -> list[Part]:
+def _number(values: Mapping[str, Any], name: str) -> list[NamePart]:
   """Returns the part of a number among the values of flags; none where it has no value."""
   value, one = values[name], run_config.flags()[name]
   if value is None:
     return []
   # A wide tail comes first.
   key = -float(value) if name == "theta" else float(value)
-  return [Part(f"{one.short}_{value:g}", f"{one.symbol} = {value:g}", key)]
+  return [NamePart(f"{one.short}_{value:g}", f"{one.symbol} = {value:g}", key)]
 
 
 def is_in_setting_of(
@@ -46,7 +46,7 @@ def is_in_setting_of(
   return len(set(settings)) == 1
 
 
-def of_method(config: run_config.RunConfig) -> list[Part]:
+def of_method(config: run_config.RunConfig) -> list[NamePart]:
   """Returns the parameters of a run's method."""
   parts, found = [], config.values()
   for one in methods.parameters(type(config.method)):
@@ -56,26 +56,26 @@ def of_method(config: run_config.RunConfig) -> list[Part]:
   return parts
 
 
-def of_run(config: run_config.RunConfig) -> list[Part]:
+def of_run(config: run_config.RunConfig) -> list[NamePart]:
   """Returns the parts that tell a run from others of its algorithm, in the order of its name."""
   parts = of_method(config)
   found = config.values()
   is_tail = isinstance(config.method, methods.Superquantile)
   threshold = found["threshold"] if is_tail else None
   if threshold is not None and threshold != "exact":
-    parts.append(Part(threshold, threshold.replace("_", "-")))
+    parts.append(NamePart(threshold, threshold.replace("_", "-")))
   if found["smoothing"]:
     parts += _number(found, "smoothing")
   if found["averaged_rounds"] > 1:
     parts += _number(found, "averaged_rounds")
   for name, one in run_config.flags().items():
     if found[name] in one.words:
-      parts.append(Part(found[name], one.words[found[name]]))
+      parts.append(NamePart(found[name], one.words[found[name]]))
   if config.start is not None:
     start = pathlib.Path(os.path.abspath(config.start.folder)).parent.name  # Its method.
-    parts.append(Part(f"from_{start}", f"from {start}"))
-  if config.privacy is not None and isinstance(config.privacy.clip, privacy_lib.AdaptiveClip):
-    parts.append(Part("adaptive_clip", "adaptive clip"))
+    parts.append(NamePart(f"from_{start}", f"from {start}"))
+  if config.privacy is not None and isinstance(config.privacy.clip, parts_lib.AdaptiveClip):
+    parts.append(NamePart("adaptive_clip", "adaptive clip"))
   parts += _number(found, "bands")
   if config.epsilon is not None:  # The noise multipliers follow from it.
     (epsilon,) = _number(found, "epsilon")

@@ -14,11 +14,11 @@ import pathlib
 from typing import Any
 
 from privacy import cohorts
+from privacy import parts
 from tff_superquantile.experiments.run import name_parts
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
-from tff_superquantile.experiments.run.parts import thresholds
 
 FED_AVG = "fed_avg"
 TUNING = (
@@ -194,7 +194,7 @@ class Name(str):
     shared["update_noise_multiplier"] = None
     method = _without_noise(self.config.method, keeps_besides)
     if not keeps_besides:
-      shared["clip"] = privacy_lib.FixedClip()
+      shared["clip"] = parts.FixedClip()
     config = dataclasses.replace(self.config, method=method, privacy=privacy_lib.Noise(**shared))
     return Name(folder(config), config)
 
@@ -202,7 +202,7 @@ class Name(str):
 def _without_noise(method: methods.Method, keeps_share_weight: bool) -> methods.Method:
   """Returns a method without the noise of its threshold."""
   changes: dict[str, Any] = {}
-  if isinstance(method.threshold, thresholds.Private):
+  if isinstance(method.threshold, parts.PrivateThreshold):
     changes["threshold"] = dataclasses.replace(method.threshold, noise_multiplier=None)
   if isinstance(method, methods.OwnLossMethod) and not keeps_share_weight:
     changes["share_weight"] = None

@@ -13,12 +13,13 @@ from privacy import parts
 from privacy import releases
 from privacy.noise import banded
 from privacy.noise import shares
-from privacy.noise import tree_mechanism
 from privacy.settings import part
+from tff_superquantile import algorithms
+from tff_superquantile import noise_source
+from tff_superquantile import secure_sums
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
-from tff_superquantile.experiments.run.parts import thresholds
 
 # Values of private runs that the task would decide in others.
 DEFAULTS = types.MappingProxyType({"client_weighting": "uniform"})
@@ -28,11 +29,12 @@ def noise_multipliers(config: run_config.ResolvedRun) -> dict[str, float | None]
   """Returns the noise of what a round releases, by flag: threshold, updates, and numbers."""
   assert config.privacy is not None
   found: dict[str, float | None] = {}
-  if config.method.threshold is not None:
-    found["threshold_noise_multiplier"] = config.method.threshold.noise_multiplier
+  threshold = config.method.threshold
+  if isinstance(threshold, parts.PrivateThreshold):
+    found[threshold.flag] = threshold.noise_multiplier
   found["update_noise_multiplier"] = config.privacy.update_noise_multiplier
   for number in config.privacy.numbers:
-    found[number.kind.flag] = number.noise
+    found[number.flag] = number.noise_multiplier
   return found
 
 
@@ -44,10 +46,10 @@ def followed(config: run_config.ResolvedRun) -> list[str]:
 def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
   """Checks all of a private run that needs no data, and fills in how it clips."""
   assert config.privacy is not None
-  if isinstance(config.cohort, cohorts.Diurnal):
+  if config.cohort.sampling not in cohorts.OF_ACCOUNTS:
     raise ValueError(
-      "Found --sampling=diurnal in a private run; the accounting is for cohorts drawn at random, so"
-      " use poisson."
+      f"Found --sampling={config.cohort.sampling} in a private run; the accounting is for cohorts"
+      " drawn at random, so use poisson."
     )
   _check_over_rounds(config, config.privacy)
   if config.local.weighting != "uniform":
@@ -57,10 +59,11 @@ def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
     )
   _check_threshold(config.method)
   _check_noise_shares(config, config.privacy)
-  config = dataclasses.replace(config, privacy=_resolve_clip(config.privacy))
+  clip = config.privacy.clip.resolve(config.privacy.clip_unit, config.privacy.update_sum)
+  config = dataclasses.replace(config, privacy=dataclasses.replace(config.privacy, clip=clip))
   if isinstance(config.privacy, privacy_lib.Budget):
-    unsaid = [number.kind for number in config.privacy.numbers if number.share is None]
-    config = run_config.replace(config, **{kind.share_flag: kind.usual_share for kind in unsaid})
+    unsaid = [number for number in config.privacy.numbers if number.share is None]
+    config = run_config.replace(config, **{one.share_flag: one.usual_share for one in unsaid})
   _check_noise(config)
   return config
 
@@ -81,7 +84,7 @@ def _check_over_rounds(config: run_config.ResolvedRun, privacy: privacy_lib.Priv
       f"Found --accounting={privacy.accounting} with --sampling={sampling}, whose rounds are one"
       " Gaussian mechanism; leave it out, which is exact."
     )
-  if isinstance(config.method.threshold, thresholds.Tree):
+  if isinstance(config.method.threshold, parts.Tree):
     raise ValueError(
       f"Found --threshold=tree with --sampling={sampling}, where the server makes all noise; use"
       " --threshold=primal_dual or geometric, and a method that can do without the histogram."
@@ -100,47 +103,25 @@ def _check_threshold(method: methods.Method) -> None:
     return
   if method.theta == 1.0 and threshold is not None:
     raise ValueError(
-      f"Found --threshold={thresholds.name_of(threshold)} for a run without a threshold; leave it"
-      " out."
+      f"Found --threshold={threshold.kind} for a run without a threshold; leave it out."
     )
-  if isinstance(threshold, thresholds.Reweighting) and threshold.smoothing:
+  if isinstance(threshold, parts.Reweighting) and threshold.smoothing:
     raise ValueError(
       f"Found --smoothing={threshold.smoothing} in a private run; only exact reweighting is"
       " smoothed, which shows the server the losses."
     )
-  if threshold is not None and not threshold.is_private:
+  if threshold is not None and not isinstance(threshold, parts.PrivateThreshold):
     raise ValueError(
-      f"Found --threshold={thresholds.name_of(threshold)} in a private run; use one of"
-      f" {', '.join(thresholds.private())}."
+      f"Found --threshold={threshold.kind} in a private run; use one of"
+      f" {', '.join(parts.private_kinds())}."
     )
-
-
-def _resolve_clip(privacy: privacy_lib.Privacy) -> privacy_lib.Privacy:
-  """Checks how updates are clipped, and fills in the first one of adaptive norms."""
-  clip = privacy.clip
-  if isinstance(clip, privacy_lib.FixedClip):
-    if clip.norm is None:
-      raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1, or adaptive.")
-    checks.scale("--clip_norm", clip.norm)
-    return privacy
-  assert isinstance(clip, privacy_lib.AdaptiveClip)
-  if privacy.update_sum == "distributed":
-    raise ValueError(
-      "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a fixed"
-      " norm; give a number, or use --update_sum=central."
-    )
-  first = clip.first_norm(privacy.clip_unit)
-  checks.scale("--initial_clip_norm", first)
-  checks.fraction("--clip_quantile", clip.clip_quantile)
-  clip = dataclasses.replace(clip, initial_clip_norm=first)
-  return dataclasses.replace(privacy, clip=clip)
 
 
 def _check_noise(config: run_config.ResolvedRun) -> None:
   """Checks that a run has a budget or all of its noise."""
   privacy, multipliers = config.privacy, noise_multipliers(config)
   assert privacy is not None
-  shared = {number.kind.share_flag: number.share for number in privacy.numbers}
+  shared = {number.share_flag: number.share for number in privacy.numbers}
   if isinstance(privacy, privacy_lib.Budget):
     checks.positive("--epsilon", privacy.epsilon)
     given = [name for name, value in multipliers.items() if value is not None]
@@ -170,7 +151,7 @@ def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Pri
   part.check_complete(privacy.shares, chosen_by=f"--noise_shares={protocol}")
   if protocol == shares.COMPLEMENT:
     return
-  by_clients = isinstance(config.method.threshold, thresholds.Tree)
+  by_clients = isinstance(config.method.threshold, parts.Tree)
   if not by_clients and privacy.update_sum != "distributed":
     raise ValueError(
       f"Found --noise_shares={protocol} in a run whose noise the server makes; give"
@@ -188,8 +169,6 @@ def check_resolved(config: run_config.ResolvedRun) -> None:
   update_clip_norm(config)
   if isinstance(config.method, methods.Superquantile):
     config.method.tail()
-  if isinstance(config.method.threshold, thresholds.Tree):
-    tree_mechanism.check_num_bins(config.method.threshold.num_bins)
 
 
 def calibrate(
@@ -213,7 +192,7 @@ def calibrate(
     return config, release
   assert isinstance(privacy, privacy_lib.Budget)  # `resolve` sees to it.
   budget: dict[str, Any] = dict(num_rounds=config.num_rounds, accountant=privacy.accounting)
-  threshold, ratio = release.find(parts.Threshold), privacy.rho_ratio
+  threshold, ratio = release.find(parts.PrivateThreshold), privacy.rho_ratio
   if threshold is not None:
     others = tuple(part for part in release.parts if part is not threshold)
     if ratio is None:
@@ -245,14 +224,25 @@ def update_clip_norm(config: run_config.ResolvedRun) -> float:
   return config.local.learning_rate * norm
 
 
-def clipping_of(config: run_config.ResolvedRun) -> dict[str, Any]:
-  """Returns the `clip_norm` and `numbers` of private algorithms, from a calibrated config."""
-  norm, privacy = update_clip_norm(config), config.privacy
-  assert privacy is not None
-  clip, number = privacy.clip, privacy.number
-  return dict(
-    clip_norm=clip.build(norm) if isinstance(clip, privacy_lib.Number) else norm,
-    numbers=() if number is None else (number.build(norm),),
+def build_part(
+  config: run_config.ResolvedRun, release: releases.Release, noise_key: noise_source.NoiseKey
+) -> algorithms.Private:
+  """Builds the `Private` of a run's process, with the noise of its release."""
+  updates, norm = release.find(parts.UpdateSum), update_clip_norm(config)
+  assert config.privacy is not None and updates is not None  # A run releases a model.
+  released = [number for number in release.parts if isinstance(number, parts.ReleasedNumber)]
+  numbers = [secure_sums.build_number(number, norm) for number in released]
+  # The number of a clip norm that adapts is the first.
+  clip_norm: Any = norm if isinstance(config.privacy.clip, parts.FixedClip) else numbers.pop(0)
+  share_weight = getattr(config.method, "share_weight", None)
+  return algorithms.Private(
+    clip_norm=clip_norm,
+    noise_multiplier=updates.z,
+    expected_clients=release.cohort.mean_size(),
+    noise_key=noise_key,
+    update_sum=updates.mechanism,
+    numbers=tuple(numbers),
+    **({} if share_weight is None else {"share_weight": share_weight}),
   )
 
 
@@ -265,16 +255,9 @@ def build_release(
   """
   privacy, threshold = config.privacy, config.method.threshold
   assert privacy is not None
-  released: list[parts.Part] = []
-  if threshold is not None:
-    kind = parts.THRESHOLDS.get(thresholds.name_of(threshold) or "")
-    if kind is None:
-      raise ValueError(
-        f"Found --threshold={thresholds.name_of(threshold)}, which nothing accounts for; expected"
-        f" one of {', '.join(parts.THRESHOLDS)}."
-      )
-    bins = {"bins": threshold.num_bins} if isinstance(threshold, thresholds.Tree) else {}
-    released.append(kind(noise_multiplier=threshold.noise_multiplier, **bins))
+  released: list[parts.ReleasedPart] = []
+  if isinstance(threshold, parts.PrivateThreshold):
+    released.append(threshold)
   by_clients: dict[str, Any] = {}
   if privacy.update_sum == "distributed":
     by_clients = dict(num_parameters=num_parameters, clip_norm=update_clip_norm(config))
@@ -285,7 +268,7 @@ def build_release(
       **by_clients,
     )
   )
-  released += [number.released for number in privacy.numbers]
+  released += privacy.numbers
   cohort = config.cohort.of(population)
   coefficients: tuple[float, ...] = banded.INDEPENDENT
   if isinstance(cohort, cohorts.Known):

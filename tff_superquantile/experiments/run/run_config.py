@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from privacy import checks
 from privacy import cohorts
+from privacy import parts
 from privacy.settings import flag
 from privacy.settings import part
 from tff_superquantile import user_cache
@@ -23,7 +24,6 @@ from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 from tff_superquantile.experiments.run.parts import tasks
-from tff_superquantile.experiments.run.parts import thresholds
 
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
 _TASK_DEFAULT = "None for the task's own"
@@ -236,12 +236,11 @@ def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
   if config.privacy is None:
     raise ValueError("Found --secure in a run that is not private; give --epsilon, too.")
   threshold = config.method.threshold
-  is_tree = isinstance(threshold, thresholds.Tree)
-  is_open = isinstance(threshold, thresholds.Private) and not is_tree
+  is_open = isinstance(threshold, parts.PrivateThreshold) and threshold.noise_by_server
   by_server = {
     "threshold": is_open and values.get("threshold") is not None,
     "update_sum": values.get("update_sum") == "central",
-    "clip_norm": isinstance(config.privacy.clip, privacy_lib.AdaptiveClip),
+    "clip_norm": isinstance(config.privacy.clip, parts.AdaptiveClip),
     "sampling": isinstance(config.cohort, cohorts.Known),
   }
   for name in (name for name, contradicts in by_server.items() if contradicts):

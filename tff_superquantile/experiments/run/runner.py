@@ -245,7 +245,7 @@ def _open_account(
   splits: Mapping[str, client_files.ClientFiles],
   num_parameters: int,
   earlier: run_folder.Run,
-  starts: Sequence[statements.Start],
+  starts: Sequence[statements.StartingModel],
 ) -> tuple[run_config.ResolvedRun, _Private]:
   """Returns a private run with its noise, and what else it has."""
   key, commitments = noise_key.load(earlier, privacy.noise_key_file, splits)
@@ -279,7 +279,7 @@ def _begin(
   task: tasks.task.Task,
   splits: Mapping[str, client_files.ClientFiles],
   earlier: run_folder.Run,
-  starts: list[statements.Start],
+  starts: list[statements.StartingModel],
   secret: _Private | None,
 ) -> dict[str, Any]:
   """Writes what a folder has from the beginning of its run; returns the run's manifest."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-  from privacy.noise import tree_mechanism
+from privacy import parts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,12 +15,12 @@ class Ingredients:
 
   Attributes:
     work: Keywords of every builder: the model, the optimizer, and the work of a client. In a
-      private run also the noise of the updates.
+      private run also its `Private`.
     num_clients: The number of training clients.
     clients_per_round: The (expected) number of clients of a round.
     max_loss: B, up to which a private release tells losses apart.
+    threshold: The method's, in a private run that of the release, with its noise.
     noise_key: The key of the threshold's noise, 16 bytes or a `BandedKey`.
-    tree: The tree for which the release of a private run accounts; None where there is none.
     seed_fn: Reads a client's seed.
     index_fn: Reads a client's number.
   """
@@ -30,7 +29,7 @@ class Ingredients:
   num_clients: int
   clients_per_round: float
   max_loss: float
+  threshold: parts.Threshold | None
   noise_key: Any
-  tree: tree_mechanism.TreeMechanism | None
   seed_fn: Callable[[Any], Any]
   index_fn: Callable[[Any], Any]

@@ -14,6 +14,8 @@ import math
 from typing import Any, ClassVar, TypeVar
 
 from privacy import cohorts
+from privacy import parts
+from privacy.parts import thresholds as threshold_parts
 from privacy.settings import flag
 from privacy.settings import part
 import tff_superquantile
@@ -38,7 +40,7 @@ class Method(part.Part, abc.ABC):
   weighted_updates: ClassVar[bool] = False
 
   @property
-  def threshold(self) -> thresholds.Threshold | None:
+  def threshold(self) -> parts.Threshold | None:
     """What the server makes of the losses; None where it makes nothing."""
     return None
 
@@ -62,9 +64,9 @@ _T = TypeVar("_T", bound=Method)
 class PrivateMethod(Method):
   """A method that has private runs, too."""
 
-  @abc.abstractmethod
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    """Builds the process of a private run."""
+    """Builds the process of a private run, of whose `work` the noise of the updates is a part."""
+    return self.build(run)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,18 +94,16 @@ class OwnLossMethod(PrivateMethod):
       )
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    given = {} if self.share_weight is None else dict(share_weight=self.share_weight)
-    return tsq.build_private_weighted_fed_avg(
-      share_fn=self.share(run.max_loss), **given, **run.work
-    )
+    weighting = tsq.threshold.build_own_loss_weighting(self.share(run.max_loss))
+    return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativeMethod(PrivateMethod):
   """A method whose private runs weigh a client relative to a private histogram of the losses."""
 
-  threshold: thresholds.Tree | None = thresholds.choice(
-    {"tree": thresholds.Tree}, lambda given: "tree" if privacy.is_private(given) else None
+  threshold: parts.Tree | None = threshold_parts.choice(
+    {"tree": parts.Tree}, lambda given: "tree" if privacy.is_private(given) else None
   )
 
   @abc.abstractmethod
@@ -118,14 +118,10 @@ class RelativeMethod(PrivateMethod):
       )
 
   def build_private(self, run: ingredients.Ingredients) -> Any:
-    threshold = self.threshold or thresholds.Tree()
-    return tsq.build_private_fed_avg(
-      threshold=tsq.threshold.build_histogram_weighting(
-        self.relative_share(), **threshold.histogram(run)
-      ),
-      expected_clients=run.clients_per_round,
-      **run.work,
+    weighting = tsq.threshold.build_histogram_weighting(
+      self.relative_share(), **thresholds.histogram(run)
     )
+    return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
 
 
 _THETA = 0.5  # The default of both methods that have a theta.
@@ -150,11 +146,6 @@ class FedAvg(PrivateMethod):
 
   def build(self, run: ingredients.Ingredients) -> Any:
     return tsq.build_fed_avg(**run.work)
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_private_superquantile_fed_avg(
-      theta=1.0, threshold=None, expected_clients=run.clients_per_round, **run.work
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -374,9 +365,7 @@ class Superquantile(PrivateMethod):
   )
   min_theta: float = flag.field(0.1, "Least tail fraction of --wanted_updates.", may_idle=True)
   max_theta: float = flag.field(1.0, "Largest tail fraction of --wanted_updates.", may_idle=True)
-  threshold: thresholds.Threshold | None = thresholds.choice(
-    thresholds.THRESHOLDS, _usual_threshold
-  )
+  threshold: parts.Threshold | None = threshold_parts.choice(parts.THRESHOLDS, _usual_threshold)
 
   def tail(self) -> Any:
     """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size.
@@ -388,20 +377,10 @@ class Superquantile(PrivateMethod):
       return tsq.superquantile.check_theta(self.theta)
     return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
 
-  def _threshold(self, run: ingredients.Ingredients) -> Any:
-    return None if self.threshold is None else self.threshold.build(run)
-
   def build(self, run: ingredients.Ingredients) -> Any:
+    work = {**run.work, "seed_fn": run.seed_fn}
     return tsq.build_superquantile_fed_avg(
-      theta=self.tail(), threshold=self._threshold(run), seed_fn=run.seed_fn, **run.work
-    )
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_private_superquantile_fed_avg(
-      theta=self.tail(),
-      threshold=self._threshold(run),
-      expected_clients=run.clients_per_round,
-      **run.work,
+      theta=self.tail(), threshold=thresholds.build(run), **work
     )
 
 

@@ -1,129 +1,25 @@
-"""The privacy of a run: a budget or noise, and clipping.
+"""The privacy of a run: a budget or noise.
 
 Importing this starts no TensorFlow.
 """
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 from privacy import cohorts
 from privacy import parts
+from privacy.parts import clips
 from privacy.settings import flag
 from privacy.settings import part
-import tff_superquantile
-
-tsq: Any = tff_superquantile  # Its names are loaded on first use.
-
-_ADAPTIVE = "adaptive"  # The value of --clip_norm with which it adapts.
-_ADAPTS, _IS_FIXED = f"--clip_norm={_ADAPTIVE}", "a --clip_norm that does not adapt"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Number(part.Part, abc.ABC):
-  """A number that each round releases beside the sum of updates.
-
-  Its flags include those of its noise and of its share of the budget; `kind` names the part of a
-  release that accounts for it.
-  """
-
-  kind: ClassVar[type[parts.Number]]
-
-  @property
-  def noise(self) -> float | None:
-    """z; None until it is known."""
-    z: float | None = part.values(self)[self.kind.flag]
-    return z
-
-  @property
-  def share(self) -> float | None:
-    """Its cost over that of all before it; None for the usual one."""
-    share: float | None = part.values(self)[self.kind.share_flag]
-    return share
-
-  @property
-  def released(self) -> parts.Number:
-    """The part of a release, with the noise that is known."""
-    share = self.kind.usual_share if self.share is None else self.share
-    return self.kind(noise_multiplier=self.noise, share=share)
-
-  @abc.abstractmethod
-  def build(self, norm: float) -> Any:
-    """Returns its `secure_sums.Number` with noise, for the (first) C in units of the update."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Clip(part.Part, abc.ABC):
-  """How the updates of clients are clipped."""
-
-  @abc.abstractmethod
-  def first_norm(self, unit: str) -> float | None:
-    """Returns C of the first round, in a unit of --clip_unit; None if it was not given."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FixedClip(Clip):
-  """To a norm."""
-
-  norm: float | None = flag.field(
-    None,
-    "C of a private run: the l2 norm of a client's update is clipped to it. adaptive: C follows a"
-    " quantile of the norms, by a private bit of each client that trains.",
-    word=_ADAPTIVE,
-    name="clip_norm",
-  )
-
-  def first_norm(self, unit: str) -> float | None:
-    return self.norm
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AdaptiveClip(Clip, Number):
-  """To a norm that follows a quantile of the updates' norms."""
-
-  kind: ClassVar[type[parts.Number]] = parts.ClipCount
-  clip_norm: str = flag.field(_ADAPTIVE, "C adapts.", choices=(_ADAPTIVE,))
-  initial_clip_norm: float | None = flag.field(
-    None,
-    "C of the first round with --clip_norm=adaptive; None for 0.1, or 1 with --clip_unit=gradient.",
-  )
-  clip_quantile: float = flag.field(
-    0.5,
-    "The fraction of the updates that --clip_norm=adaptive does not clip; None for 0.5.",
-    flag_default=None,
-  )
-  clip_rho_ratio: float | None = flag.field(
-    None,
-    "The bits' part of the budget over that of the updates with --clip_norm=adaptive; None for"
-    " 0.01.",
-  )
-  count_noise_multiplier: float | None = flag.field(
-    None,
-    "Noise on the count of the bits of --clip_norm=adaptive: its standard deviation over the"
-    " sensitivity. It follows from --epsilon.",
-    name="clip_count_noise_multiplier",
-  )
-
-  def first_norm(self, unit: str) -> float | None:
-    if self.initial_clip_norm is not None:
-      return self.initial_clip_norm
-    return {"update": 0.1, "gradient": 1.0}[unit]
-
-  def build(self, norm: float) -> Any:
-    return tsq.AdaptiveClipNorm(self.count_noise_multiplier, norm, self.clip_quantile)
-
-
-# Further numbers, by words for the flags that choose them.
-NUMBERS: dict[str, type[Number]] = {}
 
 
 def _number(given: Mapping[str, Any]) -> str | None:
   """Returns which further number some values of flags choose."""
-  for words, one in NUMBERS.items():
-    if {given.get(one.kind.flag), given.get(one.kind.share_flag)} != {None}:
+  for words, kind in parts.NUMBERS.items():
+    if {given.get(kind.flag), given.get(kind.share_flag)} != {None}:
       return words
   return None
 
@@ -156,12 +52,10 @@ class Privacy(part.Part):
     " checkpoints/noise_key.",
     is_incidental=True,
   )
-  clip: Clip = part.chosen_by(
-    lambda given: _ADAPTS if given.get("clip_norm") == _ADAPTIVE else _IS_FIXED,
-    {_IS_FIXED: FixedClip, _ADAPTS: AdaptiveClip},
-    default=FixedClip(),
+  clip: parts.Clip = clips.choice()
+  number: parts.ReleasedNumber | None = part.chosen_by(
+    _number, parts.NUMBERS, "in a run without such a number"
   )
-  number: Number | None = part.chosen_by(_number, NUMBERS, "in a run without such a number")
   clip_unit: str = flag.field(
     "update",
     "Unit of --clip_norm and --initial_clip_norm: that of the update, or that of the update over"
@@ -193,9 +87,11 @@ class Privacy(part.Part):
   )
 
   @property
-  def numbers(self) -> tuple[Number, ...]:
+  def numbers(self) -> tuple[parts.ReleasedNumber, ...]:
     """The numbers that a round releases beside the updates."""
-    return tuple(one for one in (self.clip, self.number) if isinstance(one, Number))
+    return tuple(
+      number for number in (self.clip, self.number) if isinstance(number, parts.ReleasedNumber)
+    )
 
   @property
   def budget(self) -> float | None:

@@ -78,7 +78,7 @@ def load(config: run_config.ResolvedRun, model: Any) -> run_files.Weights | None
   return None if config.start is None else finished.read_weights(_run(config.start), model)
 
 
-def starts(config: run_config.ResolvedRun) -> list[statements.Start]:
+def starts(config: run_config.ResolvedRun) -> list[statements.StartingModel]:
   """Returns the run from which a resolved run starts, that from which this one did, and so on.
 
   They are the entry `starts` of manifest.json, where the next run finds them.
@@ -99,7 +99,7 @@ def starts(config: run_config.ResolvedRun) -> list[statements.Start]:
       )
     entry = ledger.Ledger.from_json(path.read_text(encoding="utf-8"))
     epsilon, delta = entry.epsilon_spent, entry.claim["delta"]
-  first = statements.Start(
+  first = statements.StartingModel(
     run="/".join(run.path.parts[-3:]),
     task=run.task,
     same_population=True,
@@ -107,7 +107,7 @@ def starts(config: run_config.ResolvedRun) -> list[statements.Start]:
     epsilon=epsilon,
     delta=delta,
   )
-  earlier = [statements.Start(**one) for one in run.manifest.get(_STARTS, [])]
+  earlier = [statements.StartingModel(**one) for one in run.manifest.get(_STARTS, [])]
   return [
     dataclasses.replace(one, same_population=_is_same_population(one.task, config))
     for one in (first, *earlier)
@@ -119,6 +119,6 @@ def _is_same_population(task: str, config: run_config.ResolvedRun) -> bool:
   return task.partition("_")[0] == config.task.name.partition("_")[0]
 
 
-def for_manifest(found: list[statements.Start]) -> dict[str, Any]:
+def for_manifest(found: list[statements.StartingModel]) -> dict[str, Any]:
   """Returns the entries of manifest.json; none for a run that starts from the model's own."""
   return {_STARTS: [dataclasses.asdict(one) for one in found]} if found else {}

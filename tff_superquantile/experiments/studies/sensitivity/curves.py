@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from privacy import parts
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import thresholds
 
 METRICS = {"mean": "test.error.mean", "p90": tables.P90}
 
@@ -82,7 +82,7 @@ def _points(runs: Iterable[run_folder.Run]) -> pd.DataFrame:
       continue
     config = dataclasses.replace(run.config, run_name="")
     method = _method(config)
-    is_tail = method.is_superquantile and isinstance(config.method.threshold, thresholds.Exact)
+    is_tail = method.is_superquantile and isinstance(config.method.threshold, parts.Exact)
     if config.algorithm == names.FED_AVG or (is_tail and method.theta not in (None, 1.0)):
       shared = {setting.flag: config.values()[setting.flag] for setting in _SHARED}
       others = {k: v for k, v in config.values().items() if k not in _MAY_DIFFER}

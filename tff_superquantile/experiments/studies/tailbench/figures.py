@@ -60,10 +60,8 @@ def draw_changes(changes: pd.DataFrame, method: str) -> style.Figure:
   return style.Figure(
     "changes",
     f"What {method} changes",
-    "The change of the 90th percentile over test clients, as a share of FedAvg’s, with the interval"
-    " of the bootstrap over clients and seeds. Green and orange changes remain beyond chance after"
-    " Holm’s correction, grey ones do not. Strokes are changes of the mean: look whether they are"
-    " to the right where the percentile is to the left.",
+    "Green and orange changes of p90 are beyond chance after Holm’s correction, grey ones are not."
+    " Where a stroke is to the right of its dot, the mean pays for the tail.",
     svg,
   )
 
@@ -83,9 +81,8 @@ def draw_ranks(ranks: significance.Ranks) -> style.Figure:
   return style.Figure(
     "ranks",
     "Ranks over data sets",
-    f"The mean rank of each method over {ranks.num_data_sets} data sets, 1 for the lowest 90th"
-    f" percentile. The critical distance is {ranks.distance:.2f} (Nemenyi, 0.05), and bars have"
-    " half of it on either side: methods whose bars overlap cannot be told apart by ranks.",
+    f"Methods whose bars overlap cannot be told apart by their ranks over {ranks.num_data_sets}"
+    f" data sets: a bar is as long as the critical distance, {ranks.distance:.2f} (Nemenyi, 0.05).",
     svg,
   )
 
@@ -126,8 +123,7 @@ def draw_predictors(
   return style.Figure(
     "predictors",
     f"What tells where {method} helps",
-    "Each point is a data set; lower is better, and colours are as above. If a quantity told where"
-    " the method helps, points would fall or rise from left to right. The spread of FedAvg’s losses"
-    " and the label shift are known before any fair method is trained.",
+    "Each point is a data set; lower is better. If a quantity told where the method helps, points"
+    " would fall or rise from left to right.",
     svg,
   )

@@ -25,44 +25,39 @@ NAME = "tailbench"
 # The numbers that are compared, in sentences.
 _WORDS = {"p90": "p90", "worst_tenth": "the mean over the worst tenth", "mean": "the mean"}
 _METHODS_NOTE = (
-  "Better and worse: the number of data sets on which the 90th percentile over test clients (p90)"
-  " is lower or higher than FedAvg’s beyond chance, after Holm’s correction over the method’s data"
-  " sets; in brackets without the correction. So what is said of a method does not change when"
-  " others enter, and of twenty that change nothing, one may seem better somewhere. The mean over"
-  " the worst tenth has a correction of its own. Changes are medians over data sets, in % of"
-  " FedAvg’s number; negative is better, and bold is what is told apart from zero over all data"
-  " sets together (Wilcoxon’s signed ranks, Holm over the methods). Mean rank by p90, over the data"
+  "Better and worse count the data sets on which p90 is lower or higher than FedAvg’s beyond"
+  " chance, after Holm’s correction over the method’s data sets (in brackets without it); the worst"
+  " 10 % have a correction of their own. The last three columns are median changes over data sets,"
+  " in % of FedAvg’s number: negative is better, and bold differs from zero over all data sets"
+  " together (Wilcoxon’s signed ranks, Holm over the methods). Mean rank is by p90, over the data"
   " sets that have all methods."
 )
 _DATA_NOTE = (
-  "p90 is the 90th percentile over test clients of the measure, in its unit; the change is that"
-  " from FedAvg, with the 95 % interval of the bootstrap over clients and seeds, and bold where it"
-  " remains beyond chance after Holm’s correction over the method’s data sets. Negative is"
-  " better. Of one seed, or one cross-validation, intervals are over clients alone and hold for"
-  " those trained models; of two or three seeds they are wide, as so few tell little of others."
+  "Changes are from FedAvg, in the unit of the measure, with 95 % intervals of the bootstrap over"
+  " clients and seeds: negative is better, and bold is beyond chance after Holm’s correction over"
+  " the method’s data sets. With one seed, or a cross-validation, intervals are over clients alone."
 )
 _FACTS_NOTE = (
   "Label shift is the share of the labels’ variance that lies between clients (intraclass"
   " correlation, 0 for chance); loss spread is the standard deviation of FedAvg’s losses over test"
   " clients, over their mean. Constant and pooled: by how much p90 of the same answer for"
-  " everybody, and of a fit of all training examples in one place, is above FedAvg’s, in % of it"
-  " (first seed): where the first is small there is little to learn, where the second is negative"
-  " FedAvg has not learned all of it."
+  " everybody, and of a fit of all training examples in one place, is above FedAvg’s, in % (first"
+  " seed). Where the first is small there is little to learn; where the second is negative FedAvg"
+  " has not learned all of it."
 )
 _RULES = (
-  "Every client is a person, a place or a device; those with fewer than 8 rows are left out, and of"
-  " more than 150 so many are drawn. Models are linear, 100 rounds of up to 100 clients, the local"
-  " learning rate is 1 / L by the number of features. A method’s parameter is the one of two or"
-  " three with the lowest p90 over validation clients, half of the training clients of seed 0; θ is"
-  " not tuned, and with a budget parameters are the usual ones, as tuning would spend budget of its"
-  f" own. Budgets are ε = {plan.EPSILON:g} a client and run, on data sets of"
-  f" {plan.LEAST_PRIVATE_CLIENTS} clients or more. The tables are public: several seeds, beside"
-  " runs without privacy on the same clients, are no private release."
+  "A client is a person, a place or a device with 8 rows or more; of more than 150 so many are"
+  " drawn. Models are linear, 100 rounds of up to 100 clients, with a local learning rate of 1 / L."
+  " A method’s parameter has the lowest p90 over validation clients, half of the training clients"
+  " of seed 0; θ is not tuned, and with a budget nothing is. Budgets are"
+  f" ε = {plan.EPSILON:g} a client and run, on data sets of {plan.LEAST_PRIVATE_CLIENTS} clients or"
+  " more; beside runs without privacy on the same public tables they are no private release."
 )
 _ADD = (
-  "./run_experiments.sh tailbench --data_dir=FOLDER makes this page anew, and the same with"
-  " --rows=tailbench.csv makes it of a table to which you have added rows. The how-to page “Add a"
-  " method” says how a method or a data set gets in."
+  "./run_experiments.sh tailbench --data_dir=FOLDER makes this page anew, with --rows=tailbench.csv"
+  " of a table to which you have added rows. tailbench.csv has every method, data set and budget."
+  " The how-to page “Add a method” says how a method or a data set gets in; the list of data sets,"
+  " tailbench/data_sets.py, says why each is there."
 )
 
 
@@ -70,7 +65,7 @@ def _percent(value: float) -> str:
   return "–" if math.isnan(value) else tables.number(value, 1, sign=True)
 
 
-def _methods(judged: judging.Judged) -> tables.Table:
+def _methods(judged: judging.Judged, note: str) -> tables.Table:
   """Lays out a row for each method: on how many data sets it is better, and its ranks."""
   rows = []
   order = {method: place for place, method in enumerate(dict.fromkeys(judged.rows["method"]))}
@@ -96,7 +91,7 @@ def _methods(judged: judging.Judged) -> tables.Table:
       *("p90, %", "worst 10 %, %", "mean, %"),
     ],
     rows,
-    _METHODS_NOTE,
+    note,
     focus="better",
     lead=f"Methods against FedAvg over data sets, {judged.words}:",
   )
@@ -111,6 +106,7 @@ def _of_data_sets(judged: judging.Judged, method: str) -> tables.Table:
   """Lays out a row for each data set: FedAvg's numbers, and what a method changes."""
   rows = []
   before = judged.of(plan.FED_AVG)
+  has_parameter = bool(judged.of(method)["parameter"].any())
   for data_set, row in judged.of(method).iterrows():
     unit, base = _unit(row), before.loc[data_set]
     cells = [
@@ -127,14 +123,15 @@ def _of_data_sets(judged: judging.Judged, method: str) -> tables.Table:
       cells.append(tables.Cell(change, f"({low} to {high})", is_sure, is_close=True))
     cells += [
       tables.Cell(unit.number(row["worst_client"] - base["worst_client"], sign=True)),
-      tables.Cell(row["parameter"] or "–"),
+      *([tables.Cell(row["parameter"] or "–")] if has_parameter else ()),
     ]
     rows.append(tables.Row(_said(data_set), cells))
   return tables.Table(
     f"{method} on each data set, {judged.words}",
     [
       *("data set", "measure", "seeds", "clients", "FedAvg mean", "FedAvg p90"),
-      *("change of p90", "of the worst 10 %", "of the mean", "of the worst client", "parameter"),
+      *("change of p90", "of the worst 10 %", "of the mean", "of the worst client"),
+      *(("parameter",) if has_parameter else ()),
     ],
     rows,
     _DATA_NOTE,
@@ -216,23 +213,18 @@ def _predict(changes: pd.DataFrame) -> tuple[dict[str, float], str]:
 
 
 def _summarize(judged: judging.Judged, method: str) -> str:
-  """Says on how many data sets a method lowers p90, at what price, and who is best."""
+  """Says on how many data sets a method lowers the tail, and at what price."""
   own = judged.of(method)
   if own.empty:
     return f"There is no result of {method}, {judged.words}."
   better, worse = judging.counts(own)
-  alone, of_all = (
-    "{} and {}".format(*judging.counts(own, f"p90_{kind}")) for kind in ("alone", "all")
-  )
-  num_tests = int(judged.rows["p90_alone"].notna().sum())
   tail_better, tail_worse = judging.counts(own, "worst_tenth_holm")
   p90, mean = (judged.relative(f"{column}_change", method) for column in ("p90", "mean"))
   text = (
     f"{judged.words[0].upper()}{judged.words[1:]}: {method} lowers p90 beyond chance on {better}"
-    f" of {len(own)} data sets and raises it on {worse} (Holm over them; {alone} without the"
-    f" correction, {of_all} with one over all {num_tests} comparisons), and the mean over the worst"
-    f" tenth on {tail_better} and {tail_worse}. Over all of them the median change is"
-    f" {_percent(p90.median())} % of p90 and {_percent(mean.median())} % of the mean"
+    f" of {len(own)} data sets and raises it on {worse}, and the mean over the worst tenth on"
+    f" {tail_better} and {tail_worse}. The median change is {_percent(p90.median())} % of p90 and"
+    f" {_percent(mean.median())} % of the mean"
   )
   sure = own.index[(own["p90_holm"] < significance.LEVEL) & (own["p90_change"] < 0)]
   if len(sure):
@@ -240,7 +232,20 @@ def _summarize(judged: judging.Judged, method: str) -> str:
       f"; where it lowers p90, {_percent(p90[sure].median())} % of p90 and"
       f" {_percent(mean[sure].median())} % of the mean"
     )
-  return f"{text}. {_together(judged)} {_best(judged)}"
+  return f"{text}."
+
+
+def _compare(judged: judging.Judged, method: str) -> str:
+  """Says which methods stand out, and what other corrections would say of one."""
+  own = judged.of(method)
+  alone, of_all = (
+    "{} and {}".format(*judging.counts(own, f"p90_{kind}")) for kind in ("alone", "all")
+  )
+  num_tests = int(judged.rows["p90_alone"].notna().sum())
+  return (
+    f"{_together(judged)} {_best(judged)} Of {method}’s p90 it would be {alone} data sets without"
+    f" Holm’s correction, {of_all} with one over all {num_tests} comparisons."
+  )
 
 
 def _together(judged: judging.Judged) -> str:
@@ -291,18 +296,21 @@ def _blocks(judged: judging.Judged, method: str, is_first: bool) -> list[page.Bl
     blocks.append(figures.draw_ranks(judged.ranks))
   if not is_first:  # Names of figures are those of files.
     blocks = [_renamed(block, judged) for block in blocks]
-    blocks.insert(0, page.Text(_summarize(judged, method)))
   elif len(changes) > 3:
     correlations, sentence = _predict(changes)
     blocks += [figures.draw_predictors(changes, correlations, method), page.Text(sentence)]
-  blocks.append(_methods(judged))
-  if len(changes):
+  blocks.insert(0, page.Text(_compare(judged, method)))
+  if not is_first:
+    blocks.insert(0, page.Text(_summarize(judged, method)))
+  blocks.append(_methods(judged, _METHODS_NOTE if is_first else ""))
+  if len(changes) and is_first:
     blocks.append(_of_data_sets(judged, method))
   every: Sequence[page.Block] = [
-    _of_data_sets(judged, other) for other in judged.rivals if other != method
+    _of_data_sets(judged, other) for other in judged.rivals if other != method or not is_first
   ]
   if every:
-    blocks.append(page.Details(f"Every other method on each data set, {judged.words}", every))
+    title = "Every other method" if is_first else "Every method"
+    blocks.append(page.Details(f"{title} on each data set, {judged.words}", every))
   return blocks
 
 
@@ -327,6 +335,7 @@ def make(results: pd.DataFrame) -> page.Page:
   blocks: list[page.Block] = []
   for place, one in enumerate(judged):
     blocks += _blocks(one, method, is_first=place == 0)
+  reasons = page.Details("Why these data sets", [_reasons(judged[0])])
   num_methods = public["method"].nunique()
   return page.Page(
     NAME,
@@ -335,6 +344,6 @@ def make(results: pd.DataFrame) -> page.Page:
     f"{tables.plural(public['data_set'].nunique(), 'data set')},"
     f" {tables.plural(num_methods, 'method')}, {_seeds(public)}",
     _summarize(judged[0], method),
-    [*blocks, _facts(judged[0]), _reasons(judged[0]), page.Text(_RULES), page.Text(_ADD)],
+    [*blocks, _facts(judged[0]), reasons, page.Text(_RULES), page.Text(_ADD)],
     results_lib.to_csv(results),
   )

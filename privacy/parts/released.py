@@ -5,25 +5,28 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from privacy import checks
 from privacy.noise import shares
 from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
+from privacy.settings import part
 
 Mechanism = tree_mechanism.TreeMechanism | sum_mechanism.SumMechanism
+_Part = TypeVar("_Part", bound="ReleasedPart")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Part(abc.ABC):
+class ReleasedPart(part.Part, abc.ABC):
   """One Gaussian release of a round.
 
   Attributes:
     noise_multiplier: z, the noise's standard deviation over the l2-sensitivity to removing one
       client's data; None until it is calibrated.
     share: The cost rho = 1 / (2 z^2) over that of all parts before it in `Release.ranked`, by which
-      a budget is divided; the first part there has no use for it. Once there is noise it is 1.
+      a budget is divided; the first part there has no use for it. None for `usual_share`.
+    usual_share: The share of a part that has none.
     flag: The name of z: as a flag, and in a ledger.
     label: The name of z in an answer's text.
     symbol: The symbol of z there.
@@ -36,11 +39,16 @@ class Part(abc.ABC):
       that of the other parts, for which it is not trusted.
     recorded: Its entries in a ledger besides z, by name: the attribute, and what a ledger of a
       release without such a part has.
+    mechanism: The parameters of the integers by which clients make the noise, each a share of it;
+      they follow from the noise and the clients of a round. None where the server makes it, or by
+      far.
     is_recent: Whether older ledgers lack its entries; then answers have z only where there is one.
   """
 
+  share: float | None = None
   noise_multiplier: float | None = None
-  share: float = 1.0
+  mechanism: Mechanism | None = None
+  usual_share: ClassVar[float] = 1.0
   flag: ClassVar[str]
   label: ClassVar[str]
   symbol: ClassVar[str]
@@ -59,7 +67,7 @@ class Part(abc.ABC):
       if z <= 0:
         raise ValueError(f"Found {self.flag} = {z:g}; expected a positive number.")
       object.__setattr__(self, "noise_multiplier", checks.scale(self.flag, z))
-      object.__setattr__(self, "share", 1.0)
+    super().__post_init__()
 
   @property
   def z(self) -> float:
@@ -69,29 +77,37 @@ class Part(abc.ABC):
     return self.noise_multiplier
 
   @property
-  def mechanism(self) -> Mechanism | None:
-    """The integers that clients send with noise; None where the server adds it, or by far."""
-    return None
-
-  @property
   def noise_by_server(self) -> bool:
     """Whether the server adds the noise, so that it sees the release without."""
     return True
 
+  @property
+  def num_sums(self) -> int:
+    """The number of integers that a client sends, where clients make the noise."""
+    return 0
+
+  def built(self, num_shares: int, expected: float) -> Mechanism | None:
+    """Returns the mechanism for a round's clients; None where clients make no noise."""
+    del num_shares, expected
+    return None
+
   def slack(self, protocol: str) -> float:
     """Returns the log of the ratio between its law and that with continuous Gaussian noise."""
-    del protocol
-    return 0.0
+    if self.mechanism is None:
+      return 0.0
+    stddev, num_shares = self.mechanism.local_stddev, self.mechanism.num_shares
+    return self.num_sums * shares.slack(stddev, num_shares, protocol)
 
-  def completed(self, num_shares: int, expected: float) -> Part:
+  def completed(self: _Part, num_shares: int, expected: float) -> _Part:
     """Returns the part with the mechanism of its noise.
 
     Args:
       num_shares: K, the most clients of a round.
       expected: m, the expected number of clients whose data count.
     """
-    del num_shares, expected
-    return self
+    if self.mechanism is not None:
+      return self
+    return dataclasses.replace(self, mechanism=self.built(num_shares, expected))
 
   def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
     """Returns the mechanism that follows anew from the noise and a round's clients.
@@ -102,15 +118,15 @@ class Part(abc.ABC):
       clip_norm: C, if there is a fixed one.
     """
     del clip_norm
-    return self.with_noise(self.z).completed(num_shares, expected).mechanism
+    return dataclasses.replace(self, mechanism=None).built(num_shares, expected)
 
-  def without_mechanism(self) -> Part:
+  def without_mechanism(self) -> ReleasedPart:
     """Returns the part as if its noise were continuous."""
-    return self
+    return type(self)(noise_multiplier=self.noise_multiplier, share=self.share)
 
-  def with_noise(self, noise_multiplier: float) -> Part:
+  def with_noise(self, noise_multiplier: float) -> ReleasedPart:
     """Returns the part with other noise, and without its mechanism."""
-    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=1.0)
+    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=None, mechanism=None)
 
   @abc.abstractmethod
   def words(self) -> str:
@@ -127,7 +143,7 @@ class Part(abc.ABC):
     return {self.flag: self.noise_multiplier, **found}
 
   @classmethod
-  def of_entries(cls, found: Mapping[str, Any]) -> Part | None:
+  def of_entries(cls, found: Mapping[str, Any]) -> ReleasedPart | None:
     """Returns the part of a ledger's entries; None where there is none."""
     z = found[cls.flag]
     return None if z is None else cls(noise_multiplier=z)
@@ -146,60 +162,15 @@ class Part(abc.ABC):
     return frozenset(), frozenset()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ByClients(Part):
-  """A part whose noise clients may make, each a share of it, in integers.
-
-  Attributes:
-    made_by: The field of the parameters of these integers; they follow from the noise and the
-      clients of a round.
-  """
-
-  made_by: ClassVar[str]
-
-  @property
-  def mechanism(self) -> Mechanism | None:
-    found: Mechanism | None = getattr(self, self.made_by)
-    return found
-
-  @property
-  @abc.abstractmethod
-  def num_sums(self) -> int:
-    """The number of integers that a client sends."""
-
-  @abc.abstractmethod
-  def built(self, num_shares: int, expected: float) -> Mechanism | None:
-    """Returns the mechanism for a round's clients; None where clients make no noise."""
-
-  def slack(self, protocol: str) -> float:
-    found = self.mechanism
-    if found is None:
-      return 0.0
-    return self.num_sums * shares.slack(found.local_stddev, found.num_shares, protocol)
-
-  def completed(self, num_shares: int, expected: float) -> Part:
-    if self.mechanism is not None:
-      return self
-    built: dict[str, Any] = {self.made_by: self.built(num_shares, expected)}
-    return dataclasses.replace(self, **built)
-
-  def without_mechanism(self) -> Part:
-    return type(self)(noise_multiplier=self.noise_multiplier, share=self.share)
-
-  def with_noise(self, noise_multiplier: float) -> Part:
-    bare: dict[str, Any] = {self.made_by: None}
-    return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=1.0, **bare)
-
-
 def check_delivered(
-  part: Part, mechanism: Mechanism, sensitivity: float, found: str, expected: str
+  made: ReleasedPart, mechanism: Mechanism, sensitivity: float, found: str, expected: str
 ) -> None:
   """Raises a `ValueError` if a mechanism has less noise than its part says."""
   delivered = shares.delivered_noise_multiplier(
     mechanism.local_stddev, sensitivity, mechanism.num_shares
   )
-  if delivered < part.z * (1.0 - 1e-9):
+  if delivered < made.z * (1.0 - 1e-9):
     raise ValueError(
-      f"Found {part.flag} = {part.z:.6g} with {found} gives {delivered:.6g}; expected {expected}"
+      f"Found {made.flag} = {made.z:.6g} with {found} gives {delivered:.6g}; expected {expected}"
       " noise."
     )

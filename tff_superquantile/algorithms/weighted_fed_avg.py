@@ -1,0 +1,58 @@
+"""Builds federated averaging of clients that are weighted by a function of their losses."""
+
+from typing import Any
+
+import tensorflow_federated as tff
+from typing_extensions import Unpack
+
+from privacy import checks
+from tff_superquantile.algorithms import fed_avg
+from tff_superquantile.algorithms import learning_process
+from tff_superquantile.algorithms.private import private
+from tff_superquantile.client_work import local_model
+from tff_superquantile.client_work import optimizers
+from tff_superquantile.threshold import OwnShareFn
+from tff_superquantile.threshold import ThresholdProcess
+from tff_superquantile.threshold import build_own_loss_weighting
+
+
+def build_weighted_fed_avg(
+  model_fn: local_model.Model,
+  weighting: ThresholdProcess,
+  client_optimizer_fn: optimizers.OptimizerOrKerasFn,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
+  **options: Unpack[learning_process.Options],
+) -> tff.learning.templates.LearningProcess:
+  """Builds federated averaging in which a client's weight is multiplied by a share of its loss.
+
+  Args:
+    model_fn: See `Options`.
+    weighting: From the losses of a cohort to the clients' shares, such as
+      `threshold.build_own_loss_weighting` and `threshold.build_histogram_weighting` return, which
+      with the option `private` make private q-FFL, tilted ERM, PropFair, Semi-VRed and GIFAIR.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    **options: See `Options`.
+  """
+  checks.of_type("weighting", weighting, ThresholdProcess, "a ThresholdProcess")
+  return learning_process.build(
+    model_fn, client_optimizer_fn, server_optimizer_fn, options, threshold=weighting
+  )
+
+
+def build_private_fed_avg(
+  model_fn: local_model.Model, threshold: ThresholdProcess | None, *args: Any, **options: Any
+) -> tff.learning.templates.LearningProcess:
+  """Calls `build_weighted_fed_avg` (`build_fed_avg` without a threshold) with a `Private`."""
+  options = private.of_options(options)
+  if threshold is None:
+    return fed_avg.build_fed_avg(model_fn, *args, **options)
+  return build_weighted_fed_avg(model_fn, threshold, *args, **options)
+
+
+def build_private_weighted_fed_avg(
+  model_fn: local_model.Model, share_fn: OwnShareFn, *args: Any, **options: Any
+) -> tff.learning.templates.LearningProcess:
+  """Calls `build_weighted_fed_avg` of `build_own_loss_weighting` with a `Private`."""
+  weighting = build_own_loss_weighting(share_fn)
+  return build_weighted_fed_avg(model_fn, weighting, *args, **private.of_options(options))
