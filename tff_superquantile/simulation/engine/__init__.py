@@ -23,8 +23,8 @@ How a computation becomes a cohort's, in order. Imports point down this list, an
   would get the same.
 - `reading` reads what clients hold in files and data sets, and keeps it in memory.
 - `components` reads each component once: as a function to call, or taken apart into expressions.
-- `emission` makes TensorFlow ops of expressions, in the graph of the cohort: for a client, or by
-  `rows` for all that read values of one shape.
+- `rows` makes ops of expressions for all clients at once, if what they read has one shape.
+- `emission` makes TensorFlow ops of expressions, in the graph of the cohort.
 - `values` has the leaves of a value: a tensor each, with the clients along its first dimension if
   it is at the clients.
 - `graphs/` knows graphs, and nothing of federated computations. `inlining` makes expressions of a
