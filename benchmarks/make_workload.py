@@ -80,7 +80,7 @@ def _load_clients(task: Any, options: Options) -> tuple[Any, str]:
     )
     return files, "real handwriting" if is_real else "generated images"
   if task.open_standin is not None:
-    request = dataclasses.replace(request, standin=True)
+    request = dataclasses.replace(request, data="standin")
     return task.load_clients(request)["train"], "generated stand-in"
   return task.load_clients(request)["train"], "the task's own"
 

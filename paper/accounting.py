@@ -237,5 +237,5 @@ def calibrate(
   z_q = shares.delivered_noise_multiplier(
     tree.local_stddev, tree.scale * math.sqrt(levels), tree.num_shares
   )
-  histogram = parts.Tree.of_mechanism(z_q, tree)
+  histogram = parts.Tree(noise_multiplier=z_q, num_bins=num_bins, mechanism=tree)
   return dataclasses.replace(release, parts=(histogram, *release.parts[1:]))

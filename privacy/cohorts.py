@@ -46,7 +46,7 @@ class Cohort(part.Part):
   """
 
   population: int = 0
-  size: int | float | None = flag.field(
+  size: int | float = flag.field(
     None, "Cohort size; None for the task's own.", least=1, name="clients_per_round"
   )
   is_asked: bool = dataclasses.field(default=True, kw_only=True)

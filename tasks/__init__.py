@@ -3,17 +3,28 @@
 A task is one file of this package; `task` says how to add one. This package finds them by itself.
 """
 
-import difflib
 import importlib
 import pkgutil
+import types
+import typing
 
 import tff_superquantile as _library  # noqa: F401  It lets TFF in, which tasks import.
 
 # isort: split
-from tasks import task as _task
+from privacy.settings import plugins as _plugins
+
+if typing.TYPE_CHECKING:
+  from tasks import task
 
 
-def _find_tasks() -> dict[str, _task.Task]:
+def __getattr__(name: str) -> types.ModuleType:
+  """Imports `task` on first use: it starts TensorFlow, which a `request` does without."""
+  if name != "task":
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  return importlib.import_module(f"{__name__}.task")
+
+
+def _find_tasks() -> dict[str, "task.Task"]:
   """Returns every task of every module of this package that defines `TASKS`, by name."""
   found = {}
   for module_info in pkgutil.iter_modules(__path__):
@@ -32,17 +43,11 @@ def task_names() -> tuple[str, ...]:
   return tuple(sorted(_find_tasks()))
 
 
-def get_task(name: str) -> _task.Task:
+def get_task(name: str) -> "task.Task":
   """Returns the task of that name.
 
   Raises:
-    ValueError: If there is none; names those that there are and the most similar one.
+    ValueError: If there is none, here or outside; names those that there are.
   """
-  found = _find_tasks()
-  if name not in found:
-    close = difflib.get_close_matches(name, found, n=1, cutoff=0.0)
-    raise ValueError(
-      f"Found no task {name!r}; the tasks are {', '.join(sorted(found))}"
-      + (f" (did you mean {close[0]!r}?)." if close else ".")
-    )
-  return found[name]
+  kind = __getattr__("task").Task
+  return _plugins.Table("task", "tasks", kind, _find_tasks(), of_classes=False)[name]

@@ -139,7 +139,9 @@ def _reason(error: Any) -> str:
   """Returns the words for what failed, without the objects that requests names before them."""
   if error.response is not None:
     return f"{error.response.status_code} {error.response.reason}"
-  cause = getattr(error.args[0], "reason", error) if error.args else error
+  cause = error
+  while getattr(cause, "args", ()) and not getattr(cause, "errno", None):
+    cause = getattr(cause, "reason", None) or cause.args[0]
   return textwrap.shorten(str(cause).rpartition("): ")[2], _MOST_CHARACTERS, placeholder=" ...")
 
 

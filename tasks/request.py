@@ -1,7 +1,16 @@
-"""The clients that a run asks a task for."""
+"""The clients that a run asks a task for, whose data and models are in the other files of `tasks/`.
+
+Importing this starts no TensorFlow.
+"""
+
+from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import pathlib
+import re
+
+from privacy.settings import flag
+from privacy.settings import part
 
 # Fields of a request, and flags, for which only some tasks have a use.
 TABLE_FIELDS = (
@@ -11,80 +20,149 @@ TABLE_FIELDS = (
 OPTIONAL = ("data_dir", "glove", *TABLE_FIELDS)
 # How clients are split: by the ids of each, or as versions up to 0.2 did it.
 BY_ID, SHUFFLED = "by_id", "shuffled"
+_FORMATS = re.compile(r"\.(csv|csv\.gz|parquet)$")  # Of files with a table.
+# What is predicted of whom, for the readers of a report, where a title does not say it.
+_ABOUT = {
+  "synthetic": (
+    "The task: generated points of 10 classes in 20 dimensions, 100 a client, and a linear model"
+    " that tells the class. Training clients have several classes, each in other shares; test"
+    " clients have mostly one. So a test client whose class the training clients seldom have, or"
+    " that is like another, is served badly, and nobody sees it in the mean."
+  ),
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-  """The clients that a run asks a task for. Most fields are the flags of their names.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request(part.Part):
+  """A task, and which of its clients a run takes: flags of the run, whose help describes them.
+
+  A task refuses the values of `OPTIONAL` for which it has no use.
 
   Attributes:
     cache_dir: Where converted files are kept for the next run.
-    seed: The run's seed, from which a generated task's data follow; not negative.
-    split_seed: Seed of the choice of clients and of all else that the split draws; None for `seed`.
-    data_dir: Where the user's files are; "" to download, or if the task makes its own.
-    glove: File of word vectors, for text; "" for one that lies where the data is.
-    min_examples_per_client: Clients with fewer are dropped; 0 for the task's own number.
-    num_train_clients: The number of clients to train on; 0 for the task's own number.
-    num_test_clients: The number of clients to test on; 0 for the task's own number.
-    validation_fraction: Fraction in [0, 1) of the training clients that is held out for validation.
-    client_split: How clients are split, "by_id" or "shuffled"; None for by_id.
-    folds: The number of folds of a cross-validation, of which the seed chooses the one that is
-      tested on; 0 for no cross-validation.
-    held_out_examples: Fraction in [0, 1) of each client's rows of a table that are tested on, in
-      the place of test clients; 0 for test clients.
-    client_column: The column of a table that names the clients; None for a folder with a file each.
-    label_column: The column of a table that holds the labels.
-    features: The columns of a table that a model reads, separated by commas; None for all others.
-    label_kind: What labels are: "classes", "number", or None to tell by their values.
-    classes: The classes of a table, separated by commas; None for those that are found.
-    model: The model of a table, "linear" or "mlp"; None for linear.
-    standin: Whether to take generated data with the shapes of the real one.
+    seed: The run's seed, from which a generated task's data follow.
     is_private: Whether nothing that one training client computes may depend on another's data but
       by what the run releases.
     columns: What the columns of a table became in an earlier run, its `Task.columns`; "" to find it
       out from the table.
+    name: The task's name in `tasks/`.
   """
 
-  cache_dir: str
+  cache_dir: str = dataclasses.field(default="", kw_only=False)
   seed: int = 0
-  split_seed: int | None = None
-  data_dir: str = ""
-  glove: str = ""
-  min_examples_per_client: int = 0
-  num_train_clients: int = 0
-  num_test_clients: int = 0
-  validation_fraction: float = 0.0
-  client_split: str | None = None
-  folds: int = 0
-  held_out_examples: float = 0.0
-  client_column: str | None = None
-  label_column: str | None = None
-  features: str | None = None
-  label_kind: str | None = None
-  classes: str | None = None
-  model: str | None = None
-  standin: bool = False
   is_private: bool = False
   columns: str = ""
+  name: str = flag.field(
+    "synthetic",
+    "The task: synthetic, emnist_linear, emnist_convnet, sent140_linear, sent140_lstm, shakespeare,"
+    " or own, a table of yours.",
+    name="task",
+  )
+  data: str = flag.field(
+    "files",
+    "The task's own data, or a generated stand-in of the same shape, to try things out.",
+    choices=("files", "standin"),
+  )
+  min_examples_per_client: int = flag.field(
+    0,
+    "Least number of examples; clients with fewer are dropped, or in a private run trained on"
+    " without examples. 0 for the task's own.",
+    least=0,
+  )
+  num_train_clients: int = flag.field(
+    0,
+    "Number of training clients; 0 for the task's own, or in a private run on your files, which"
+    " takes no other, for all.",
+    least=0,
+  )
+  num_test_clients: int = flag.field(
+    0,
+    "Number of test clients; 0 for the task's own.",
+    least=0,
+  )
+  validation_fraction: float = flag.field(
+    0.0,
+    "Fraction of the training clients that is held out for tuning.",
+    least=0.0,
+    rule=flag.below_one,
+  )
+  client_split: str | None = flag.field(
+    None,
+    "Who is trained and who is tested on: by_id, as a hash of each client's id and the seed says;"
+    " shuffled, by a permutation of all clients, as versions up to 0.2 did it. None for by_id, or"
+    " for that of a run that goes on. The synthetic task has its own.",
+    choices=("by_id", "shuffled"),
+    before="shuffled",
+  )
+  split_seed: int | None = flag.field(
+    None,
+    "Seed of who is trained on, tested on and held out, where a task splits its clients. None for 0"
+    " in a private run, so that runs of all seeds protect the same clients, and for --seed in"
+    " others.",
+    least=0,
+    most=flag.SEEDS,
+  )
+  folds: int = flag.field(
+    0,
+    "Cross-validation over clients: they are cut into so many folds, and a run tests on the fold"
+    " SEED mod FOLDS and trains on the others, so that the seeds 0 to FOLDS - 1 test on each client"
+    " once; as many folds as clients leave one out at a time. 0 for a split into training and test"
+    " clients.",
+    least=0,
+    before="0",
+  )
+  data_dir: str = flag.field(
+    "",
+    "EMNIST: LEAF's directory with train/ and test/, TFF's emnist_all.sqlite or .sqlite.lzma, or"
+    " Hugging Face's flwrlabs/femnist (.parquet). Sent140: LEAF's directory, Stanford's CSV, or"
+    " Hugging Face's stanfordnlp/sentiment140 (.parquet). Shakespeare: LEAF's directory, or TFF's"
+    " shakespeare_train.h5. Empty to download the public files of these. Own: a .csv, .csv.gz or"
+    " .parquet file, or a folder of such files.",
+  )
+  client_column: str | None = flag.field(
+    None,
+    "Own: the column whose values are the clients; None for a folder with a file for each client.",
+  )
+  label_column: str | None = flag.field(
+    None,
+    "Own: the column that is to be predicted.",
+  )
+  features: str | None = flag.field(
+    None,
+    "Own: the columns that the model reads, separated by commas; None for all others.",
+  )
+  label_kind: str | None = flag.field(
+    None,
+    "Own: labels are classes, or a number to be predicted with the squared loss; None for number"
+    " where labels are not whole, or more than 100 different numbers.",
+    choices=("classes", "number"),
+  )
+  classes: str | None = flag.field(
+    None,
+    "Own: the classes, separated by commas; None for those that are found, in a private run among"
+    " the test and validation clients, whose others are left out of training.",
+  )
+  model: str | None = flag.field(
+    None,
+    "Own: a linear model, or one with a hidden layer of 64 units (mlp); None for linear.",
+    choices=("linear", "mlp"),
+  )
+  held_out_examples: float = flag.field(
+    0.0,
+    "Own: fraction of each client's rows that are held out and tested on, in the place of test"
+    " clients: how the model serves the clients that it is trained on. 0 for test clients.",
+    least=0.0,
+    rule=flag.below_one,
+    before="0.0",
+  )
+  glove: str = flag.field(
+    "",
+    "Sent140: GloVe's file of word vectors; empty for glove.6B.50d.txt, beside the data or"
+    " downloaded.",
+  )
 
   def __post_init__(self) -> None:
-    if self.seed < 0:
-      raise ValueError(f"Found seed = {self.seed}; expected a number that is not negative.")
-    for name in ("num_train_clients", "num_test_clients", "min_examples_per_client", "folds"):
-      if getattr(self, name) < 0:
-        raise ValueError(
-          f"Found {name} = {getattr(self, name)}; expected a positive number, or 0 for the task's"
-          " own."
-        )
-    self._check_tested()
-    for name in ("validation_fraction", "held_out_examples"):
-      if not 0.0 <= getattr(self, name) < 1.0:  # Also refuses NaN.
-        raise ValueError(
-          f"Found {name} = {getattr(self, name)}; expected a fraction in [0, 1), 0 for none."
-        )
-
-  def _check_tested(self) -> None:
-    """Raises a `ValueError` unless it is clear on which examples the run may be tested."""
+    super().__post_init__()
     if self.folds == 1 or self.folds and self.is_shuffled:
       expected = "a split by_id" if self.is_shuffled else "at least 2, or 0 for none"
       raise ValueError(f"Found --folds={self.folds}; expected {expected}.")
@@ -121,12 +199,33 @@ class Request:
 
     Runs that versions up to 0.2 began, by shuffling the clients, are excepted.
     """
-    return self.is_private and not (self.standin or self.is_shuffled)
+    return self.is_private and not (self.is_standin or self.is_shuffled)
 
-  @classmethod
-  def of_run(cls, config: Any, columns: str = "") -> "Request":
-    """Builds the request of a run from its config, whose flags have the same names."""
-    names = {field.name for field in dataclasses.fields(cls)}
-    shared = {name: value for name, value in config.values().items() if name in names}
-    is_standin = config.task.data == "standin"
-    return cls(standin=is_standin, is_private=config.is_private, columns=columns, **shared)
+  @property
+  def is_standin(self) -> bool:
+    """Whether the run takes generated data with the shapes of the real one."""
+    return self.data == "standin"
+
+  @property
+  def folder(self) -> str:
+    """The name of the folder of its runs."""
+    if self.label_column is None:
+      return self.name
+    return f"{self.name}_{self._table[:100]}_{self.model or 'linear'}"
+
+  @property
+  def title(self) -> str:
+    """The task's name for people."""
+    if self.label_column is None:
+      return self.name
+    return f"{self._table}, {self.label_column} ({self.model or 'linear'})"
+
+  @property
+  def _table(self) -> str:
+    """The name of the table, that of its file or folder without the format."""
+    return _FORMATS.sub("", pathlib.Path(self.data_dir).absolute().name)
+
+  @property
+  def about(self) -> str:
+    """What is predicted of whom, for the readers of a report; "" if the title says it."""
+    return _ABOUT.get(self.name, "")

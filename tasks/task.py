@@ -184,7 +184,7 @@ class Task:
         or there are fewer clients than the run asks for.
     """
     least = request.min_examples_per_client or self.min_examples
-    open_clients = self._choose_opener(request)
+    open_clients = self.opener(request)
     request = dataclasses.replace(request, min_examples_per_client=least)
     return self.split_clients(open_clients(request), request)
 
@@ -199,7 +199,7 @@ class Task:
       ValueError: As `load_clients`.
     """
     least = request.min_examples_per_client or 1
-    open_clients = self._choose_opener(request)
+    open_clients = self.opener(request)
     pools = open_clients(dataclasses.replace(request, min_examples_per_client=least))
     return [splits.drop_small_clients(pool, least) for pool in pools]
 
@@ -209,7 +209,7 @@ class Task:
     Raises:
       ValueError: As `load_clients`, for tasks whose model follows from the user's files.
     """
-    self._choose_opener(request)
+    self.opener(request)
     return self if self.adapt is None else self.adapt(request)
 
   def split_clients(
@@ -240,20 +240,20 @@ class Task:
       )
     return self.split(pools, request.seed_of_split)
 
-  def _choose_opener(self, request: Request) -> Callable[[Request], splits.Pools]:
-    """Returns `open_clients` or `open_standin`, if it has a use for all that was given."""
-    opener = self.open_standin if request.standin else self.open_clients
+  def opener(self, request: Request) -> Callable[[Request], splits.Pools]:
+    """Returns `open_clients` or `open_standin`; a `ValueError` if it has no use for a value."""
+    opener = self.open_standin if request.is_standin else self.open_clients
     if opener is None:
       raise ValueError(
         f"Found --data=standin for {self.name}, which has no stand-in; leave it out."
       )
-    useful = [] if request.standin else list(self.reads)
-    if self.min_examples and not request.standin:
+    useful = [] if request.is_standin else list(self.reads)
+    if self.min_examples and not request.is_standin:
       useful.append("min_examples_per_client")
     for name in (*request_lib.OPTIONAL, "min_examples_per_client"):
       value = getattr(request, name)
       if value and name not in useful:
-        with_standin = " with --data=standin" if request.standin else ""
+        with_standin = " with --data=standin" if request.is_standin else ""
         raise ValueError(
           f"Found --{name}={value} for {self.name}{with_standin}, which has no use for it; leave"
           " it out."

@@ -27,7 +27,7 @@ def test_all_public_names_are_there_and_listed(package):
 
 def test_names_are_those_of_the_rooms():
   builders = {name for name in algorithms.__all__ if name.startswith("build_")}
-  assert builders | {"AdaptiveClipNorm", "BandedKey", "dp_mean_factory"} == {
+  assert builders | {"AdaptiveClipNorm", "BandedKey", "Private", "dp_mean_factory"} == {
     n for n in dir(tsq) if hasattr(algorithms, n)
   }
   assert tsq.build_superquantile_fed_avg is algorithms.build_superquantile_fed_avg

@@ -3,8 +3,10 @@
 TensorFlow Federated takes seconds to import, and commands that need none of it answer at once.
 """
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
 import importlib
+import pathlib
 from typing import Any
 
 _NOT_INSTALLED = (
@@ -41,3 +43,14 @@ def attach(
     return getattr(module, name) if name in homes else module
 
   return public, load, lambda: list(public)
+
+
+def attach_stub(
+  package: str, file: str
+) -> tuple[tuple[str, ...], Callable[[str], Any], Callable[[], list[str]]]:
+  """Does what `attach` does for the names that the stub of a package's file imports."""
+  names: dict[str, list[str]] = {}
+  for node in ast.parse(pathlib.Path(file).with_suffix(".pyi").read_text(encoding="utf-8")).body:
+    assert isinstance(node, ast.ImportFrom)
+    names.setdefault(f"/{node.module}", []).extend(alias.name for alias in node.names)
+  return attach(package, (), names)

@@ -35,6 +35,7 @@ from paper.statements import on_superquantile
 from paper.statements import printed
 from paper.statements import rows
 from paper.statements import schematics
+from paper.statements import sources
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
@@ -42,12 +43,9 @@ from tff_superquantile.experiments.report import tables
 
 _IMAGES = "images/paper-"  # Seen from docs/.
 _GRIDS_NOTE = (
-  "Errors in %: in each entry what the paper prints; after → what was measured on 10 digits by"
-  " writer, mean ± sd over seeds; after ⇒ what was measured on 99 writers of EMNIST, each tested on"
-  " once by a model of the other four fifths, 20 a round, where the paper has 865 to train, 100 a"
-  " round, and 865 to test; in brackets the value of a parameter that is another one, or is not"
-  " printed. So numbers need not be equal; the rows above say what carries over. Bold as in the"
-  " paper."
+  "Errors in %, bold as in the paper: what it prints; after → what was measured on digits, mean ±"
+  " sd over seeds; after ⇒ on EMNIST’s writers; in brackets the value of a parameter that is"
+  " another one, or is not printed. Data and rounds are not the paper’s: numbers need not be equal."
 )
 
 
@@ -55,7 +53,8 @@ _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _INTRO = (
   "Each row quotes the paper, by lines of its LaTeX, and says what was found. The kinds"
   " do not weigh alike: a misprint is no error of thought. A criterion"
-  " that the paper does not give is marked as ours."
+  " that the paper does not give is marked as ours. What a row shares with the one above it is not"
+  " said again."
 )
 
 
@@ -150,7 +149,7 @@ def report(evidence: measurements.Evidence) -> Report:
   cells = list(printed.cell_rows(evidence))
   grids = list(printed.grids(evidence))
   grids[-1] = dataclasses.replace(grids[-1], note=_GRIDS_NOTE)
-  fields = ("where", "brief", "says", "evidence", "origin")
+  fields = ("where", "brief", "says", "evidence", "rule", "source")
   frame = pd.DataFrame(
     [
       {"verdict": row.verdict.value, **{field: getattr(row, field) for field in fields}}
@@ -161,12 +160,23 @@ def report(evidence: measurements.Evidence) -> Report:
     f"{tables.plural(len(quotations), 'quotation')}, {tables.plural(len(statements), 'row')}, and"
     f" {tables.plural(len(cells), 'cell')} of tables"
   )
-  blocks: list[page.Block] = [*grids, schematics.model_family(), schematics.quantile_and_polytope()]
+  figures = [schematics.model_family(), schematics.quantile_and_polytope()]
+  blocks: list[page.Block] = [*grids, _measurements(), *figures]
   csv = frame.to_csv(index=False, lineterminator="\n")
   made = page.Page(
     "paper", "The paper, checked", "which of its statements hold?", scope, _INTRO, blocks, csv
   )
   return Report(made, rows.summary(statements), statements)
+
+
+def _measurements() -> tables.Table:
+  """Returns the data, commands and versions of the measurements."""
+  laid_out = [
+    tables.Row(name, [tables.Cell(t) for t in (source.data, source.command, sources.made(name))])
+    for name, source in sources.SOURCES.items()
+  ]
+  headings = ["name", "data, where they are not the paper’s", "command", "made"]
+  return tables.Table("Measurements", headings, laid_out, kind="words")
 
 
 def define_flags() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import math
 
 from paper.statements import measurements
 from paper.statements import rows
-from paper.statements import sources
 from tff_superquantile.experiments.report import tables
 
 MEAN = "test.error.mean"
@@ -17,15 +16,8 @@ _VANILLA = ("FedAvg", "FedProx")
 _Answer = tuple[str, rows.Verdict, str] | None
 _Check = Callable[[measurements.Evidence, str], _Answer]
 _DIFFERS, _ELSEWHERE = rows.Verdict.DIFFERS, rows.Verdict.ELSEWHERE
-# Our comparisons of all methods, and their data, rounds and cohorts beside the paper's.
+# Our comparisons of all methods.
 _COMPARISONS = {
-  "synthetic": "the synthetic task, on which the paper compares FedAvg and Δ-FL with privacy only",
-  "emnist_linear": f"{sources.DIGITS}, linear, 100 rounds of 100 clients (the paper: letters, too,"
-  " 3000 rounds)",
-  "emnist_convnet": f"{sources.DIGITS}, ConvNet, untuned, 100 rounds of 50 clients (the paper:"
-  " letters, too, 1000 rounds of 100)",
-}
-_SHORT = {
   "synthetic": "the synthetic task", "emnist_linear": "digits, linear",
   "emnist_convnet": "digits, ConvNet",
 }  # fmt: skip
@@ -37,6 +29,11 @@ def _rivals(evidence: measurements.Evidence, source: str) -> list[str]:
   """Returns the paper's methods besides its own."""
   families = (*_VANILLA, "q-FFL", "Tilted-ERM", "AFL")
   return [method for method in evidence.methods(source) if method.startswith(families)]
+
+
+def _listed(known: Mapping[str, measurements.Value]) -> str:
+  texts = (f"{m.removeprefix('Superquantile ')}: {v.in_percent()}" for m, v in known.items())
+  return ", ".join(texts)
 
 
 def _plain(evidence: measurements.Evidence, source: str) -> list[str]:
@@ -75,8 +72,8 @@ def _for_each_comparison(
 
   `about` is that question, empty for a quotation; `check` decides `rule` by one source.
   """
-  for source, data in _COMPARISONS.items():
-    place = f"{about} By {_SHORT[source]}" if about else _SHORT[source]
+  for source, short in _COMPARISONS.items():
+    place = f"{about} By {short}" if about else short
     answer = check(evidence, source) if evidence.has(source) else None
     if answer is None:
       yield rows.missing(key, source, place)
@@ -84,7 +81,7 @@ def _for_each_comparison(
     found, verdict, why = answer
     of_fed_avg = evidence.get(source, "FedAvg", MEAN)
     over = f" ({tables.plural(of_fed_avg.num_seeds, 'seed')})" if of_fed_avg else ""
-    yield rows.Row(key, f"{found}{over}.", verdict, why, data, rule, source, place)
+    yield rows.Row(key, f"{found}{over}.", verdict, why, rule, source, place)
 
 
 def _smallest_tail(evidence: measurements.Evidence, source: str) -> _Answer:
@@ -109,8 +106,8 @@ def _interpolates(evidence: measurements.Evidence, source: str) -> _Answer:
     known = evidence.get_all(source, chain, metric)
     if len(known) < len(chain):
       return None
-    texts = (f"{m.removeprefix('Superquantile ')}: {v.in_percent()}" for m, v in known.items())
-    found.append(f"{name} of {', '.join(texts)}")
+    ends = (f"{known[m].in_percent()} ({m})" for m in (chain[0], chain[-1]))
+    found.append(f"{name} from {' to '.join(ends)}")
     if not measurements.is_monotone(list(known.values())):
       turning.append(name.lower())
   why = "They do, up to one sd."
@@ -175,8 +172,7 @@ def _mean_is_competitive(evidence: measurements.Evidence, source: str) -> _Answe
     return None
   own = known["FedAvg"]
   holds = all(value.mean <= own.mean + own.spread for value in known.values())
-  found = ", ".join(f"{m}: {v.in_percent()}" for m, v in known.items())
-  return found, rows.judge(holds, _DIFFERS, _ELSEWHERE), ""
+  return _listed(known), rows.judge(holds, _DIFFERS, _ELSEWHERE), ""
 
 
 def _clients_vary_less(evidence: measurements.Evidence, source: str) -> _Answer:
@@ -187,7 +183,7 @@ def _clients_vary_less(evidence: measurements.Evidence, source: str) -> _Answer:
   own = known["FedAvg"]
   gaps = {m: v.mean - own.mean for m, v in known.items() if m != "FedAvg"}
   clear = [m for m in gaps if abs(gaps[m]) > max(own.spread, known[m].spread)]
-  found = f"Sd over clients of {', '.join(f'{m}: {v.in_percent()}' for m, v in known.items())}"
+  found = f"Sd over clients of {_listed(known)}"
   if not clear:
     return found, rows.Verdict.UNCHECKED, "A tie: no θ is more than one sd from FedAvg."
   lower = [m for m, gap in gaps.items() if gap < 0]
@@ -245,7 +241,6 @@ def on_personalization(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     " one sd.",
     rows.judge(2 * near >= total, _DIFFERS, _ELSEWHERE),
     "" if num_seeds > 1 else "One seed has no sd.",
-    _COMPARISONS["emnist_convnet"],
     "often is at least half of the pairs of FedAvg and a θ, by the larger sd of the two",
     name,
     "digits, ConvNet",

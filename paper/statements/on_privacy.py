@@ -172,14 +172,10 @@ def _compare(
     key,
     f"Points of error, {'; '.join(texts)} (5 seeds).",
     verdict,
-    data=_DATA,
     rule=rule,
     source=_SOURCE,
     **remarks,
   )
-
-
-_DATA = "the paper’s generator drawn anew, Poisson cohorts, ε a real one, clip norms untuned"
 
 
 def of_training(evidence: measurements.Evidence) -> Iterator[rows.Row]:

@@ -11,14 +11,9 @@ from scipy import special
 
 from paper.statements import measurements
 from paper.statements import rows
-from paper.statements import sources
 from tasks import synthetic
 from tff_superquantile.experiments.report import tables
 
-_DIGITS = {
-  "emnist_convnet": f"{sources.DIGITS}, ConvNet, untuned, 100 rounds of 50 clients",
-  "emnist_linear": f"{sources.DIGITS}, linear, 100 rounds of 100 clients",
-}
 _MODELS = {"emnist_convnet": "ConvNet", "emnist_linear": "linear"}
 _DIFFERS, _ELSEWHERE = rows.Verdict.DIFFERS, rows.Verdict.ELSEWHERE
 # Clients with fewer examples of EMNIST have little data.
@@ -55,7 +50,6 @@ def of_histograms(evidence: measurements.Evidence) -> Iterator[rows.Row]:
       if is_tie
       else rows.judge(ours.mean < rival.mean, _DIFFERS, _ELSEWHERE),
       "A tie: these seeds do not tell them apart." * is_tie,
-      _DIGITS[source],
       "the mean of the worst tenth stands for the tail; less than one sd over seeds is a tie",
       source,
       model,
@@ -93,7 +87,6 @@ def of_sizes(evidence: measurements.Evidence) -> Iterator[rows.Row]:
       if has_others
       else f"Of these digits nobody has more than {largest.mean:.0f} images, so"
       " that all clients are those with little data.",
-      _DIGITS[source],
       "Δ-FL gains more for the first third than for the last, the others do not",
       source,
       model,
@@ -119,7 +112,6 @@ def of_spread(evidence: measurements.Evidence) -> Iterator[rows.Row]:
       key,
       f"Sd over clients of {found} ({tables.plural(own.num_seeds, 'seed')}).",
       rows.judge(all(value.mean < own.mean for value in known.values()), _DIFFERS, _ELSEWHERE),
-      data=_DIGITS[source],
       rule="lower than FedAvg’s for each θ, by means over seeds",
       source=source,
     )

@@ -19,7 +19,7 @@ from paper.statements import sources
 from tff_superquantile.experiments.report import tables
 
 _DIGITS = {"EMNIST linear": "emnist_linear", "EMNIST ConvNet": "emnist_convnet"}
-_WRITERS = {"EMNIST linear": "writers_linear"}
+_WRITERS = {"EMNIST linear": "writers_linear", "EMNIST ConvNet": "writers_convnet"}
 _METRICS = {"sd": "std"}  # Our name of a column where it is another.
 _NUM_SEEDS = 5
 # Within this the same number was rounded twice.
@@ -144,23 +144,28 @@ def cell_rows(evidence: measurements.Evidence) -> Iterator[rows.Row]:
 
 
 def grids(evidence: measurements.Evidence) -> Iterator[tables.Table]:
-  """Yields each printed table: in a cell what is printed, and below what was measured."""
+  """Yields each printed table: in a cell what is printed, and what was measured.
+
+  Tables 2 and 3 are columns of those of the appendix, and have what is printed alone.
+  """
   cells = read()
   for name, place in TABLES.items():
     of_table = cells[cells["table"] == name]
     columns = list(dict.fromkeys(of_table["column"]))
     laid_out = []
     for method, of_method in of_table.groupby("method", sort=False):
-      entries = []
+      label = method
+      entries: list[tables.Cell] = []
       for cell in of_method.itertuples():
         found = []
-        for arrow, of_task in (("→", _DIGITS), ("⇒", _WRITERS)):
+        for arrow, of_task in (("→", _DIGITS), ("⇒", _WRITERS)) if place.task else ():
           ours = measured(evidence, name, method, cell.column, of_task)
           other = _of_other_parameter(evidence, name, cell, of_task)
-          found += [f"{arrow} {ours.in_percent()}{other}"] if ours else []
+          found += [f"{arrow} {ours.in_percent()}"] if ours else []
+          label += f" {arrow}{other}" * (bool(other) and not entries)
         text = f"{cell.value:.2f} ± {cell.sd:.2f}"
         entries.append(tables.Cell(text, " ".join(found), bool(cell.mark)))
-      laid_out.append(tables.Row(method, entries))
+      laid_out.append(tables.Row(label, entries))
     yield tables.Table(f"{place.number}: {place.title}", ["method", *columns], laid_out)
 
 

@@ -56,7 +56,7 @@ PARTS: Mapping[Verdict, tuple[str, str, str]] = {
   Verdict.ELSEWHERE: (
     "Reproduced on other data",
     "🟢",
-    "The direction holds on data, rounds or cohorts that are not the paper’s; the row says which.",
+    "The direction holds on data, rounds or cohorts that are not the paper’s (“Measurements”).",
   ),
   Verdict.UNCHECKED: (
     "Cannot be checked here",
@@ -186,7 +186,6 @@ class Row:
     found: What was measured, or computed, with its numbers and seeds.
     verdict: The verdict.
     why: How it differs and why, what is true, or what is missing.
-    data: The data behind the verdict where they are not the paper's; empty otherwise.
     rule: The tolerance or criterion that decides, where it is not the paper's own.
     source: The name of the measurements behind it, as in `sources.SOURCES`; empty for none.
     about: The narrower place, such as a table's column, or what is not quoted.
@@ -198,7 +197,6 @@ class Row:
   found: str
   verdict: Verdict
   why: str = ""
-  data: str = ""
   rule: str = ""
   source: str = ""
   about: str = ""
@@ -231,21 +229,7 @@ class Row:
   @property
   def evidence(self) -> str:
     """All that was found, in sentences."""
-    parts = [self.found, self.why]
-    if self.data:
-      parts.append(f"Data: {self.data}.")
-    if self.rule:
-      parts.append(f"Criterion, ours: {self.rule}.")
-    if self.by_reading:
-      parts.append("By reading.")
-    return " ".join(filter(None, parts))
-
-  @property
-  def origin(self) -> str:
-    """Command, version and date of the measurements behind it; empty without any."""
-    if not self.source:
-      return ""
-    return f"{sources.SOURCES[self.source].command}; {sources.made(self.source)}"
+    return " ".join(filter(None, [self.found, self.why, "By reading." * self.by_reading]))
 
 
 def judge(holds: bool, otherwise: Verdict, yes: Verdict = Verdict.REPRODUCED) -> Verdict:

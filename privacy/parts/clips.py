@@ -18,15 +18,21 @@ _ADAPTS, _IS_FIXED = f"--clip_norm={_ADAPTIVE}", "a --clip_norm that does not ad
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clip(part.Part, abc.ABC):
-  """How the updates of clients are clipped."""
+  """How the updates of clients are clipped.
+
+  Attributes:
+    norm: C of the first round, in a unit of --clip_unit; None if it was not given.
+  """
+
+  norm: float | None
 
   @abc.abstractmethod
   def first_norm(self, unit: str) -> float | None:
-    """Returns C of the first round, in a unit of --clip_unit; None if it was not given."""
+    """Returns C of the first round, or its default in a unit of --clip_unit."""
 
   @abc.abstractmethod
-  def resolve(self, unit: str, update_sum: str) -> Clip:
-    """Returns it with C of the first round; a `ValueError` if a private run cannot have it."""
+  def check(self, update_sum: str) -> None:
+    """Raises a `ValueError` if a private run with this --update_sum cannot have it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,11 +50,10 @@ class FixedClip(Clip):
   def first_norm(self, unit: str) -> float | None:
     return self.norm
 
-  def resolve(self, unit: str, update_sum: str) -> Clip:
+  def check(self, update_sum: str) -> None:
     if self.norm is None:
       raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1, or adaptive.")
     checks.scale("--clip_norm", self.norm)
-    return self
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,9 +61,10 @@ class _Adapting(Clip):
   """To a norm that follows a quantile of the updates' norms."""
 
   clip_norm: str = flag_lib.field(_ADAPTIVE, "C adapts.", choices=(_ADAPTIVE,))
-  initial_clip_norm: float | None = flag_lib.field(
+  norm: float | None = flag_lib.field(
     None,
     "C of the first round with --clip_norm=adaptive; None for 0.1, or 1 with --clip_unit=gradient.",
+    name="initial_clip_norm",
   )
   clip_quantile: float = flag_lib.field(
     0.5,
@@ -67,20 +73,16 @@ class _Adapting(Clip):
   )
 
   def first_norm(self, unit: str) -> float | None:
-    if self.initial_clip_norm is not None:
-      return self.initial_clip_norm
-    return {"update": 0.1, "gradient": 1.0}[unit]
+    return {"update": 0.1, "gradient": 1.0}[unit] if self.norm is None else self.norm
 
-  def resolve(self, unit: str, update_sum: str) -> Clip:
+  def check(self, update_sum: str) -> None:
     if update_sum == "distributed":
       raise ValueError(
         "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a"
         " fixed norm; give a number, or use --update_sum=central."
       )
-    first = self.first_norm(unit)
-    checks.scale("--initial_clip_norm", first)
+    checks.scale("--initial_clip_norm", self.norm)
     checks.fraction("--clip_quantile", self.clip_quantile)
-    return dataclasses.replace(self, initial_clip_norm=first)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

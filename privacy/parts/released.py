@@ -109,15 +109,8 @@ class ReleasedPart(part.Part, abc.ABC):
       return self
     return dataclasses.replace(self, mechanism=self.built(num_shares, expected))
 
-  def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
-    """Returns the mechanism that follows anew from the noise and a round's clients.
-
-    Args:
-      num_shares: K.
-      expected: m.
-      clip_norm: C, if there is a fixed one.
-    """
-    del clip_norm
+  def derived(self, num_shares: int, expected: float) -> Mechanism | None:
+    """Returns the mechanism that follows anew from the noise and a round's clients."""
     return dataclasses.replace(self, mechanism=None).built(num_shares, expected)
 
   def without_mechanism(self) -> ReleasedPart:

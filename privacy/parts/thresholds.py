@@ -18,6 +18,7 @@ from privacy.noise import tree_mechanism
 from privacy.parts import released
 from privacy.settings import flag as flag_lib
 from privacy.settings import part
+from privacy.settings import plugins
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +102,8 @@ class PrivateThreshold(Threshold, released.ReleasedPart):
       raise ValueError("Found a tree without a tree threshold's noise multiplier; expected both.")
     if z is None:
       return None
-    return kind(noise_multiplier=z) if tree is None else Tree.of_mechanism(z, tree)
+    made = {} if tree is None else dict(num_bins=tree.num_bins, mechanism=tree)
+    return kind(noise_multiplier=z, **made)
 
   def flags(self) -> dict[str, Any]:
     return {**super().flags(), "threshold": self.kind}
@@ -132,8 +134,10 @@ class Tree(PrivateThreshold):
   )
   secure_sum: str = flag_lib.field(
     "modular",
-    "Secure sum of --threshold=tree: modulo M (modular), or of integers that never wrap (integer).",
-    choices=("modular", "integer"),
+    "Secure sum of --threshold=tree: modulo M (modular; earlier versions also had integer, whose"
+    " results are the same).",
+    choices=("modular",),
+    synonyms={"integer": "modular"},
     may_idle=True,
   )
   scale: int | None = None
@@ -153,11 +157,6 @@ class Tree(PrivateThreshold):
       released.check_delivered(
         self, tree, sensitivity, "a tree whose noise", "a tree with at least that"
       )
-
-  @classmethod
-  def of_mechanism(cls, noise_multiplier: float | None, tree: tree_mechanism.TreeMechanism) -> Tree:
-    """Returns the histogram with the parameters of a tree."""
-    return cls(noise_multiplier=noise_multiplier, num_bins=tree.num_bins, mechanism=tree)
 
   def check(self, cohort: cohorts.Cohort) -> None:
     super().check(cohort)
@@ -187,7 +186,7 @@ class Tree(PrivateThreshold):
       scale=self.scale,
     )
 
-  def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
+  def derived(self, num_shares: int, expected: float) -> tree_mechanism.TreeMechanism | None:
     assert self.mechanism is not None  # It is asked of parts with one.
     again = dataclasses.replace(self, mechanism=None, scale=self.mechanism.scale)
     return again.built(num_shares, expected)
@@ -274,9 +273,19 @@ class PrimalDual(OneBit):
 
 
 # By the value of --threshold, which names the folders of its runs, too.
-THRESHOLDS: dict[str, type[Threshold]] = {
-  kind.kind: kind for kind in (Exact, Reweighting, Tree, Geometric, PrimalDual)
-}
+_KINDS: tuple[type[Threshold], ...] = (Exact, Reweighting, Tree, Geometric, PrimalDual)
+THRESHOLDS = plugins.Table("threshold", "thresholds", Threshold, {k.kind: k for k in _KINDS})
+
+
+def is_accounted(kind: type[Threshold]) -> bool:
+  """Returns whether a private run may have such a threshold.
+
+  It is one of the project's private ones, or extends one from outside and changes nothing of it but
+  how it is built; whether it then releases the same is its author's word.
+  """
+  own = next((base for base in kind.__mro__ if base in _KINDS), Exact)
+  accounted = (name for name in dir(own) if name[0] != "_" and name != "check")
+  return issubclass(own, PrivateThreshold) and not plugins.changed(kind, accounted)
 
 
 def private_kinds() -> dict[str, type[PrivateThreshold]]:

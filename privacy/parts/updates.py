@@ -64,11 +64,6 @@ class UpdateSum(released.ReleasedPart):
     num_entries = self.num_parameters + self.is_weighted
     return sum_mechanism.build_sum_mechanism(self.z, self.clip_norm, num_entries, num_shares)
 
-  def derived(self, num_shares: int, expected: float, clip_norm: float | None) -> Any:
-    norm = self.clip_norm if clip_norm is None else clip_norm
-    again = dataclasses.replace(self, mechanism=None, clip_norm=norm)
-    return again.built(num_shares, expected)
-
   def words(self) -> str:
     maker = "" if self.noise_by_server else " (made by the clients)"
     summed = "the sum of clipped updates"

@@ -13,6 +13,7 @@ import typing
 from typing import Any, TypeVar
 
 from privacy.settings import flag as flag_lib
+from privacy.settings import plugins
 
 _CHOICE = "choice"
 _T = TypeVar("_T", bound="Part")
@@ -67,15 +68,16 @@ class Choice:
     """Returns how a sentence names a kind."""
     if key is None:
       return self.without
-    return f"with {self._phrase(key)}"
+    return f"with {self.phrase(key)}"
 
-  def _phrase(self, key: str) -> str:
+  def phrase(self, key: str) -> str:
+    """Returns the flag and the value that choose a kind."""
     return key if self.own_flag is None else f"--{self.own_flag.name}={key}"
 
   def owners(self, name: str) -> str:
     """Returns to which kinds a flag belongs, for a sentence."""
     found = [key for key, kind in self.kinds.items() if name in flags(kind)]
-    return " or ".join(found) if self.own_flag is None else self._phrase(", ".join(found))
+    return " or ".join(found) if self.own_flag is None else self.phrase(", ".join(found))
 
 
 def choice(
@@ -116,7 +118,12 @@ def chosen_by(
 
 
 def key(kinds: Mapping[str, type[_T]], part: Part) -> str:
-  """Returns the name of a part's class among kinds, or else that of its nearest base."""
+  """Returns the name of a part's class among kinds, or else that of its nearest base.
+
+  In a table that takes parts from outside each class has a name of its own.
+  """
+  if isinstance(kinds, plugins.Table):
+    return kinds.name_of(type(part))
   names = {kind: name for name, kind in kinds.items()}
   return next(names[base] for base in type(part).__mro__ if base in names)
 
@@ -124,8 +131,7 @@ def key(kinds: Mapping[str, type[_T]], part: Part) -> str:
 class Part:
   """A frozen dataclass whose fields are flags (`flag.field`), `choice`s and parts.
 
-  A resolved kind of a part is a subclass that is no dataclass of its own: it annotates those fields
-  anew that may be None in the part and have a value in the kind.
+  A field whose default is None and whose type is not has a value when the part is `fill`ed.
   """
 
   def __post_init__(self) -> None:
@@ -137,20 +143,12 @@ class Part:
         object.__setattr__(self, field.name, own[field.name].checked(value))
     for field in _fields(type(self)):
       if _CHOICE in field.metadata:
-        value, kinds = getattr(self, field.name), tuple(field.metadata[_CHOICE].kinds.values())
-        if value is not field.default and not isinstance(value, kinds):
-          expected = ", ".join(kind.__name__ for kind in kinds)
+        value, kinds = getattr(self, field.name), field.metadata[_CHOICE].kinds
+        if isinstance(kinds, plugins.Table) and isinstance(value, kinds.kind):
+          kinds.name_of(type(value))  # It may be one from outside.
+        elif value is not field.default and not isinstance(value, tuple(kinds.values())):
+          expected = ", ".join(kind.__name__ for kind in kinds.values())
           raise TypeError(f"Found {field.name} = {value!r}; expected one of {expected}.")
-    narrowed = vars(type(self)).get("__annotations__", {})
-    if "__dataclass_fields__" not in vars(type(self)):  # A resolved kind.
-      for name in narrowed:
-        if getattr(self, name) is None:
-          raise ValueError(f"Found no {_flag_name(type(self), name)}; expected a value.")
-
-
-def _flag_name(kind: type[Part], name: str) -> str:
-  own = own_flags(kind)
-  return f"--{own[name].name}" if name in own else name
 
 
 def _fields(kind: type[Part]) -> tuple[dataclasses.Field[Any], ...]:
@@ -229,11 +227,13 @@ def values(part: Part) -> dict[str, Any]:
   return found
 
 
-def build(kind: type[_T], given: Mapping[str, Any], is_strict: bool = True) -> _T:
+def build(
+  kind: type[_T], given: Mapping[str, Any], is_strict: bool = True, is_filled: bool = False
+) -> _T:
   """Builds a part of the values of its flags, and of those of the parts within it.
 
   Flags that the part does not have are passed over; those of kinds that were not chosen are refused
-  if `is_strict`.
+  if `is_strict`. If `is_filled`, kinds that are usual count as asked for.
   """
   own = own_flags(kind)
   found: dict[str, Any] = {}
@@ -248,31 +248,28 @@ def build(kind: type[_T], given: Mapping[str, Any], is_strict: bool = True) -> _
       name = chosen.key(given)
       if is_strict:
         _refuse_others(chosen, name, given)
-      wanted = _hints(kind)[field.name]
-      part = (
-        None if name is None else build(_narrowed(chosen.kinds[name], wanted), given, is_strict)
-      )
-      if part is not None and chosen.flag is not None and chosen.flag_value(given) is None:
+      part = None if name is None else build(chosen.kinds[name], given, is_strict, is_filled)
+      is_usual = chosen.flag is not None and chosen.flag_value(given) is None
+      if part is not None and is_usual and not is_filled:
         part = dataclasses.replace(typing.cast(Any, part), is_asked=False)
       found[field.name] = part
     elif (inner := _part_of(kind, field.name)) is not None:
-      found[field.name] = build(inner, given, is_strict)
+      found[field.name] = build(inner, given, is_strict, is_filled)
   return kind(**found)
 
 
-def check_complete(part: Part, *needed: str, chosen_by: str = "") -> None:
-  """Raises a `ValueError` if a part lacks the value of a required or otherwise needed flag."""
-  for name, one in own_flags(type(part)).items():
-    if (one.is_required or one.name in needed) and getattr(part, name) is None:
+def _check_complete(part: Part, chosen_by: str = "") -> None:
+  """Raises a `ValueError` for a None, in a part or within it, that its field's type lacks."""
+  kind = type(part)
+  for name, one in own_flags(kind).items():
+    if getattr(part, name) is None and type(None) not in typing.get_args(_hints(kind)[name]):
       where = f"{chosen_by} without" if chosen_by else "no"
       raise ValueError(f"Found {where} --{one.name}; expected a value.")
-
-
-def _narrowed(kind: type[Part], wanted: Any) -> type[Part]:
-  """Returns a kind, or the resolved kind of it that a field is to have."""
-  if not isinstance(wanted, type) or issubclass(kind, wanted):
-    return kind
-  return next(one for one in kind.__subclasses__() if issubclass(one, wanted))
+  for field in _fields(kind):
+    if isinstance(inner := getattr(part, field.name), Part):
+      chosen: Choice | None = field.metadata.get(_CHOICE)
+      is_named = chosen and chosen.own_flag
+      _check_complete(inner, chosen.phrase(key(chosen.kinds, inner)) if chosen and is_named else "")
 
 
 def _refuse_others(chosen: Choice, name: str | None, given: Mapping[str, Any]) -> None:
@@ -294,8 +291,10 @@ def _refuse_others(chosen: Choice, name: str | None, given: Mapping[str, Any]) -
         )
 
 
-def fill(kind: type[_T], part: Part, defaults: Mapping[str, Any]) -> _T:
-  """Returns a part as a resolved kind of it, with defaults of flags in place of None."""
-  found = values(part)
-  missing = {n: defaults[n] for n, value in found.items() if value is None and n in defaults}
-  return build(kind, {**found, **missing})
+def fill(part: _T, defaults: Mapping[str, Any]) -> _T:
+  """Returns a part with defaults of flags in place of None; a `ValueError` names what it lacks."""
+  given = {n: defaults.get(n) if value is None else value for n, value in values(part).items()}
+  given = {name: value for name, value in given.items() if value is not None}
+  filled = build(type(part), given, is_filled=True)
+  _check_complete(filled)
+  return filled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import decimal
 
@@ -15,6 +16,7 @@ from tasks.own import values
 CLASSES, NUMBER = "classes", "number"
 # More different numbers than these are a quantity rather than classes, unless the user says so.
 _MOST_NUMBERS_OF_CLASSES = 100
+_MOST_OF_A_SCALE = 10  # Classes that are numbers; more may be a quantity, and have a hint.
 _MOST_CLASSES = 1000
 _MOST_SAID = 5  # Classes in a message.
 
@@ -85,6 +87,18 @@ def fit(column: pd.Series, kind: str | None, reference: np.ndarray) -> Label:
       " column, or pass --label_kind=number if they are numbers."
     )
   return Label(name, tuple(found))
+
+
+def hint(classes: Sequence[str]) -> str:
+  """Returns a sentence for classes that may be a quantity; "" for others."""
+  if len(classes) <= _MOST_OF_A_SCALE or any(
+    not values.is_integer(text) or values.canonical(text) != text for text in classes
+  ):
+    return ""
+  return (
+    f"The labels are {len(classes)} whole numbers, each a class; if they are a quantity, pass"
+    " --label_kind=number."
+  )
 
 
 def with_shares(label: Label, reference: pd.Series) -> Label:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import dataclasses
 
 from tasks.own import encoding as encoding_lib
+from tasks.own import labels as labels_lib
 
 _MOST_CLASSES = 12  # Listed with their share.
 _MOST_CHARACTERS = 200  # Of a cell.
@@ -13,7 +14,7 @@ _LARGEST_SHARE = 0.8  # Of a class, up to which errors tell how well all classes
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class ColumnSummary:
   """A column of the table that is a feature, or is not used.
 
   `kind` is "number", "boolean", "category", or "dropped"; `missing` the number of rows without a
@@ -60,7 +61,7 @@ class Summary:
   num_train: int
   rows_of_classes: Sequence[int]
   encoding: encoding_lib.Encoding
-  columns: Sequence[Column]
+  columns: Sequence[ColumnSummary]
   largest_mean_square: float
   later_labels: str | None = None
 
@@ -112,6 +113,8 @@ class Summary:
     counted = zip(label.classes, self.rows_of_classes)
     shares = [f"{name} {100 * rows / max(1, self.rows):.1f} %" for name, rows in counted]
     said = f"{said} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"
+    if hint := labels_lib.hint(label.classes):
+      said += f"\n{hint}"
     if not self.is_skewed:
       return said
     share = max(self.rows_of_classes) / self.rows

@@ -1,4 +1,4 @@
-"""Opens a user's table as client files, which are written once: `Table` is it in memory."""
+"""Opens a user's table as client files, which are written once: `UserTable` is it in memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OF_RUN_IF_GIVEN = ("folds", "held_out_examples")
 Split = Callable[[splits.Pools], Mapping[str, client_files.ClientFiles]]
 
 
-class Table:
+class UserTable:
   """A table in memory.
 
   Where the request keeps clients apart (`Request.keeps_apart`), what a client's rows become is a
@@ -179,7 +179,9 @@ class Table:
     values[self._reference] = how.read(one, column[self._reference])
     return values
 
-  def _describe(self, frame: pd.DataFrame, remarks: Mapping[str, str]) -> list[summary_lib.Column]:
+  def _describe(
+    self, frame: pd.DataFrame, remarks: Mapping[str, str]
+  ) -> list[summary_lib.ColumnSummary]:
     """Describes each column that was to be a feature, or is one."""
     features = {feature.name: feature for feature in self._encoding.features}
     described = []
@@ -188,10 +190,12 @@ class Table:
       missing = int(frame[name][self._shown].isna().sum())
       if name in features:
         one = features[name]
-        column = summary_lib.Column(name, one.kind, missing, one.width, remarks.get(name, ""))
+        column = summary_lib.ColumnSummary(
+          name, one.kind, missing, one.width, remarks.get(name, "")
+        )
       else:
         reason = self._encoding.dropped.get(name, "not among the columns of the model")
-        column = summary_lib.Column(name, "dropped", missing, 0, reason)
+        column = summary_lib.ColumnSummary(name, "dropped", missing, 0, reason)
       described.append(column)
     return described
 
@@ -278,7 +282,7 @@ def open_clients(
   accounting covers, and would let one client move the inputs of all others. So are, then, the kinds
   of columns, which of them are dropped and the classes, if the user does not name these. Rows of
   training clients with another class are left out, and their values of another kind are missing;
-  see `Table`. Names of columns and the number of clients are public in such a run. Where the
+  see `UserTable`. Names of columns and the number of clients are public in such a run. Where the
   request brings what the columns of an earlier table became, that is carried out, and nothing
   follows from this table.
 
@@ -321,7 +325,7 @@ def open_clients(
   logging.info("Reading %s, once.", request.data_dir)
   texts = [columns.label, *(() if known is None else _categories_of(known))]
   frame = reading.read(paths, names, columns.client, texts, all_texts=request.keeps_apart)
-  table = Table(frame, columns, request, split, known)
+  table = UserTable(frame, columns, request, split, known)
   pools = [
     client_files.open_or_write_client_files(
       path,
@@ -369,7 +373,7 @@ def _open_converted(
     values = kept["summary"]
     if kept["sha256"] != _checksum(values):
       raise ValueError("its checksum is that of other contents")
-    columns = [summary_lib.Column(**column) for column in values.pop("columns")]
+    columns = [summary_lib.ColumnSummary(**column) for column in values.pop("columns")]
     encoding = encoding_lib.from_json(values.pop("encoding"))
     summary = summary_lib.Summary(columns=columns, encoding=encoding, **values)
   except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -33,7 +33,7 @@ def build_preprocessing(
   """
   is_mean = represent is features.represent_mean
   steps = [] if is_mean else [features.MAX_WORDS]
-  if request.standin:
+  if request.is_standin:
     spec = tf.TensorSpec([None, *steps, features.DIMENSION], tf.float32, "vectors")
     return preprocessing.Preprocessing(spec, _VECTORS, tf.identity, spec)
   path = glove.find_file(request.glove, request.data_dir, request.cache_dir)

@@ -111,6 +111,31 @@ def test_equal_shares_are_dp_fed_avg():
   np.testing.assert_allclose(found[0], found[1], atol=2e-6)
 
 
+def test_what_needs_no_losses_of_others_is_private_by_its_own_builder():
+  data, same = problems.datasets(_ARRAYS), dict(private=_private(), local_batch_size=0)
+  same.update(
+    model_fn=problems.linear_model(),
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(_RATE),
+  )
+  own_loss = threshold.build_own_loss_weighting(threshold.build_proportional_share(5.0, _MAX_LOSS))
+  for one, other in (
+    (
+      functools.partial(algorithms.build_fed_prox, proximal_strength=0.0),
+      algorithms.build_fed_avg,
+    ),
+    (
+      functools.partial(algorithms.build_prop_fair, utility_bound=5.0, max_loss=_MAX_LOSS),
+      functools.partial(algorithms.build_weighted_fed_avg, weighting=own_loss),
+    ),
+  ):
+    trained = []
+    for build in (one, other):
+      process = build(**same)
+      state = process.next(process.initialize(), data).state
+      trained.append(problems.vector(state.global_model_weights.trainable))
+    np.testing.assert_array_equal(*trained)
+
+
 _EXTREMES = tuple(
   itertools.product((0.0, _MAX_LOSS, 1e30, -1e30, np.inf, np.nan), (0.0, 1.0, 3e38, np.nan))
 )

@@ -85,6 +85,7 @@ _FLAT = np.full(90, 0.3)
     ("nothing learned", _SPREAD, dict(constant=0.29), (), "The features do not tell"),
     ("nothing learned", _SPREAD, dict(constant=0.301), (), "cannot be told from the constant"),
     ("own models", _SPREAD - 0.05, dict(pooled=0.3, local=0.1), (), "has a mean error of 10.0 %"),
+    ("own models", _SPREAD, dict(local=0.29), (), "other half and 29.9 % in the worst"),
     ("take", _SPREAD - 0.05, dict(pooled=0.24, local=0.239), (), "Take Superquantile"),
     ("train longer", _SPREAD - 0.05, dict(pooled=0.1, local=0.095), (), "has 10.0 %"),
     ("train longer", _SPREAD - 0.05, {}, _FALLING, "still improved; leave out --num_rounds"),
@@ -104,6 +105,14 @@ def test_the_first_verdict_that_holds_is_the_decision(
   found = _decide(tmp_path, methods, level, rounds=rounds, task="own")
   assert found.key == key, found.text
   assert part in found.text
+
+
+def test_own_models_that_lose_the_worst_tenth_are_not_advised(tmp_path):
+  own = np.where(_SPREAD > 0.35, 0.6, 0.1)
+  for errors, key in ((own, "no comparison"), (own / 2, "own models")):
+    references = {kept.CONSTANT: _SPREAD + 0.3, kept.LOCAL: errors}
+    found = _decide(tmp_path / key, {"fed_avg": _SPREAD}, references)
+    assert found.key == key
 
 
 def test_a_lead_that_is_sure_and_small_is_called_little(tmp_path):
@@ -146,17 +155,33 @@ def test_seeds_of_other_clients_count_together(tmp_path):
   assert change.value == pytest.approx(-0.2) and found.evidence.learned
 
 
-def test_a_rare_class_that_ranks_tell_takes_class_weights(tmp_path):
+@pytest.mark.parametrize(
+  "metric, lead, key",
+  [
+    ("balanced_error", 0.01, "rare class"),
+    ("error", 0.0, "rare class"),
+    ("error", 0.01, "no comparison"),
+  ],
+)
+@pytest.mark.parametrize("num_classes", [10, 11])
+def test_classes_that_ranks_alone_tell_take_class_weights(tmp_path, metric, lead, key, num_classes):
   further = {"balanced_error": 0.0, "ranking_error": -0.15}
-  methods, flags = {"fed_avg": _SPREAD}, dict(metric="balanced_error")
-  constant = {kept.CONSTANT: _SPREAD + 0.01}
-  _fabricate(tmp_path, methods, constant, further=further, **flags)
+  methods, constant = {"fed_avg": _SPREAD}, {kept.CONSTANT: _SPREAD + lead}
+  _fabricate(tmp_path, methods, constant, further=further, metric=metric)
+  columns = {"label": {"classes": list(map(str, range(num_classes)))}}
+  atomic_files.write_json(tmp_path / "own" / "fed_avg" / "seed_0" / "columns.json", columns)
   references = kept.read(tmp_path / "own", 0)
   references.found[kept.CONSTANT].clients["ranking_error"][:] = 0.5
   kept.write(tmp_path / "own", 0, references)
   found = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
-  assert found.key == "rare class"
-  assert "ranking error is 15.0 % and chance has 50.0 %" in found.text
+  assert (found.text.count("11 whole numbers, each a class") == 1) == (num_classes == 11)
+  if num_classes == 11 and lead == 0:
+    assert found.key == "quantity" and found.text.startswith("Say first what the labels are")
+    return
+  assert found.key == key
+  is_said = "ranking error is 15.0 % and chance has 50.0 %" in found.text
+  assert is_said == (key == "rare class")
+  assert ("--metric=balanced_error" in found.text) == (lead == 0)
 
 
 def _in_csv(found):

@@ -12,7 +12,6 @@ from privacy import audit
 from tff_superquantile.experiments import evaluate
 from tff_superquantile.experiments import evaluation_text
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
@@ -181,7 +180,7 @@ def test_what_is_no_file_in_a_run_s_folder_is_refused_at_once(tmp_path, name, ma
   make(folder / name)
 
   def read():
-    run = finished.find(folder)
+    run = run_folder.find_finished(folder)
     return run.weights, run.rounds, run.flags
 
   with pytest.raises(ValueError, match=f"{name}, which is no file; expected|finished run"):

@@ -1,6 +1,5 @@
 """The parts of a run's config: what can be written down, and what their flags make of them."""
 
-import ast
 import dataclasses
 import itertools
 import json
@@ -9,18 +8,21 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 
+from privacy import parts
 from privacy.settings import part
 import tasks
+from tff_superquantile import secure_sums
 from tff_superquantile.experiments import run
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import tasks as task_parts
+from tff_superquantile.experiments.run.parts import thresholds
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _CLIP = run.FixedClip(norm=0.1)
@@ -43,7 +45,7 @@ def _resolved(config):
     (
       run.RunConfig(
         method=run.Superquantile(threshold=run.Reweighting(smoothing=0.05)),
-        local=run.LocalTraining(learning_rate=0.3, schedule=run.Cosine()),
+        local=run.Local(learning_rate=0.3, schedule=run.Cosine()),
       ),
       dict(
         threshold="reweighting",
@@ -58,7 +60,7 @@ def _resolved(config):
     ),
     (run.RunConfig(cohort=run.Poisson()), dict(sampling="poisson")),
     (
-      run.RunConfig(task=run.Synthetic(num_train_clients=30, validation_fraction=0.1)),
+      run.RunConfig(task=run.Request(num_train_clients=30, validation_fraction=0.1)),
       dict(num_train_clients=30, validation_fraction=0.1),
     ),
     (
@@ -173,6 +175,13 @@ def test_flags_and_names_are_those_of_before_there_were_parts(kept):
   assert run_config.differences(written, resolved) == []
 
 
+def test_runs_with_sums_of_integers_go_on_modulo_m():
+  config = run_config.of(epsilon=3.0, clip_norm=0.1, threshold="tree", client_split="by_id")
+  flags = {**config.to_flags(), "secure_sum": "integer"}
+  assert run_config.from_flags(flags) == config
+  assert run_config.differences(flags, config) == []
+
+
 def test_no_flag_has_two_meanings():
   """Where several kinds have a flag, its help, default and range are one."""
   found = {}
@@ -202,7 +211,6 @@ def test_no_flag_has_two_meanings():
     (lambda: run.RunConfig(method="superquantile"), "expected one of FedAvg, FedAvgSub"),
     (lambda: run.RunConfig(method=run.Superquantile), "expected one of FedAvg, FedAvgSub"),
     (lambda: run.RunConfig(server=run.Best()), "expected one of Sgd, Adam"),
-    (lambda: run.RunConfig(task="synthetic"), "expected one of Other, Synthetic, Emnist"),
     (lambda: run.Superquantile(threshold="tree"), "expected one of Exact"),
     (lambda: run.Superquantile(theta="a half"), "expected float"),
     (lambda: run.Sgd(learning_rate=True), "expected float"),
@@ -213,19 +221,9 @@ def test_what_is_wrong_cannot_be_written_down(write, said):
     write()
 
 
-def test_a_part_of_a_task_has_no_other_name():
-  assert run.Emnist(name="emnist_convnet").name == "emnist_convnet"
-  with pytest.raises(ValueError, match="expected one of emnist_linear, emnist_convnet"):
-    run.Emnist(name="own")
-
-
-def test_the_tasks_of_configs_are_those_of_the_folder_of_tasks():
-  flags = [part.own_flags(kind)["name"] for kind in task_parts.TASKS.values()]
-  names_of_parts = [name for flag in flags for name in flag.choices]
-  assert sorted(names_of_parts) == sorted(tasks.task_names())
-  for flag in flags:
-    assert set(re.findall(r"[\w]+", flag.help)) >= set(names_of_parts)
-  assert run.RunConfig(task=run.Other(name="weather")).task.name == "weather"
+def test_help_names_the_tasks_of_the_folder_of_tasks():
+  words = re.findall(r"\w+", run_config.flags()["task"].help)
+  assert set(tasks.task_names()) <= set(words)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +244,6 @@ def test_flags_that_nothing_has_are_checked_by_themselves(flags, said):
   "config, said",
   [
     (run.RunConfig(privacy=run.Noise()), "give one of them"),
-    (run.RunConfig(privacy=run.Noise(clip=_CLIP)), "not private"),
     (run.RunConfig(privacy=run.Noise(update_noise_multiplier=1, clip=_CLIP)), "no --threshold_noi"),
     (run.RunConfig(privacy=run.Budget(epsilon=1)), "no --clip_norm"),
     (run.RunConfig(method=run.QFedAvg(q=None)), "without --q"),
@@ -271,20 +268,31 @@ def test_parts_that_do_not_go_together_are_refused(config, said):
     _resolved(config)
 
 
-def test_a_private_run_has_noise_wherever_something_is_released():
-  """Whatever part was left out: nothing is released without noise."""
+def test_a_private_run_has_noise_wherever_something_is_released(monkeypatch):
+  """Whatever part was left out: nothing is released without noise, and that of the release."""
+  monkeypatch.setattr(build, "build_options", lambda *of_run: {})
+  monkeypatch.setattr(run.Superquantile, "build_private", lambda method, ingredients: ingredients)
+  files = types.SimpleNamespace(client_ids=range(2500))
   kinds = (None, run.Geometric(), run.Tree(), run.PrimalDual())
   clips = (_CLIP, run.AdaptiveClip())
   for threshold, clip in itertools.product(kinds, clips):
     config = run.RunConfig(
       method=run.Superquantile(threshold=threshold), privacy=run.Budget(epsilon=5, clip=clip)
     )
-    config, release = private.calibrate(_resolved(config), 2500, 610, {})
+    resolved = _resolved(config)
+    config, release = private.calibrate(resolved, 2500, 610, {})
     noise = private.noise_multipliers(config)
     assert len(noise) == 2 + isinstance(clip, run.AdaptiveClip)
     assert all(z is not None and z > 0 for z in noise.values())
     assert release == private.build_release(config, 2500, 610)
     assert release.noise_multipliers == noise
+    # The process takes its noise from there: this config has none.
+    ingredients = build.build_process(resolved, None, files, release, bytes(16))
+    summed = ingredients.work["private"]
+    of_clip = getattr(summed.clip_norm, "count_noise_multiplier", None)
+    assert [ingredients.threshold.z, summed.noise_multiplier, of_clip][: len(noise)] == [
+      *noise.values()
+    ]
 
 
 def _kinds(kind):
@@ -302,16 +310,13 @@ def test_every_kind_of_a_part_is_a_public_name():
   assert [one for one in kinds if getattr(run, one.__name__, None) is not one] == []
 
 
-def test_type_checkers_see_every_public_name():
-  tree = ast.parse((_ROOT / "tff_superquantile/experiments/run/__init__.py").read_text())
-  (block,) = (node for node in tree.body if isinstance(node, ast.If))
-  seen = {alias.name for node in block.body for alias in node.names}
-  assert seen == set(run.__all__)
+def test_whoever_computes_with_a_part_has_a_builder_for_each_class():
+  assert set(thresholds.BUILDERS) == set(parts.THRESHOLDS.values())
+  assert set(secure_sums.NUMBERS) == set(parts.numbers())
 
 
 _RIGHT = """
 from tff_superquantile.experiments import run
-from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 
 config = run.RunConfig(
@@ -328,9 +333,6 @@ run.Superquantile(thetta=0.25)
 run.RunConfig(theta=0.25)
 run.RunConfig(method=run.Tree())
 config.thetta
-none_yet: int = config.num_rounds
-private.update_clip_norm(config)
-config.local.schedule.factor(0.0, 1, None)
 """
 # What a page leaves out, as its reader knows it.
 _UNTYPED = ("no-untyped-def", "no-untyped-call")
@@ -391,7 +393,7 @@ def findings(tmp_path_factory):
 
 def test_a_users_mistakes_are_found_by_a_type_checker(findings):
   first = _RIGHT.count("\n") + 2
-  assert set(findings["wrong"]) == set(range(first, first + 7)), findings["wrong"]
+  assert set(findings["wrong"]) == set(range(first, first + 4)), findings["wrong"]
 
 
 def test_snippets_of_the_pages_are_type_checked(findings):
@@ -400,15 +402,13 @@ def test_snippets_of_the_pages_are_type_checked(findings):
 
 
 def test_nothing_that_a_round_needs_is_none():
-  with pytest.raises(ValueError, match="Found no --learning_rate_decay; exp"):
-    run_config.resolved(run.RunConfig(num_rounds=1, cohort=run.Poisson(size=2)))
-  defaults = {**_DEFAULTS, "sampling": "poisson", "stop": "never"}
-  found = run_config.resolved(run.RunConfig(), defaults)
-  assert found.num_rounds == _DEFAULTS["num_rounds"]
-  assert found.local.schedule.factor(0.0, 1, math) == 1.0
-  for name in ("num_rounds", "local", "cohort"):
-    with pytest.raises((ValueError, TypeError)):
-      dataclasses.replace(found, **{name: None})
+  resolved = run_config.resolved(run.RunConfig(), _DEFAULTS)
+  assert resolved.num_rounds == _DEFAULTS["num_rounds"] and resolved.stop == "never"
+  assert resolved.local.schedule.factor(0.0, 1, math) == 1.0
+  assert resolved.cohort.is_asked and resolved.method.threshold.is_asked
+  for name in _DEFAULTS:
+    with pytest.raises(ValueError, match=f"Found .* --{name}; expected a value"):
+      run_config.resolved(run.RunConfig(), {**_DEFAULTS, name: None})
 
 
 def test_methods_have_usual_values_in_help_and_on_their_page():

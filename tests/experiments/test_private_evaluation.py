@@ -55,7 +55,7 @@ def run_dir(tmp_path, monkeypatch, files):
 
 def _evaluate(folder, **request):
   request = {"epsilon": 20.0, "delta": 1e-3, "num_bins": 16, **request}
-  return release.evaluate(release.EvaluationRequest(folder, **request))[0]
+  return release.evaluate(release.Inquiry(folder, **request))[0]
 
 
 def _exact(run_dir, files):

@@ -11,7 +11,7 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.training import noise_key
 from tff_superquantile.experiments.run.training import siblings
 
-_PROTECTED = siblings.Clients(frozenset({"a", "b"}), frozenset({"c"}))
+_PROTECTED = siblings.Coverage(frozenset({"a", "b"}), frozenset({"c"}))
 
 
 def test_only_folders_are_runs(tmp_path):
@@ -28,7 +28,7 @@ def test_only_folders_are_runs(tmp_path):
   assert list(of_tuning) == [tmp_path / "own/fed_avg/seed_0"]
 
 
-_OWN = run.RunConfig(task=run.Own(data_dir="t.csv", client_column="c", label_column="y"))
+_OWN = run_config.of(task="own", data_dir="t.csv", client_column="c", label_column="y")
 _PRIVATE = dataclasses.replace(_OWN, privacy=run.Budget(epsilon=3.0))
 
 
@@ -64,7 +64,7 @@ def test_nobody_is_protected_in_one_run_and_measured_in_another(
   sibling.mkdir(parents=True)
   flags = run_config.replace(_PRIVATE, split_seed=0).to_flags()
   (sibling / "flags.txt").write_text("".join(f"--{name}={v}\n" for name, v in flags.items()))
-  own = siblings.Clients(frozenset(protected), frozenset(measured))
+  own = siblings.Coverage(frozenset(protected), frozenset(measured))
   path, config = tmp_path / "own/superquantile/seed_0", _PRIVATE if protected else _OWN
   if words is None:
     siblings.check(path, config, _Task, own)
@@ -91,7 +91,7 @@ def test_one_key_gives_other_noise_in_each_run_and_for_other_clients(tmp_path):
   "config, is_refused",
   [
     (_OWN, True),
-    (run.RunConfig(task=run.Emnist(name="emnist_linear", data="standin")), False),
+    (run.RunConfig(task=run.Request(name="emnist_linear", data="standin")), False),
     (run.RunConfig(), False),
   ],
   ids=["own", "standin", "synthetic"],

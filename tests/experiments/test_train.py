@@ -425,7 +425,7 @@ _REFUSED = {
   "--theta=nan": ("theta = nan", "(0, 1]"),
   "--clients_per_round=31": ("31", "30 training clients"),
   "--num_train_clients=3000": ("3000", "2500"),
-  "--task=emnist_liner": ("'emnist_liner'", "did you mean 'emnist_linear'"),
+  "--task=emnist_liner": ("--task=emnist_liner", "did you mean 'emnist_linear'"),
   "--client_learning_rate=-0.1": ("client_learning_rate=-0.1", "positive"),
   "--client_learning_rate=nan": ("client_learning_rate=nan", "positive"),
   "--output_dir=a_file": ("a_file", "--output_dir"),
@@ -444,7 +444,7 @@ _REFUSED = {
   "--max_loss=1e300": ("--max_loss = 1e+300", "from 1e-09 to 1e+09"),
   "--threshold=tree --threshold_noise_multiplier=1e-300": ("noise_multiplier = 1e-300",),
   "--threshold=tree --threshold_noise_multiplier=1 --num_bins=1099511627776": ("at most 65536",),
-  "--data_dir=empty": ("--data_dir=", "with the task synthetic; it belongs to"),
+  "--data_dir=empty": ("--data_dir=", "for synthetic, which has no use for it"),
   "--min_examples_per_client=9": ("--min_examples_per_client=9", "has no use for it"),
   "--data=standin": ("--data=standin for synthetic",),
   "--task=emnist_linear --data=standin --data_dir=few": ("for emnist_linear with --data=standin",),
@@ -471,6 +471,7 @@ _REFUSED_AT_ONCE = {
   "--output_dir=": ("output_dir", "Found no folder", "name it"),
   "--no_such_flag=1": ("no_such_flag",),
   "--flagfile=no_such_file": ("no_such_file",),
+  "--theta=0.5 --wanted_updates=5": ("--theta=0.5", "leave out one"),
 }
 
 

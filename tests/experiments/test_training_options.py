@@ -15,7 +15,6 @@ from privacy import ledger
 import tasks
 from tff_superquantile import algorithms
 from tff_superquantile.experiments.run import build
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
@@ -211,7 +210,7 @@ def test_run_starts_from_a_finished_one(train, adam, lab):
   assert run.path.parent.name == "superquantile_theta_0.25_from_superquantile_theta_0.5_adam"
   assert run.method.label == "Superquantile θ = 0.25, from superquantile_theta_0.5_adam"
   assert run.flags["initial_weights"] == str(adam.path)
-  fingerprint = finished.fingerprint(adam)
+  fingerprint = adam.fingerprint
   assert run.flags["initial_weights_fingerprint"] == fingerprint
   (start,) = run.manifest["starts"]
   assert start["fingerprint"] == fingerprint and start["epsilon"] is None

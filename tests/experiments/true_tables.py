@@ -44,10 +44,13 @@ def _contradictory(rng, place):
 
 
 def _shifted(rng, place):
-  """Every fifth client is where labels are higher, on either side, and has few rows of its own."""
+  """Every fifth client is where labels are higher, and has few rows of its own.
+
+  These take turns on either side: a line serves one side alone where most are there.
+  """
   is_rare = place % 5 == 0
   x = rng.normal(size=[8 if is_rare else _ROWS, 4])
-  x[:, 1] = 0.3 * x[:, 1] + is_rare * rng.choice([-2, 2])
+  x[:, 1] = 0.3 * x[:, 1] + is_rare * 2 * (-1) ** (place // 5)
   labels = x[:, 0] + 2.5 * (np.abs(x[:, 1]) > 1) + rng.normal(size=len(x))
   return x, np.round(labels, 3)
 

@@ -24,6 +24,7 @@ _EXAMPLE = (
   "--clip_norm=1.3",
 )
 _SPEND = ("spend", "--threshold_noise_multiplier=3", "--update_noise_multiplier=2", *_RUN)
+_BUDGET = ("calibrate", *_RUN, "--epsilon=3")
 
 
 def _json(capsys, *argv):
@@ -275,18 +276,14 @@ def test_default_delta_needs_no_warning(capsys):
     ((*_SPEND, "--delta=x"), "Found --delta=x; expected a number"),
     ((*_SPEND, "--delta"), "Found --delta without a value"),
     ((*_SPEND, "--delta=0"), "Found delta = 0"),
-    ((*_SPEND, "--delta=1.5"), "Found delta = 1.5"),
     ((*_SPEND, "--delta=nan"), "expected a finite number"),
     ((*_SPEND, "--accounting=paper"), "in a clone of the project `python -m paper.account` for"),
     ((*_SPEND, "--accounting=x"), "Found --accounting=x; expected one of tightest, pld, rdp"),
     ((*_SPEND, "--sampling=x"), "Found --sampling=x; expected one of poisson"),
-    ((*_SPEND, "--clients_per_round=2501"), "a sampling probability of at most 1"),
     ((*_SPEND, "--clients_per_round=0"), "expected a positive number"),
-    ((*_SPEND, "--population=-1"), "Found population = -1"),
     ((*_SPEND, "--num_rounds=2.5"), "Found --num_rounds=2.5; expected a whole number"),
     ((*_SPEND, "--num_rounds=inf"), "expected a whole number"),
     ((*_SPEND, "--num_rounds=1e10"), "Found --num_rounds=1e+10; expected at most 1e+09: no run"),
-    ((*_SPEND, "--num_rounds=-1"), "Found num_rounds = -1"),
     ((*_SPEND, "--update_noise_multiplier=-2"), "Found update_noise_multiplier = -2"),
     ((*_SPEND, "--threshold_noise_multiplier=0"), "Found threshold_noise_multiplier = 0"),
     ((*_SPEND, "--sigma_update=1"), "Found --sigma_update with --update_noise_multiplier"),
@@ -298,13 +295,8 @@ def test_default_delta_needs_no_warning(capsys):
     ((*_SPEND, "--relation=replace_one", "--accounting=rdp"), "expected accounting by 'pld'"),
     ((*_SPEND, "--update_sum=distributed"), "Found --update_sum=distributed without"),
     ((*_SPEND, "--num_parameters=10"), "Found --update_sum=central with --num_parameters"),
-    ((*_SPEND, "--noise_shares=private_coin"), "Found contacted = None"),
-    ((*_SPEND, "--contacted_clients=200"), "Found contacted = 200"),
-    ((*_SPEND, "--noise_shares=helpers", "--sampling=fixed_size"), "expected poisson"),
     ((*_SPEND, "--update_noise_multiplier=0.08"), "Found noise multipliers as small as"),
     ((*_SPEND, "--update_noise_multiplier=1e-300"), "from 1e-09 to 1e+09"),
-    ((*_SPEND, "--update_noise_multiplier=1e300"), "from 1e-09 to 1e+09"),
-    ((*_SPEND, "--threshold_noise_multiplier=1e-300"), "from 1e-09 to 1e+09"),
     ((*_SPEND, "--threshold_noise_multiplier=1e300"), "from 1e-09 to 1e+09"),
     (
       ("spend", *_RUN, "--sigma_threshold=1e300", "--scale=2", "--num_bins=64"),
@@ -312,14 +304,25 @@ def test_default_delta_needs_no_warning(capsys):
     ),
     ((*_SPEND, "--clip_norm=1e-300"), "Found --clip_norm = 1e-300"),
     ((*_SPEND, "--num_bins=1099511627776"), "Found num_bins = 1099511627776; expected at most"),
-    (("calibrate", *_RUN, "--epsilon=3", "--rho_ratio=1e-300"), "Found rho_ratio = 1e-300"),
+    ((*_BUDGET, "--rho_ratio=1e-300"), "Found rho_ratio = 1e-300"),
     ((*_SPEND, "--plot=/nowhere/x.png"), "Found --plot=/nowhere/x.png, which cannot be written"),
     ((*_SPEND, "--plot=x.frob"), "Found --plot=x.frob"),
-    (("calibrate", *_RUN, "--epsilon=-3"), "Found epsilon = -3"),
     (("calibrate", *_RUN, "--epsilon=1e-9", "--delta=1e-12"), "no noise reaches"),
-    (("calibrate", *_RUN, "--epsilon=1e9"), "no noise is little enough"),
-    (("calibrate", *_RUN, "--epsilon=3", "--rho_ratio=-1"), "Found rho_ratio = -1"),
-    (("calibrate", *_RUN, "--epsilon=3", "--num_bins=64"), "Found num_bins without"),
+    ((*_BUDGET, "--rho_ratio=-1"), "Found rho_ratio = -1"),
+    ((*_BUDGET, "--num_bins=64"), "Found num_bins without a tree"),
+    ((*_BUDGET, "--rho_ratio=0", "--num_bins=64"), "Found num_bins without a tree"),
+    ((*_BUDGET, "--rho_ratio=1", "--threshold=geometric", "--num_bins=64"), "without a tree"),
+    (("spend", *_RUN, "--update_noise_multiplier=2", "--num_bins=64"), "without a tree"),
+    ((*_BUDGET, "--rho_ratio=inf", "--clip_rho_ratio=0.1"), "without weights"),
+    (
+      (*_BUDGET, "--rho_ratio=inf", "--update_sum=distributed", "--num_parameters=9"),
+      "a sum of updates without update_noise_multiplier",
+    ),
+    (
+      ("spend", *_RUN, "--threshold_noise_multiplier=3", "--update_sum=distributed")
+      + ("--num_parameters=9",),
+      "a sum of updates without update_noise_multiplier",
+    ),
     (("audit",), "Found no FOLDER"),
     (("audit", "/nowhere"), "Found no folder '/nowhere'"),
   ],
@@ -414,32 +417,3 @@ def test_as_a_module_and_its_exit_code():
   assert done.returncode == 2
   assert done.stdout == ""
   assert done.stderr == "Error: Found update_noise_multiplier = -1; expected a positive number.\n"
-
-
-_COHORT = ("--population=2500", "--clients_per_round=100", "--num_rounds=10")
-
-
-@pytest.mark.parametrize(
-  "flags,message",
-  [
-    (("--epsilon=3", "--num_bins=64"), "without a tree"),
-    (("--epsilon=3", "--rho_ratio=0", "--num_bins=64"), "without a tree"),
-    (("--epsilon=3", "--rho_ratio=1", "--threshold=geometric", "--num_bins=64"), "without a tree"),
-    (("--epsilon=3", "--rho_ratio=-inf"), "rho_ratio = -inf"),
-    (
-      ("--epsilon=3", "--rho_ratio=inf", "--update_sum=distributed", "--num_parameters=9"),
-      "a sum of updates without update_noise_multiplier",
-    ),
-    (("--epsilon=3", "--update_sum=distributed"), "without --num_parameters"),
-    (("--epsilon=3", "--rho_ratio=inf", "--clip_rho_ratio=0.1"), "without weights"),
-    (("--update_noise_multiplier=2", "--num_bins=64"), "without a tree"),
-    (
-      ("--threshold_noise_multiplier=3", "--update_sum=distributed", "--num_parameters=9"),
-      "a sum of updates without update_noise_multiplier",
-    ),
-  ],
-)
-def test_parts_that_contradict_each_other(capsys, flags, message):
-  command = "calibrate" if flags[0].startswith("--epsilon") else "spend"
-  assert account.main([command, *_COHORT, *flags]) == account.USAGE_ERROR
-  assert message in capsys.readouterr().err

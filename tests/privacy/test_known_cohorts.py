@@ -111,7 +111,7 @@ def test_known_cohorts_calibrate_and_say_what_they_are_not():
   with pytest.raises(ValueError, match="separation = None with spaced"):
     cohorts.of("spaced", 11, 2)
   with pytest.raises(ValueError, match="separation = 3 with poisson"):
-    cohorts.of("poisson", 11, 2, 3)
+    cohorts.of("poisson", 11, 2, separation=3)
 
 
 def test_noise_that_ends_is_charged_for_all_rounds_that_reach_a_row():

@@ -72,11 +72,11 @@ def _noise_of_the_server(mechanism, num_clients, round_num=1):
 
 
 def _integers(factory, mechanism, value, client=0):
-  """round(s clip(x)), from what a client reports; by the sum that is not modular."""
+  """round(s clip(x)), from what a client reports with the same noise as for zeros."""
   report = factory.report(value, _seed(client))["values"].numpy()
   zero = factory.report(tf.nest.map_structure(np.zeros_like, value), _seed(client))["values"]
-  del mechanism
-  return report - zero.numpy()
+  half = mechanism.modulus // 2
+  return (report - zero.numpy() + half) % mechanism.modulus - half
 
 
 def _sum(factory, values, run=0, value_type=_TYPE, structure=_structure):
@@ -92,26 +92,18 @@ def _sum(factory, values, run=0, value_type=_TYPE, structure=_structure):
 def test_against_numpy(scale, num_clients):
   mechanism = _mechanism()
   values = _values(num_clients, scale)
-  results = [
-    _sum(
-      noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind, noise_key=_KEY),
-      values,
-    )
-    for kind in ("modular", "integer")
-  ]
-  for one, other in zip(*results):
-    np.testing.assert_array_equal(one, other)
-  assert [np.shape(part) for part in results[0]] == list(_SHAPES)
-  assert all(np.asarray(part).dtype == np.float32 for part in results[0])
+  summed = _sum(noisy_sum.DistributedGaussianSumFactory(mechanism, noise_key=_KEY), values)
+  assert [np.shape(part) for part in summed] == list(_SHAPES)
+  assert all(np.asarray(part).dtype == np.float32 for part in summed)
   clipped = _clipped(values, mechanism.clip_norm)
   noise = _noise_of_the_server(mechanism, num_clients)
   noise = noise + sum(_noise(mechanism, client) for client in range(num_clients))
   exact = np.round(clipped * mechanism.scale).sum(axis=0) + noise
   np.testing.assert_allclose(
-    _vector(results[0]), exact / mechanism.scale, rtol=1e-6, atol=1.01 / mechanism.scale
+    _vector(summed), exact / mechanism.scale, rtol=1e-6, atol=1.01 / mechanism.scale
   )
   # Each client rounds by half a step at most.
-  error = _vector(results[0]) - clipped.sum(axis=0) - noise / mechanism.scale
+  error = _vector(summed) - clipped.sum(axis=0) - noise / mechanism.scale
   assert np.abs(error).max() <= (0.5 * num_clients + 1e-3) / mechanism.scale
 
 
@@ -134,7 +126,7 @@ def test_values_of_client_entropy():
 
 def test_the_norm_is_clipped_over_all_tensors_together():
   mechanism = _mechanism(clip_norm=1.0)
-  factory = noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum="integer")
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism)
   for factor in (0.5, 1.0, 10.0, 1e37):
     direction = np.full(_NUM_ENTRIES, 1 / np.sqrt(_NUM_ENTRIES))
     steps = _integers(factory, mechanism, _structure(factor * direction)) / mechanism.scale
@@ -145,7 +137,7 @@ def test_the_norm_is_clipped_over_all_tensors_together():
 @pytest.mark.parametrize("num_entries", [1, 2, 11, 200])
 def test_rounding_adds_half_a_root_of_the_entries_to_the_sensitivity(num_entries):
   mechanism = _mechanism(clip_norm=0.3, num_entries=num_entries)
-  factory = noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum="integer")
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism)
   bound = mechanism.scale * mechanism.clip_norm + np.sqrt(num_entries) / 2
   rng = np.random.default_rng(num_entries)
   largest = 0.0
@@ -165,11 +157,10 @@ def test_rounding_adds_half_a_root_of_the_entries_to_the_sensitivity(num_entries
   assert largest > mechanism.scale * mechanism.clip_norm - 1
 
 
-@pytest.mark.parametrize("kind", ["modular", "integer"])
 @pytest.mark.parametrize("z", [1e-3, 1.0, 20.0])
-def test_nothing_wraps_with_all_clients_in_one_coordinate(z, kind):
+def test_nothing_wraps_with_all_clients_in_one_coordinate(z):
   mechanism = _mechanism(z=z)
-  factory = noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism)
   process = factory.create_of_reports(_TYPE)
   for sign in (1, -1):
     value = np.zeros(_NUM_ENTRIES)
@@ -183,21 +174,19 @@ def test_nothing_wraps_with_all_clients_in_one_coordinate(z, kind):
   assert mechanism.modulus // 2 > 6 * mechanism.largest_entry - 6
 
 
-@pytest.mark.parametrize("kind", ["modular", "integer"])
-def test_more_reports_than_shares_give_zeros_and_fewer_do_not(kind):
+def test_more_reports_than_shares_give_zeros_and_fewer_do_not():
   mechanism = _mechanism()
-  factory = noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism)
   for num_clients, is_valid in ((0, True), (1, True), (6, True), (7, False), (9, False)):
     result = _vector(_sum(factory, _values(num_clients)))
     assert np.any(result != 0) == is_valid
     assert np.all(np.isfinite(result))
 
 
-@pytest.mark.parametrize("kind", ["modular", "integer"])
-def test_the_noise_is_the_same_whatever_the_number_of_reports(kind):
+def test_the_noise_is_the_same_whatever_the_number_of_reports():
   mechanism = _mechanism(num_entries=4000)
   value_type = tff.to_type(tff.TensorType(np.float32, [4000]))
-  factory = noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism)
   stddev = mechanism.local_stddev * np.sqrt(_NUM_SHARES) / mechanism.scale
   results = []
   for run, num_clients in enumerate((0, 1, 2, 5, 6)):
@@ -243,32 +232,23 @@ def test_with_a_key_the_servers_noise_repeats_and_goes_on_from_a_state():
 
 def test_reports_hide_their_value():
   mechanism = _mechanism()
-  modular, integer = (
-    noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum=kind)
-    for kind in ("modular", "integer")
-  )
-  largest = mechanism.largest_entry + discrete_gaussian.support(mechanism.local_stddev)
+  factory = noisy_sum.DistributedGaussianSumFactory(mechanism)
   for client, value in enumerate(_values(20, scale=5.0)):
-    reports = [factory.report(_structure(value), _seed(client)) for factory in (modular, integer)]
-    for report, end in zip(reports, (mechanism.modulus - 1, 2 * largest)):
-      assert list(report) == ["values", "num_reports"] and int(report["num_reports"]) == 1
-      values = report["values"].numpy()
-      assert values.dtype == np.int64 and values.min() >= 0 and values.max() <= end
-    shifted = (reports[1]["values"].numpy() - largest) % mechanism.modulus
-    np.testing.assert_array_equal(reports[0]["values"].numpy(), shifted)
+    report = factory.report(_structure(value), _seed(client))
+    assert list(report) == ["values", "num_reports"] and int(report["num_reports"]) == 1
+    values = report["values"].numpy()
+    assert values.dtype == np.int64 and values.min() >= 0 and values.max() < mechanism.modulus
+    steps = _integers(factory, mechanism, _structure(value), client)
+    hidden = (steps + _noise(mechanism, client)) % mechanism.modulus
+    np.testing.assert_array_equal(values, hidden)
 
 
 def test_only_a_secure_sum_leaves_the_clients():
-  for kind, intrinsic in (
-    ("modular", "federated_secure_modular_sum"),
-    ("integer", "federated_secure_sum"),
-  ):
-    factory = noisy_sum.DistributedGaussianSumFactory(_mechanism(), secure_sum=kind)
-    process = factory.create(_TYPE)
-    tff.test.assert_not_contains_unsecure_aggregation(process.next)
-    text = process.next.to_building_block().compact_representation()
-    assert text.count(intrinsic + "(") == 1
-    assert "federated_sum" not in text and "federated_aggregate" not in text
+  process = noisy_sum.DistributedGaussianSumFactory(_mechanism()).create(_TYPE)
+  tff.test.assert_not_contains_unsecure_aggregation(process.next)
+  text = process.next.to_building_block().compact_representation()
+  assert text.count("federated_secure_modular_sum(") == 1
+  assert "federated_sum" not in text and "federated_aggregate" not in text
 
 
 def test_a_factory_of_reports():
@@ -289,7 +269,5 @@ def test_wrong_arguments_are_refused():
       create(_TYPE)
   with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
     factory.report(_structure(np.zeros(11)), _seed(0))
-  with pytest.raises(ValueError, match="secure_sum = 'open'"):
-    noisy_sum.DistributedGaussianSumFactory(mechanism, secure_sum="open")
   with pytest.raises(ValueError, match="noise key of 15 bytes; expected 16"):
     noisy_sum.DistributedGaussianSumFactory(mechanism, noise_key=_KEY[1:])

@@ -105,6 +105,6 @@ def test_modular_reports_are_remainders(modulus):
   for beyond, values in ((0, ends), (1, np.append(ends, [-modulus - 1, modulus]))):
     values = np.unique(np.clip(values, -modulus - beyond, modulus - 1 + beyond))
     smallest, largest = int(values[0]), int(values[-1])
-    modular = secure_sum.build_secure_sum("modular", modulus, smallest, largest)
+    modular = secure_sum.ModularSum(modulus, smallest, largest)
     reports = modular.at_client(tf.constant(values, tf.int64)).numpy()
     np.testing.assert_array_equal(reports, values % modulus)

@@ -141,7 +141,7 @@ def test_a_cut_download_goes_on_where_it_was(tmp_path, server):
   assert begin == 0 and _CUT - 100_000 < goes_on <= _CUT
   # After a second answer that brings nothing more it gives up, and keeps what it has.
   server.cuts = 2
-  _assert_fails(download, tmp_path, "could not be downloaded")
+  _assert_fails(download, tmp_path, "could not be downloaded (Connection broken: ")
   part = (tmp_path / "a.bin.part").read_bytes()
   assert len(part) == goes_on and _CONTENT.startswith(part)
   assert pathlib.Path(download.fetch(str(tmp_path))).read_bytes() == _CONTENT
@@ -411,11 +411,16 @@ def test_an_experiment_downloads_once_before_its_runs_or_says_why_not(tmp_path, 
     *(f"--cache_dir={tmp_path / 'cache'}", f"--output_dir={tmp_path / 'results'}"),
   ]
 
-  def run():
-    text = _SWEEP.format(url=server.url("shakespeare.tar.bz2"), sha256=sha256, flags=flags)
+  def run(*more):
+    text = _SWEEP.format(
+      url=server.url("shakespeare.tar.bz2"), sha256=sha256, flags=[*flags, *more]
+    )
     command = [sys.executable, "-c", text]
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
+  printed = run("--print_commands")
+  assert printed.returncode == 0 and printed.stdout.count("--task=shakespeare") == 2
+  assert not (tmp_path / "cache").exists() and server.gets == []
   server.status = 403
   refused = run()
   assert refused.returncode == 2 and "Traceback" not in refused.stderr, refused.stderr

@@ -58,7 +58,7 @@ def test_refuses_more_folds_than_clients(pool):
     (dict(folds=1), "expected at least 2"),
     (dict(folds=3, client_split="shuffled"), "expected a split by_id"),
     (dict(folds=3, is_private=True), "what is tested on is not"),
-    (dict(folds=-1), "expected a positive number"),
+    (dict(folds=-1), "expected at least 0"),
   ],
 )
 def test_refuses_what_is_no_cross_validation(values, sentence):

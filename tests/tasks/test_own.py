@@ -194,7 +194,7 @@ def test_columns_of_a_run_are_carried_out_on_a_later_table(ask, table):
 def test_columns_of_a_run_are_those_of_its_own_table_and_need_none(ask, table, monkeypatch):
   one, request = ask()
   way = one.preprocessing(request)
-  monkeypatch.setattr(table_lib, "Table", None)  # Nothing is converted again.
+  monkeypatch.setattr(table_lib, "UserTable", None)  # Nothing is converted again.
   same, request = ask(columns=one.columns)
   assert same.load_clients(request)["test"].directory.startswith(request.cache_dir)
   assert same.description == one.description and same.data_digest == one.data_digest
@@ -352,7 +352,7 @@ def test_the_cache_follows_content_and_flags_and_is_read_again(ask, table, monke
   directories += [open_directory(min_examples_per_client=4), open_directory(num_train_clients=3)]
   directories += [open_directory(is_private=True), open_directory(label_kind="classes")]
   assert len(set(directories)) == len(directories)
-  monkeypatch.setattr(table_lib, "Table", None)  # Nothing is converted again.
+  monkeypatch.setattr(table_lib, "UserTable", None)  # Nothing is converted again.
   assert open_directory() == first
   described = ask()[0].description
   assert "102 examples of 12 clients (site)" in described
@@ -458,7 +458,9 @@ def test_linear_models_follow_from_the_labels(ask, table):
     model = one.build_model_for(files, 0)
     assert [w.shape for w in model.initial_weights[0]] == shapes
     assert files.num_classes == len(labels)
-  assert "3 classes: 1 " in one.description
+  assert "3 classes: 1 " in one.description and "--label_kind" not in one.description
+  many = ask(table.assign(outcome=[*range(11), *range(91)][: len(table)]), features="age")[0]
+  assert "whole numbers, each a class; if they are a quantity, pass --label_k" in many.description
   # A kind that is asked for wins.
   assert ask(table.assign(outcome=[0, 1] * 51), label_kind="number")[0].error == "rmse"
   halves = table.assign(outcome=[0.5, 1.5] * 51)
@@ -498,7 +500,7 @@ _GOOD = _HEADER + "".join(f"{i % 6},{i % 2},{i * i}\n" for i in range(24))
     (_HEADER + "".join(f"{i % 6},{i % 2},7\n" for i in range(24)), {}, "v: one value only, 7"),
     ("site,outcome\n1,1\n2,0\n3,1\n", {}, r"no feature .*\(none\)"),
     (_GOOD, dict(glove="g"), "--glove=g for own"),
-    (_GOOD, dict(standin=True), "has no stand-in"),
+    (_GOOD, dict(data="standin"), "has no stand-in"),
   ],
 )
 def test_mistakes_are_sentences(ask, text, changes, said):

@@ -19,7 +19,7 @@ _NAMES = ("emnist_linear", "sent140_linear")
 
 
 def load(name, cache_dir, **changes):
-  request = task.Request(cache_dir=str(cache_dir), standin=True, **changes)
+  request = task.Request(cache_dir=str(cache_dir), data="standin", **changes)
   return tasks.get_task(name).load_clients(request)
 
 

@@ -119,20 +119,6 @@ def test_a_split_is_made_once(splits, cache_dir, monkeypatch):
   assert len(smaller["validation"].client_ids) == 500
 
 
-@pytest.mark.parametrize(
-  "changes,message",
-  [
-    (dict(seed=-1), "seed = -1"),
-    (dict(num_train_clients=2501), "2500 training clients but 2501"),
-    (dict(num_test_clients=501), "500 test clients but 501"),
-    (dict(validation_fraction=0.1), "validation clients of its own"),
-  ],
-)
-def test_wrong_arguments_are_named(changes, message, cache_dir):
-  with pytest.raises(ValueError, match=message):
-    load(cache_dir, **changes)
-
-
 def _train_in_numpy(x, y, theta, seed, rounds=1000, learning_rate=0.1, cohort_size=100):
   """Softmax regression by Delta-FL with one full-batch gradient step: weights [21, 10].
 

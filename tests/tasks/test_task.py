@@ -39,9 +39,6 @@ def test_defaults_are_kept_and_read_only():
   assert dict(make_task().defaults) == _GOOD
   with pytest.raises(TypeError):
     make_task().defaults["num_rounds"] = 1
-
-
-def test_an_integer_is_a_rate_too():
   assert make_task(client_learning_rate=1).defaults["client_learning_rate"] == 1
 
 
@@ -134,11 +131,10 @@ def test_the_model_is_built_for_the_files_only_if_it_takes_them():
 @pytest.mark.parametrize(
   "changes,message",
   [
-    (dict(seed=-1), "seed = -1"),
     (dict(min_examples_per_client=-1), "min_examples_per_client = -1"),
     (dict(num_train_clients=-2), "num_train_clients = -2"),
     (dict(num_test_clients=-3), "num_test_clients = -3"),
-    (dict(validation_fraction=1.0), "validation_fraction = 1.0"),
+    (dict(validation_fraction=1.0), "validation_fraction=1.0"),
     (dict(validation_fraction=-0.1), "validation_fraction = -0.1"),
     (dict(validation_fraction=float("nan")), "validation_fraction = nan"),
   ],
@@ -160,10 +156,14 @@ def test_a_run_asks_for_what_its_config_says():
     validation_fraction=0.5,
   )
   wanted = task.Request(
-    "c", seed=3, glove="g", num_train_clients=7, validation_fraction=0.5, standin=True
+    "c",
+    name="sent140_lstm",
+    columns="k",
+    **dict(seed=3, glove="g", num_train_clients=7, validation_fraction=0.5, data="standin"),
   )
-  assert task.Request.of_run(config) == wanted
-  assert not task.Request.of_run(run_config.of()).standin
+  assert config.request("k") == wanted and wanted.is_standin
+  private = run_config.of(epsilon=3.0).request()
+  assert private.is_private and not private.is_standin
 
 
 def _pool(counts, **changes):
@@ -195,15 +195,15 @@ def test_what_a_task_has_no_use_for_is_refused():
     with pytest.raises(ValueError, match=f"Found --{name}={value} for t, which has no use for it"):
       _load(one, **request)
   with pytest.raises(ValueError, match="Found --data=standin for t"):
-    _load(one, standin=True)
+    _load(one, data="standin")
   reading = _task_of(
     _pool(dict(a=1, b=1)), reads=["data_dir"], min_examples=1, open_standin=one.open_clients
   )
   assert _load(reading, data_dir="d", min_examples_per_client=1)
-  assert _load(reading, standin=True)
+  assert _load(reading, data="standin")
   for name, value in (("data_dir", "d"), ("min_examples_per_client", 1)):
     with pytest.raises(ValueError, match="for t with --data=standin, which has no use"):
-      _load(reading, standin=True, **{name: value})
+      _load(reading, data="standin", **{name: value})
 
 
 def test_first_clients_are_taken_and_some_of_them_held_out():

@@ -103,21 +103,19 @@ def _quantile_index(below, total, theta):
 
 
 @pytest.mark.parametrize(
-  "sensitivity,decoder,secure_sum,num_shares",
+  "sensitivity,decoder,num_shares",
   [
-    ("l2", "least_squares", "modular", 20),
-    ("l2", "least_squares", "modular", 31),
-    ("l2", "least_squares", "integer", 31),
-    ("l2", "dyadic", "modular", 31),
-    ("paper", "dyadic", "modular", 20),
-    ("paper", "dyadic", "integer", 20),
+    ("l2", "least_squares", 20),
+    ("l2", "least_squares", 31),
+    ("l2", "dyadic", 31),
+    ("paper", "dyadic", 20),
   ],
 )
-def test_against_numpy(sensitivity, decoder, secure_sum, num_shares):
+def test_against_numpy(sensitivity, decoder, num_shares):
   # The paper's sums wrap: 6 bits are not enough for 20 clients times the scale.
   bits = 6 if sensitivity == "paper" else None
   mechanism = _mechanism(sensitivity=sensitivity, bits=bits, num_shares=num_shares)
-  choices = dict(decoder=decoder, secure_sum=secure_sum, noise_key=_KEY)
+  choices = dict(decoder=decoder, noise_key=_KEY)
   factory = threshold_lib.PrivateHistogramFactory(mechanism, _MAX_LOSS, **choices)
   histogram = factory.create(tff.to_type((np.float32, tff.TensorType(np.int64, [2]))))
   process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS, **choices)
@@ -150,29 +148,23 @@ def test_decode_recovers_the_whole_range():
     assert float(decoded.below[1]) == pytest.approx(num / mechanism.scale)
 
 
-@pytest.mark.parametrize(
-  "secure_sum,intrinsic",
-  [("modular", "federated_secure_modular_sum"), ("integer", "federated_secure_sum")],
-)
-def test_only_a_secure_sum_leaves_the_clients(secure_sum, intrinsic):
+def test_only_a_secure_sum_leaves_the_clients():
   mechanism = _mechanism()
-  factory = threshold_lib.PrivateHistogramFactory(mechanism, _MAX_LOSS, secure_sum=secure_sum)
-  process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS, secure_sum=secure_sum)
+  factory = threshold_lib.PrivateHistogramFactory(mechanism, _MAX_LOSS)
+  process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS)
   for computation in (factory.create(tff.to_type(np.float32)).next, process.next):
     tff.test.assert_not_contains_unsecure_aggregation(computation)
     text = computation.to_building_block().compact_representation()
-    assert text.count(intrinsic + "(") == 1
+    assert text.count("federated_secure_modular_sum(") == 1
     for other in ("federated_sum", "federated_aggregate", "federated_collect", "federated_mean"):
       assert other not in text
     # Residues are summed modulo M: a larger modulus would show how many of them wrapped.
-    bound = f"<values={mechanism.modulus},num_reports={2**31 - 1}>"
-    assert (bound in text) == (secure_sum == "modular")
+    assert f"<values={mechanism.modulus},num_reports={2**31 - 1}>" in text
 
 
-@pytest.mark.parametrize("secure_sum", ["modular", "integer"])
-def test_what_a_client_reports(secure_sum):
+def test_what_a_client_reports():
   mechanism = _mechanism()
-  process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS, secure_sum=secure_sum)
+  process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS)
   for seed in range(20):
     loss, seeds = np.float32(seed / 5), tf.constant([seed, 7], tf.int64)
     report = process.report_fn(loss, np.float32(50.0), threshold_lib.Client(seeds))
@@ -182,11 +174,8 @@ def test_what_a_client_reports(secure_sum):
     encoded = hierarchical_histogram.encode(loss, 32, _MAX_LOSS).numpy()
     assert len(set(noised - mechanism.scale * encoded)) > 3
     assert counts.dtype == np.int64 and counts.min() >= 0
-    if secure_sum == "modular":
-      np.testing.assert_array_equal(counts, noised % mechanism.modulus)
-      assert (noised < 0).any()
-    else:
-      assert len(set(counts - noised)) == 1  # Shifted alike.
+    np.testing.assert_array_equal(counts, noised % mechanism.modulus)
+    assert (noised < 0).any()
 
 
 def test_without_seeds_each_client_and_each_run_has_its_own_noise():
@@ -284,11 +273,9 @@ def test_one_client():
   assert _run(process, [1.0, 2.0]).measurements["aborted"] == 1
 
 
-@pytest.mark.parametrize("secure_sum,num_bins", [("modular", 64), ("integer", 8)])
-def test_rounds_of_more_reports_than_shares_keep_the_threshold(secure_sum, num_bins):
-  process = threshold_lib.build_tree_quantile(
-    0.4, _exact_mechanism(num_bins), _MAX_LOSS, secure_sum=secure_sum
-  )
+@pytest.mark.parametrize("num_bins", [64, 8])
+def test_rounds_of_more_reports_than_shares_keep_the_threshold(num_bins):
+  process = threshold_lib.build_tree_quantile(0.4, _exact_mechanism(num_bins), _MAX_LOSS)
   losses = [0.1, 0.6, 2.2, 1.2, 3.3, 0.3, 1.9, 2.8]
   first = _run(process, losses[:5])
   assert first.result > 0.6
@@ -310,9 +297,7 @@ def test_rounds_of_more_reports_than_shares_keep_the_threshold(secure_sum, num_b
     size = output.measurements["estimated_cohort_size"]
     assert size == pytest.approx(len(losses_of_round), abs=0.1)
   # The factory on its own: zeros.
-  factory = threshold_lib.PrivateHistogramFactory(
-    _exact_mechanism(num_bins), _MAX_LOSS, secure_sum=secure_sum
-  )
+  factory = threshold_lib.PrivateHistogramFactory(_exact_mechanism(num_bins), _MAX_LOSS)
   histogram = factory.create(tff.to_type(np.float32))
   for losses_of_round in ([], losses):
     values = [np.float32(loss) for loss in losses_of_round]
@@ -441,7 +426,6 @@ def test_losses_at_the_upper_end_pass_an_interpolated_threshold():
     (dict(max_loss=np.inf), "max_value = inf"),
     (dict(max_loss=np.nan), "max_value = nan"),
     (dict(decoder="mean"), "decoder = 'mean'.*'dyadic', 'least_squares'"),
-    (dict(secure_sum="sum"), "secure_sum = 'sum'.*'integer', 'modular'"),
     (dict(decoder="dyadic", interpolate=True), "dyadic decoder"),
     (dict(noise_key=bytes(8)), "noise key of 8 bytes; expected 16"),
   ],

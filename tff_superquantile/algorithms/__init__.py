@@ -3,6 +3,9 @@
 from tff_superquantile.algorithms.aaggff import build_aaggff
 from tff_superquantile.algorithms.agnostic_fed_avg import build_agnostic_fed_avg
 from tff_superquantile.algorithms.fed_avg import build_fed_avg
+from tff_superquantile.algorithms.fed_avg import build_private_fed_avg
+from tff_superquantile.algorithms.fed_avg import build_private_weighted_fed_avg
+from tff_superquantile.algorithms.fed_avg import build_weighted_fed_avg
 from tff_superquantile.algorithms.fed_prox import build_fed_prox
 from tff_superquantile.algorithms.gifair import build_gifair
 from tff_superquantile.algorithms.learning_process import Options
@@ -16,9 +19,6 @@ from tff_superquantile.algorithms.superquantile_family import build_superquantil
 from tff_superquantile.algorithms.superquantile_fed_avg import build_private_superquantile_fed_avg
 from tff_superquantile.algorithms.superquantile_fed_avg import build_superquantile_fed_avg
 from tff_superquantile.algorithms.tilted_erm import build_tilted_erm
-from tff_superquantile.algorithms.weighted_fed_avg import build_private_fed_avg
-from tff_superquantile.algorithms.weighted_fed_avg import build_private_weighted_fed_avg
-from tff_superquantile.algorithms.weighted_fed_avg import build_weighted_fed_avg
 from tff_superquantile.noise_source import BandedKey
 from tff_superquantile.secure_sums import AdaptiveClipNorm
 

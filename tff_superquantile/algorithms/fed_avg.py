@@ -1,11 +1,18 @@
-"""Builds federated averaging, the baseline, on the local update path of every other algorithm."""
+"""Builds federated averaging, the baseline, and with clients that weigh by their losses."""
+
+from typing import Any
 
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
+from privacy import checks
 from tff_superquantile.algorithms import learning_process
+from tff_superquantile.algorithms.private import private
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
+from tff_superquantile.threshold import OwnShareFn
+from tff_superquantile.threshold import ThresholdProcess
+from tff_superquantile.threshold import build_own_loss_weighting
 
 
 def build_fed_avg(
@@ -24,6 +31,48 @@ def build_fed_avg(
     model_fn: See `Options`.
     client_optimizer_fn: See `Options`.
     server_optimizer_fn: See `Options`.
-    **options: See `Options`.
+    **options: See `Options`; with `private` it is DP-FedAvg.
   """
   return learning_process.build(model_fn, client_optimizer_fn, server_optimizer_fn, options)
+
+
+def build_weighted_fed_avg(
+  model_fn: local_model.Model,
+  weighting: ThresholdProcess,
+  client_optimizer_fn: optimizers.OptimizerOrKerasFn,
+  server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
+  **options: Unpack[learning_process.Options],
+) -> tff.learning.templates.LearningProcess:
+  """Builds federated averaging in which a client's weight is multiplied by a share of its loss.
+
+  Args:
+    model_fn: See `Options`.
+    weighting: From the losses of a cohort to the clients' shares, such as
+      `threshold.build_own_loss_weighting`, `threshold.build_relative_weighting` and, for all else
+      that a server makes of losses, `threshold.build_process_of_losses` return.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    **options: See `Options`.
+  """
+  checks.of_type("weighting", weighting, ThresholdProcess, "a ThresholdProcess")
+  return learning_process.build(
+    model_fn, client_optimizer_fn, server_optimizer_fn, options, threshold=weighting
+  )
+
+
+def build_private_fed_avg(
+  model_fn: local_model.Model, threshold: ThresholdProcess | None, *args: Any, **options: Any
+) -> tff.learning.templates.LearningProcess:
+  """Calls `build_weighted_fed_avg` (`build_fed_avg` without a threshold) with a `Private`."""
+  options = private.of_options(options)
+  if threshold is None:
+    return build_fed_avg(model_fn, *args, **options)
+  return build_weighted_fed_avg(model_fn, threshold, *args, **options)
+
+
+def build_private_weighted_fed_avg(
+  model_fn: local_model.Model, share_fn: OwnShareFn, *args: Any, **options: Any
+) -> tff.learning.templates.LearningProcess:
+  """Calls `build_weighted_fed_avg` of `build_own_loss_weighting` with a `Private`."""
+  weighting = build_own_loss_weighting(share_fn)
+  return build_weighted_fed_avg(model_fn, weighting, *args, **private.of_options(options))

@@ -17,7 +17,6 @@ _SEED_TYPE = tff.TensorType(np.int64, [2])
 def build_private_distribution(
   query: query_lib.Query,
   *,
-  secure_sum: str = "modular",
   seeded: bool = False,
   noise_key: bytes | None = None,
 ) -> tff.Computation:
@@ -28,7 +27,6 @@ def build_private_distribution(
 
   Args:
     query: The query.
-    secure_sum: See `secure_sums.secure_sum.build_secure_sum`.
     seeded: Whether clients are given the seeds of their noise, for simulations that can be
       repeated. A client's seed reveals its noise.
     noise_key: Key of the server's noise, 16 bytes, to be kept secret, for one call only; None for
@@ -43,7 +41,7 @@ def build_private_distribution(
     ValueError: If an argument isn't one of its documented values.
   """
   factory = private_histogram.PrivateHistogramFactory(
-    query.mechanism, query.upper - query.lower, secure_sum=secure_sum, noise_key=noise_key
+    query.mechanism, query.upper - query.lower, noise_key=noise_key
   )
   process = factory.create_of_reports(_VALUE_TYPE)
   client_type = tff.StructType([_VALUE_TYPE, _SEED_TYPE]) if seeded else _VALUE_TYPE

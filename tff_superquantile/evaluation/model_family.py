@@ -39,7 +39,7 @@ class PartMetrics(NamedTuple):
   error: np.ndarray
 
 
-class Comparison(NamedTuple):
+class FamilyComparison(NamedTuple):
   """Holds the results of the family and of single models over the clients of one seed.
 
   Attributes:
@@ -100,7 +100,7 @@ def compare(
   held_in: PartMetrics,
   held_out: PartMetrics,
   rng: np.random.Generator,
-) -> Comparison:
+) -> FamilyComparison:
   """Compares the clients' own choice with one model for all, and with what chance would give.
 
   - `BY_ERROR`, `BY_LOSS`: each client's choice on its held-in examples.
@@ -151,4 +151,4 @@ def compare(
   shares = {name: float(np.mean(choice == i)) for i, name in enumerate(models)}
   in_error = np.asarray(held_in.error)
   tied = float(np.mean(np.sum(in_error == np.nanmin(in_error, axis=0), axis=0) > 1))
-  return Comparison(statistics, choice, shares, tied, models[tuned], models[hindsight])
+  return FamilyComparison(statistics, choice, shares, tied, models[tuned], models[hindsight])

@@ -57,12 +57,11 @@ def table(config: run_config.RunConfig) -> str:
     ValueError: If the data cannot be had.
   """
   with cli.starting_tensorflow():
-    import tasks
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run.training import client_split
 
   config = client_split.fill_in(config)
-  splits = build.get_task(config).load_clients(tasks.task.Request.of_run(config))
+  splits = build.get_task(config).load_clients(config.request())
   rows: list[tuple[str, ...]] = [_HEADINGS]
   for split in _ORDER:
     if split in splits:
@@ -81,13 +80,12 @@ def clients_and_inputs(config: run_config.RunConfig) -> tuple[int, int]:
     ValueError: If the data cannot be had.
   """
   with cli.starting_tensorflow():
-    import tasks
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run.training import client_split
 
   config = client_split.fill_in(config)
   # No model is made: TensorFlow must not be at work in a process that is to be forked.
-  pools = build.get_task(config).all_clients(tasks.task.Request.of_run(config))
+  pools = build.get_task(config).all_clients(config.request())
   inputs = (int(files.num_examples.sum()) * math.prod(files.x_shape) for files in pools)
   return sum(len(files.client_ids) for files in pools), sum(inputs)
 

@@ -16,18 +16,16 @@ from tff_superquantile import user_cache
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.run import run_config
 
-_ALL = "all"
-
 
 def for_run(config: run_config.RunConfig) -> None:
   """Downloads the files of a run that names none, if they are public and not there yet."""
   with cli.starting_tensorflow():
     import tasks
 
-  request = tasks.task.Request.of_run(config)
-  data_set = tasks.get_task(config.task.name).data_set
-  if data_set is not None and not request.standin:
-    data_set.complete(request)
+  task, request = tasks.get_task(config.task.name), config.request()
+  task.opener(request)  # It refuses what the task has no use for.
+  if task.data_set is not None and not request.is_standin:
+    task.data_set.complete(request)
 
 
 def _make_parser() -> flags.Parser:
@@ -36,7 +34,7 @@ def _make_parser() -> flags.Parser:
     description="Downloads a data set to the cache, such as for a machine that has no network.",
     allow_abbrev=False,
   )
-  choices = ("emnist", "sent140", "shakespeare", _ALL)
+  choices = ("emnist", "sent140", "shakespeare", "all")
   parser.add_argument("data_set", metavar="DATA_SET", choices=choices, help=", ".join(choices))
   parser.add_argument("--cache_dir", default=user_cache.default_dir(), help="where to")
   return parser
@@ -48,7 +46,7 @@ def _main(args: argparse.Namespace) -> None:
 
   known = [tasks.get_task(name).data_set for name in tasks.task_names()]
   for data_set in dict.fromkeys(filter(None, known)):
-    if args.data_set in (data_set.name.lower(), _ALL):
+    if args.data_set in (data_set.name.lower(), "all"):
       paths = [one.fetch(args.cache_dir) for one in data_set.downloads]
       print(f"{data_set.name}: {', '.join(paths)}", flush=True)
 

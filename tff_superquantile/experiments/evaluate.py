@@ -32,7 +32,6 @@ from privacy.command import flags
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -122,7 +121,7 @@ def evaluate(
       these clients are not to be had of a private run.
   """
   overrides = overrides or {}
-  run = finished.find(folder)
+  run = run_folder.find_finished(folder)
   config = _config(run, split, overrides)
   if config.is_private and split != "test" and "data_dir" not in overrides:
     raise ValueError(_refusal(folder, split))
@@ -131,9 +130,9 @@ def evaluate(
   if config.is_private:
     _check_outside(run, folder, split, config, chosen)
   elif not overrides and split != _ALL:
-    finished.check_clients(run, split, chosen[split].client_ids)
+    run.check_clients(split, chosen[split].client_ids)
   _check_siblings(run, config, chosen)
-  weights = finished.read_weights(run, model)
+  weights = run.weights_for(model)
   parts, held, num_predicted = [], [], 0
   for files in chosen.values():
     for of_clients, predictions in _evaluate(model, weights, files, run.error_kind):
@@ -173,7 +172,7 @@ def left_out(
   Of a private run it says the numbers of clients in its splits alone, as how many examples its
   training clients have is theirs to know.
   """
-  run = finished.find(folder)
+  run = run_folder.find_finished(folder)
   config = _config(run, split, overrides)
   chosen = {} if split == _ALL else finished_run.load_task(run, config)[1]
   others = {s: set(files.client_ids) - set(ids) for s, files in chosen.items() if s != split}
@@ -283,7 +282,7 @@ def _check_siblings(
 
   ids = {client_id for files in chosen.values() for client_id in files.client_ids}
   of_run = run_config.from_flags(run.flags)
-  measured = siblings.Clients(set(), ids)
+  measured = siblings.Coverage(set(), ids)
   siblings.check(
     run.path, of_run, lambda: finished_run.get_task(run, config), measured, data=config
   )
@@ -297,7 +296,7 @@ def _main(args: argparse.Namespace) -> None:
     overrides[name] = str(value)
   evaluated = evaluate(args.folder, args.split, overrides)
   columns = evaluated.columns
-  run = finished.find(args.folder)
+  run = run_folder.find_finished(args.folder)
   where = places(run, list(columns["client_id"]))
   if args.out is not None:
     run_files.write_clients(args.out, {**columns, "place": where})

@@ -13,7 +13,6 @@ from typing import Any
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train_flags
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
@@ -56,7 +55,7 @@ def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:
     from tff_superquantile.experiments.run import build
 
   task = build.get_task(config, run.columns)
-  finished.check_table(run, task)
+  run.check_table(task)
   return task
 
 
@@ -71,7 +70,7 @@ def load_task(
   if task.data_digest and not run.columns and run.manifest.get("data") is None:
     # A private run has kept no digest of its table either.
     chosen = build.load_task(task, config)[1] if everybody else splits
-    finished.check_clients(run, "test", chosen["test"].client_ids)
+    run.check_clients("test", chosen["test"].client_ids)
   return model, splits
 
 

@@ -8,7 +8,6 @@ from tff_superquantile.secure_sums.adaptive_clipping import build_number
 from tff_superquantile.secure_sums.gaussian_sum import GaussianSum
 from tff_superquantile.secure_sums.noisy_sum import DistributedGaussianSumFactory
 from tff_superquantile.secure_sums.noisy_sum import NoisySumFactory
-from tff_superquantile.secure_sums.secure_sum import build_secure_sum
 
 __all__ = (
   "AdaptiveClipNorm",
@@ -19,5 +18,4 @@ __all__ = (
   "NoisySumFactory",
   "Number",
   "build_number",
-  "build_secure_sum",
 )

@@ -17,14 +17,6 @@ _SEED_TYPE = tff.TensorType(np.int64, [2])
 _Mechanism: TypeAlias = sum_mechanism.SumMechanism | tree_mechanism.TreeMechanism
 
 
-def _build_secure_sum(
-  kind: str, mechanism: _Mechanism, smallest: int, largest: int
-) -> secure_sum.SecureSum:
-  # The noise is always within its support, so that nothing is ever clipped.
-  support = discrete_gaussian.support(mechanism.local_stddev)
-  return secure_sum.build_secure_sum(kind, mechanism.modulus, smallest - support, largest + support)
-
-
 class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
   """Sums the clients' values with distributed differential privacy.
 
@@ -45,7 +37,6 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     smallest: int,
     largest: int,
     *,
-    secure_sum: str,
     noise_key: bytes | None,
     purpose: str,
   ):
@@ -56,17 +47,20 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
       num_entries: d, the number of integers in an encoded value.
       smallest: The least of these integers.
       largest: The largest of them.
-      secure_sum: See `secure_sum.build_secure_sum`.
       noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
       purpose: Names the use of the noise; factories of one key need different purposes.
 
     Raises:
-      ValueError: If `secure_sum` isn't one of its documented values, or the key has another length.
+      ValueError: If the key has another length.
     """
     self._mechanism = mechanism
     self._num_entries = num_entries
     self._source = noise_source.NoiseSource(noise_key, purpose)
-    self._secure_sum = _build_secure_sum(secure_sum, mechanism, smallest, largest)
+    # The noise is always within its support, so that nothing is ever clipped.
+    support = discrete_gaussian.support(mechanism.local_stddev)
+    self._secure_sum = secure_sum.ModularSum(
+      mechanism.modulus, smallest - support, largest + support
+    )
 
   @abc.abstractmethod
   def check_value_type(self, value_type: tff.Type) -> None:
@@ -115,11 +109,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
       num_reports = summed["num_reports"]
       seed, next_state = source.draw(state)
       sums = secure_sum.complete(
-        self._secure_sum.at_server(summed["values"], num_reports),
-        num_reports,
-        mechanism.local_stddev,
-        mechanism.num_shares,
-        seed,
+        summed["values"], num_reports, mechanism.local_stddev, mechanism.num_shares, seed
       )
       return next_state, self.decode(sums, num_reports <= mechanism.num_shares, value_type)
 
@@ -195,18 +185,11 @@ class DistributedGaussianSumFactory(NoisySumFactory):
 
   _mechanism: sum_mechanism.SumMechanism
 
-  def __init__(
-    self,
-    mechanism: sum_mechanism.SumMechanism,
-    *,
-    secure_sum: str = "modular",
-    noise_key: bytes | None = None,
-  ):
+  def __init__(self, mechanism: sum_mechanism.SumMechanism, *, noise_key: bytes | None = None):
     """Initializes a `DistributedGaussianSumFactory`.
 
     Args:
       mechanism: Built by `privacy.noise.sum_mechanism.build_sum_mechanism`.
-      secure_sum: See `NoisySumFactory`.
       noise_key: See `NoisySumFactory`.
     """
     super().__init__(
@@ -214,7 +197,6 @@ class DistributedGaussianSumFactory(NoisySumFactory):
       mechanism.num_entries,
       -mechanism.largest_entry,
       mechanism.largest_entry,
-      secure_sum=secure_sum,
       noise_key=noise_key,
       purpose="sum of updates",
     )

@@ -1,9 +1,7 @@
 """Sums integer vectors so that the server sees only the sum and the number of reports."""
 
 import collections
-from collections.abc import Callable
 import math
-from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +17,8 @@ class ModularSum:
   """Sums values modulo M, which clients reduce, by TFF's secure modular sum.
 
   It calls the intrinsic of `tff.aggregators.SecureModularSumFactory` directly, because the factory
-  takes one modulus for all, and the number of reports could wrap modulo M.
+  takes one modulus for all, and the number of reports could wrap modulo M. A sum that does not wrap
+  would show how often the clients' values wrapped, which the noise does not hide.
   """
 
   def __init__(self, modulus: int, smallest: int, largest: int):
@@ -38,61 +37,8 @@ class ModularSum:
     moduli = collections.OrderedDict(values=self._modulus, num_reports=np.int64(_MAX_REPORTS))
     return tff.backends.mapreduce.federated_secure_modular_sum(reports, moduli)
 
-  def at_server(self, values: tf.Tensor, num_reports: tf.Tensor) -> tf.Tensor:
-    del num_reports
-    return values
 
-
-class IntegerSum:
-  """Sums values modulo M by TFF's secure sum, shifted so that they are positive and never wrap.
-
-  Wrapped values must not be summed this way: the sum would show how often values wrapped, which the
-  noise does not hide.
-  """
-
-  def __init__(self, modulus: int, smallest: int, largest: int):
-    self._modulus = np.int64(modulus)
-    self._smallest = np.int64(smallest)
-    self._max_input = np.int64(largest - smallest)
-
-  def at_client(self, values: tf.Tensor) -> tf.Tensor:
-    return values - self._smallest
-
-  def sum(self, reports: tff.Value) -> tff.Value:
-    max_input = collections.OrderedDict(values=self._max_input, num_reports=np.int64(1))
-    return tff.federated_secure_sum(reports, max_input)
-
-  def at_server(self, values: tf.Tensor, num_reports: tf.Tensor) -> tf.Tensor:
-    return tf.math.floormod(values + self._smallest * num_reports, self._modulus)
-
-
-SecureSum: TypeAlias = ModularSum | IntegerSum
-_SUMS: dict[str, Callable[[int, int, int], SecureSum]] = {
-  "modular": ModularSum,
-  "integer": IntegerSum,
-}
-
-
-def build_secure_sum(kind: str, modulus: int, smallest: int, largest: int) -> SecureSum:
-  """Builds a sum modulo `modulus` of integer vectors.
-
-  Args:
-    kind: "modular", a sum of values modulo M; or "integer", for platforms without modular sums, a
-      `tff.federated_secure_sum` of values that are shifted so as to be non-negative and never wrap,
-      of a few bits more.
-    modulus: M, positive.
-    smallest: The least value that a client can have.
-    largest: The largest value that a client can have.
-
-  Raises:
-    ValueError: If the kind is unknown.
-  """
-  if kind not in _SUMS:
-    raise ValueError(f"Found secure_sum = {kind!r}; expected one of {sorted(_SUMS)}.")
-  return _SUMS[kind](modulus, smallest, largest)
-
-
-def report(secure_sum: SecureSum, values: tf.Tensor) -> collections.OrderedDict:
+def report(secure_sum: ModularSum, values: tf.Tensor) -> collections.OrderedDict:
   """Returns a client's report: `values`, int64 [d], and a one for the number of reports."""
   return collections.OrderedDict(
     values=secure_sum.at_client(values), num_reports=tf.constant(1, tf.int64)

@@ -72,7 +72,6 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     max_value: float,
     *,
     decoder: str = "least_squares",
-    secure_sum: str = "modular",
     noise_key: bytes | None = None,
   ):
     """Initializes a `PrivateHistogramFactory`.
@@ -82,7 +81,6 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
       max_value: The upper end of the values; the lower end is 0.
       decoder: "least_squares" (least squares on the tree, then isotonic regression), or "dyadic",
         the paper's, for reproduction.
-      secure_sum: See `noisy_sum.NoisySumFactory`.
       noise_key: See `noisy_sum.NoisySumFactory`.
 
     Raises:
@@ -97,7 +95,6 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
       mechanism.num_nodes,
       0,
       mechanism.scale,
-      secure_sum=secure_sum,
       noise_key=noise_key,
       purpose="histogram",
     )

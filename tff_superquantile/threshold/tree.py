@@ -47,7 +47,6 @@ def build_tree_quantile(
   *,
   interpolate: bool | None = None,
   decoder: str = "least_squares",
-  secure_sum: str = "modular",
   noise_key: bytes | None = None,
 ) -> process.ThresholdProcess:
   """Builds the (1 - theta)-quantile of the losses, by a new private histogram in each round.
@@ -81,7 +80,6 @@ def build_tree_quantile(
     interpolate: Whether to place the threshold within a bin rather than on its left edge, unless
       more than three quarters of the cohort are in that bin; None for up to 16 bins.
     decoder: See `PrivateHistogramFactory`.
-    secure_sum: See `PrivateHistogramFactory`.
     noise_key: Secret key of the server's noise, 16 bytes; None for fresh entropy.
 
   Returns:
@@ -97,7 +95,7 @@ def build_tree_quantile(
   """
   theta = adaptive_theta.check_theta(theta)
   factory = private_histogram.PrivateHistogramFactory(
-    mechanism, max_loss, decoder=decoder, secure_sum=secure_sum, noise_key=noise_key
+    mechanism, max_loss, decoder=decoder, noise_key=noise_key
   )
   if interpolate is None:
     interpolate = mechanism.num_bins <= _MAX_INTERPOLATED_BINS and decoder != "dyadic"

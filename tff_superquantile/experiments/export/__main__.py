@@ -31,7 +31,7 @@ from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.export import formats
-from tff_superquantile.experiments.run import finished
+from tff_superquantile.experiments.run import run_folder
 
 _DEFAULT = "saved_model"
 
@@ -50,7 +50,6 @@ def make_parser() -> flags.Parser:
   finished_run.add_arguments(parser)
   parser.add_argument(
     "--format",
-    choices=tuple(formats.FORMATS),
     default=_DEFAULT,
     help="; ".join(
       f"{name}, {one.purpose}" + " (the default)" * (name == _DEFAULT)
@@ -68,7 +67,8 @@ def make_parser() -> flags.Parser:
 
 def export(args: argparse.Namespace) -> None:
   """Carries the command out."""
-  run = finished.find(args.folder)
+  run = run_folder.find_finished(args.folder)
+  formats.FORMATS[args.format]  # Or a sentence that there is none.
   finished_run.check_new(args.out, args.overwrite)
   earlier = _earlier_export(args.out)
   config = finished_run.config(run, finished_run.given(args, train_flags.WHERE_DATA_IS))
@@ -77,8 +77,8 @@ def export(args: argparse.Namespace) -> None:
     from tff_superquantile.experiments.export import exported_model
     from tff_superquantile.experiments.export import model_card
 
-  print(f"Exporting {run.path}", file=sys.stderr, flush=True)  # Word vectors take a while.
   model = exported_model.load(run, config)
+  print(f"Exporting {run.path}", file=sys.stderr, flush=True)
   card = model_card.build(
     run,
     raw=model.preprocessing.description,

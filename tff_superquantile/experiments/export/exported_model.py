@@ -11,10 +11,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import preprocessing as preprocessing_lib
-from tasks import task as task_lib
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -158,7 +156,7 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
     model = task.build_model(config.seed)
     preprocessing = preprocessing_lib.none(_x_spec(model, config.task.name))
   else:
-    preprocessing = task.preprocessing(task_lib.Request.of_run(config))
+    preprocessing = task.preprocessing(config.request())
     model = task.build_model_for(preprocessing, config.seed)
   num_classes = 0 if task.label_scale is not None else evaluation.num_classes(model)
   labels = tuple(task.labels) or tuple(map(str, range(num_classes)))
@@ -167,7 +165,7 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
       f"Found {len(labels)} labels of the task {config.task.name} for {num_classes} classes;"
       " expected a name for each."
     )
-  weights = finished.read_weights(run, model)
+  weights = run.weights_for(model)
   return ExportedModel(model, weights, preprocessing, labels, task.label_scale)
 
 

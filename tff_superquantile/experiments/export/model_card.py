@@ -25,7 +25,6 @@ from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import sizes
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_folder
 
 _PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
@@ -143,7 +142,7 @@ def _facts(run: run_folder.Run) -> dict[str, Any]:
   """Returns facts of the run's flags and manifest by name."""
   config, manifest = run.config, run.manifest
   flags = run.flags
-  is_standin = config is not None and config.task.data == "standin"
+  is_standin = config is not None and config.task.is_standin
   clients = manifest.get("num_clients", {})
   theta = run.method.theta
   versions = manifest.get("versions", {})
@@ -160,7 +159,7 @@ def _facts(run: run_folder.Run) -> dict[str, Any]:
     "Seed": run.seed,
     "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     "Git revision": manifest.get("git_revision", ""),
-    "Weights": f"{finished.WEIGHTS} with SHA-256 {finished.fingerprint(run)}...",
+    "Weights": f"{run_folder.WEIGHTS} with SHA-256 {run.fingerprint}...",
   }
   return {name: value for name, value in facts.items() if value != ""}
 
@@ -174,7 +173,7 @@ def _find_fed_avg(run: run_folder.Run) -> run_folder.Run | None:
   ids = list(run.clients("test").get("client_id", ()))
   if not (found.finished and found.config is not None and not found.config.is_private):
     return None
-  return found if ids and finished.has_clients(found, "test", ids) else None
+  return found if ids and found.has_clients("test", ids) else None
 
 
 def _said(unit: units.Unit, values: np.ndarray) -> str:

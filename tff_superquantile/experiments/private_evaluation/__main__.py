@@ -90,7 +90,7 @@ def _evaluate(args: argparse.Namespace) -> None:
   # It imports TensorFlow, which --help and mistakes in the flags spare.
   from tff_superquantile.experiments.private_evaluation import release
 
-  request = release.EvaluationRequest(
+  request = release.Inquiry(
     folder=args.folder,
     epsilon=args.epsilon,
     delta=args.delta,

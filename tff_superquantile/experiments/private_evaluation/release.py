@@ -21,7 +21,6 @@ from privacy.evaluation import query as query_lib
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -31,7 +30,7 @@ _TAIL = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationRequest:
+class Inquiry:
   """What to release of the clients of a finished run's split: their "error" or their "loss".
 
   None is for the default delta, for 1 or the run's largest loss as the upper end of the metric, and
@@ -51,7 +50,7 @@ class EvaluationRequest:
 
 
 def evaluate(
-  request: EvaluationRequest,
+  request: Inquiry,
 ) -> tuple[list[entries.Evaluation], ledger_lib.Ledger | None]:
   """Makes one release, and enters it into the ledger of evaluations beside the run.
 
@@ -61,7 +60,7 @@ def evaluate(
   Before anything is released, it refuses a model or clients that are not the run's, and a ledger
   whose earlier evaluations were changed.
   """
-  run = finished.find(request.folder)
+  run = run_folder.find_finished(request.folder)
   finished_run.check_classes(run)
   config = finished_run.config(run, request.where_data_is)
   upper = request.upper
@@ -107,9 +106,7 @@ def _keyed_digest(key: bytes, ids: Sequence[str], values: np.ndarray) -> str:
   return hashlib.blake2b(content, key=key, person=b"values").hexdigest()
 
 
-def _purpose(
-  request: EvaluationRequest, upper: float, number: int, fingerprint: str, digest: str
-) -> str:
+def _purpose(request: Inquiry, upper: float, number: int, fingerprint: str, digest: str) -> str:
   """Returns the words that are one release's alone, from which and a key its noise follows.
 
   Another query, model, number or client's value has other noise: two releases never share it, also
@@ -122,7 +119,7 @@ def _purpose(
 
 
 def _release(
-  request: EvaluationRequest,
+  request: Inquiry,
   run: run_folder.Run,
   config: run_config.RunConfig,
   upper: float,
@@ -145,9 +142,9 @@ def _release(
     key = noise_key.read(pathlib.Path(request.noise_key_file), "--noise_key_file")
   model, splits = finished_run.load_task(run, config)
   files = finished_run.of_split(splits, request.split)
-  finished.check_clients(run, request.split, files.client_ids)
-  weights = finished.read_weights(run, model)
-  fingerprint = finished.fingerprint(run)
+  run.check_clients(request.split, files.client_ids)
+  weights = run.weights_for(model)
+  fingerprint = run.fingerprint
   context.set_simulation_context()
   build_evaluators = evaluation.build_evaluators
   metrics = build_evaluators(model, {request.split: files})[request.split](weights)

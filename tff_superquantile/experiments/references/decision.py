@@ -2,18 +2,19 @@
 
 `VERDICTS` lists what a report may advise; the first whose condition holds is its first sentence.
 They are asked in the order in which one makes the next meaningless: a client that outweighs all
-others, clients that need models of their own, a rare class that ranks tell already, models that are
-not trained, too few clients to tell, labels that nothing tells; only then do differences between
-methods count. `evidence` says when a difference is one.
+others, clients that need models of their own, numbers that were taken for classes, a rare class
+that ranks tell already, models that are not trained, too few clients to tell, labels that nothing
+tells; only then do differences between methods count. `evidence` says when a difference is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import pandas as pd
 
+from tasks.own import labels
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
@@ -21,6 +22,7 @@ from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
@@ -42,8 +44,14 @@ class Decision(NamedTuple):
 
 
 def _needs_own_models(e: evidence.Evidence) -> bool:
-  shared = [e.own, e.own_to_pooled]
-  return e.own is not None and all(evidence.is_far_ahead(one) for one in shared if one is not None)
+  """Returns whether own models are far ahead of each shared one, in the mean or the worst tenth.
+
+  They are behind in neither.
+  """
+  return bool(e.own) and all(
+    any(map(evidence.is_far_ahead, changes)) and not any(one.high < 0 for one in changes)
+    for changes in e.own.values()
+  )
 
 
 def _is_too_short(e: evidence.Evidence) -> bool:
@@ -57,16 +65,32 @@ def _is_too_short(e: evidence.Evidence) -> bool:
   return evidence.is_far_ahead(e.pooled) or any(method in e.unfinished for method in differ)
 
 
+def _hint(e: evidence.Evidence) -> str:
+  """Returns what may be wrong with classes of a table's labels, whose kind nobody has named."""
+  run = e.runs[0]
+  return "" if "label_kind" in run.flags else labels.hint(run.classes)
+
+
 def _misses_the_rare(e: evidence.Evidence) -> bool:
-  """Returns whether ranks tell the rare class by twice as much as answers do."""
+  """Returns whether ranks tell the classes by twice as much as answers do.
+
+  That is asked where a class is rare, and where answers of trained models tell nothing.
+  """
+  lead = e.compared.leading.name
   weights = {run.flags.get("class_weights", "none") for run in e.runs}
-  ranks = e.change(kept.CONSTANT, e.best, "ranking_error")
-  answers = e.constant.get(e.best)
-  if e.compared.leading.name != "balanced_error" or weights != {"none"} or not ranks or not answers:
+  ranks, answers = _ranks(e), e.constant.get(e.best)
+  is_asked = lead == "balanced_error" or (
+    lead == "error" and not e.learned and not _is_too_short(e)
+  )
+  if not is_asked or weights != {"none"} or not ranks or not answers:
     return False
   # Clients without an example of one of the classes have no ranks.
-  is_told = ranks.num_clients >= evidence.FEWEST and ranks.is_detected and ranks.value < 0
-  return is_told and -ranks.value / ranks.before > 2 * max(0.0, -answers.value / answers.before)
+  told = ranks.value / ranks.after
+  return evidence.is_far_ahead(ranks) and told > 2 * max(0.0, -answers.value / answers.before)
+
+
+def _ranks(e: evidence.Evidence) -> paired.Change | None:
+  return e.change(e.best, kept.CONSTANT, "ranking_error")
 
 
 def _far(e: evidence.Evidence) -> str:
@@ -80,14 +104,22 @@ def _far(e: evidence.Evidence) -> str:
 
 
 def _own_models(e: evidence.Evidence) -> str:
-  assert e.own is not None
-  measure, pooled = e.measure_of_rows, e.own_to_pooled
+  mean, *tail = e.own[e.best]
+  measure = e.measure_of_rows
   unit, words = units.of_measure(measure, units.of(e.groups)), units.words(measure)
-  also = "" if pooled is None else f", all examples in one place {unit.text(pooled.after)}"
+
+  def levels(changes: Sequence[paired.Change]) -> str:
+    return " and ".join(unit.text(one.after) for one in changes)
+
+  pooled = e.own.get(kept.POOLED)
+  also = "" if pooled is None else f", all examples in one place {levels(pooled)}"
+  if mean.num_clients < e.num_clients:
+    also += f" (each on {mean.num_clients} of the {e.num_clients} test clients)"
+  of_tail = "".join(f" and {unit.text(one.before)} in the worst tenth" for one in tail)
   return (
     "Personalise, or do not federate: a model of a client’s own, fitted to half of its examples,"
-    f" has a mean {words} of {unit.text(e.own.before)} on the other half, the best shared one"
-    f" ({e.best.label}) {unit.text(e.own.after)}{also}. One rule does not fit these clients."
+    f" has a mean {words} of {unit.text(mean.before)} on the other half{of_tail}; the best shared"
+    f" one ({e.best.label}) has {levels(e.own[e.best])}{also}. One rule does not fit these clients."
   )
 
 
@@ -112,10 +144,7 @@ def _train(e: evidence.Evidence) -> str:
 
 
 def _more_clients(e: evidence.Evidence) -> str:
-  config = next((run.config for run in e.runs if run.config is not None), None)
-  flag = "more --seeds draw others"
-  if config is not None and config.task.name == "own" and not e.is_private:
-    flag = "--folds=5 tests on every client once"
+  flag = cross_validation.offer(e.runs[0]) or "more --seeds draw others"
   told, constant = "", e.constant.get(e.best)
   if constant is not None:
     told = f" Nor can {e.best.label} be told from the constant answer {_levels(e, constant)}."
@@ -125,14 +154,23 @@ def _more_clients(e: evidence.Evidence) -> str:
   )
 
 
-def _rare(e: evidence.Evidence) -> str:
-  ranks, answers = e.change(kept.CONSTANT, e.best, "ranking_error"), e.constant[e.best]
-  assert ranks is not None
+def _quantity(e: evidence.Evidence) -> str:
   return (
-    "Train with --class_weights=balanced: the features tell the rare class, as the ranking error is"
-    f" {units.PERCENT.text(ranks.after)} and chance has {units.PERCENT.text(ranks.before)}, but"
-    f" {e.best.label} hardly answers it: its balanced error is {units.PERCENT.text(answers.after)},"
-    f" and {units.PERCENT.text(answers.before)} with the constant answer."
+    "Say first what the labels are: so far no method is better than the constant answer"
+    f" {_levels(e, e.constant[e.best])}. {_hint(e)}"
+  )
+
+
+def _rare(e: evidence.Evidence) -> str:
+  ranks, answers, leading = _ranks(e), e.constant[e.best], e.compared.leading
+  assert ranks is not None
+  measure = "" if leading.name == "balanced_error" else " --metric=balanced_error"
+  return (
+    f"Train with --class_weights=balanced{measure}: the features tell the rarer class, as the"
+    f" ranking error is {units.PERCENT.text(ranks.before)} and chance has"
+    f" {units.PERCENT.text(ranks.after)}, but {e.best.label} hardly answers it: its {leading.words}"
+    f" is {units.PERCENT.text(answers.after)}, and {units.PERCENT.text(answers.before)} with the"
+    " constant answer."
   )
 
 
@@ -174,10 +212,10 @@ def _keep(e: evidence.Evidence) -> str:
   if e.effects[False]:
     higher = " and ".join(map(_said, e.effects[False]))
     return f"{text}: {method.label} lowers nothing beyond chance, and raises {higher}."
-  text += ": no detectable difference for the worst-off clients"
   tested = next((one for one in own.values() if one.has_interval), None)
   if tested is None:
-    return f"{text}, as a single worst client has no interval."
+    return f"{text}: no difference can be detected, as a single worst client has no interval."
+  text += f": no detectable difference in {_said(tested.metric)}"
   more = tested.enough() if tested.value < 0 else None
   if more is None:
     width = e.unit.number((tested.high - tested.low) / 2)
@@ -220,6 +258,9 @@ class Verdict(NamedTuple):
 VERDICTS = {
   "far client": Verdict(lambda e: e.far is not None, _far),
   "own models": Verdict(_needs_own_models, _own_models),
+  "quantity": Verdict(
+    lambda e: bool(e.best in e.constant and not e.learned and _hint(e)), _quantity
+  ),
   "rare class": Verdict(_misses_the_rare, _rare),
   "train longer": Verdict(_is_too_short, _train),
   "few clients": Verdict(lambda e: 0 < e.num_clients < evidence.FEWEST, _more_clients),
@@ -234,18 +275,12 @@ VERDICTS = {
 def decide(
   groups: run_folder.Groups,
   compared: paired.Comparison | None = None,
-  references: in_reports.References | None = None,
+  references: in_reports.ReferencesBySeed | None = None,
 ) -> Decision:
-  """Decides what the runs of a task say: of one budget, and also without privacy.
+  """Decides what finished runs of a task say: of one budget, and also without privacy.
 
-  Args:
-    groups: Finished runs by method.
-    compared: Their changes; None to measure them.
-    references: The models that are not federated; None to find them.
-
-  Returns:
-    The decision, plain text, with numbers and caveats in a line of their own; errors and their
-    differences are in the unit of the task.
+  Their changes and the models that are not federated are measured and found if not given. The text
+  is plain, with numbers and caveats in a line of their own.
   """
   compared = compared or paired.compare(groups)
   references = references or in_reports.find(groups)
@@ -278,12 +313,14 @@ def _numbers(e: evidence.Evidence) -> Iterator[str]:
     first, _, last = effects.rpartition(", " if len(own) > 1 else "\0")
     yield (
       f"Against {names.said_of(baseline)}, {method.label} {f'{first} and ' if first else ''}{last},"
-      f" {_extent(own[e.compared.first], e.groups)}."
+      f" {_extent(own[e.compared.first], e)}."
     )
 
 
 def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
   """Yields what the numbers leave open."""
+  if key != "quantity" and (hint := _hint(e)):
+    yield hint
   if key != "train longer" and e.unfinished:
     who = ", ".join(f"{m.label} after {rounds} rounds" for m, rounds in e.unfinished.items())
     yield f"Not converged yet: {who} (--num_rounds)."
@@ -348,10 +385,12 @@ def _effect(e: evidence.Evidence, one: paired.Change, with_interval: bool = Fals
   return effect + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def _extent(one: paired.Change, groups: run_folder.Groups) -> str:
+def _extent(one: paired.Change, e: evidence.Evidence) -> str:
   """Says of how many clients and seeds a change is."""
   seeds = tables.plural(one.num_seeds, "seed")
   if not one.num_clients:
     return f"over {seeds}, whose runs have no results of each client and so no interval"
-  few = ", too few for percentiles" if paired.has_few_clients(groups) else ""
+  few, offer = "", cross_validation.offer(e.runs[0])
+  if paired.has_few_clients(e.groups):
+    few = ", too few for percentiles" + (f" ({offer})" if offer else "")
   return f"of {tables.plural(one.num_clients, 'test client')}{few}, over {seeds}"

@@ -14,7 +14,7 @@ from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_folder
 
 
-class References(NamedTuple):
+class ReferencesBySeed(NamedTuple):
   """The reference models of a report, by seed."""
 
   of_seed: Mapping[int, kept.References]
@@ -56,7 +56,7 @@ class References(NamedTuple):
     return [" ".join(["Rows that are not federated say what there is to gain.", *said])]
 
 
-def find(groups: run_folder.Groups) -> References:
+def find(groups: run_folder.Groups) -> ReferencesBySeed:
   """Finds the reference models of finished runs, where they are of the same test clients.
 
   Beside private runs it finds only those that do not follow from training clients.
@@ -73,7 +73,7 @@ def find(groups: run_folder.Groups) -> References:
       run.config is None or run.config.is_private for run in runs
     ):
       found[seed] = references
-  return References(found)
+  return ReferencesBySeed(found)
 
 
 def _read(run: run_folder.Run) -> kept.References | None:

@@ -14,7 +14,6 @@ import numpy as np
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
@@ -34,14 +33,8 @@ def make(runs: Iterable[run_folder.Run]) -> list[pathlib.Path]:
   """Makes the reference models of each seed, unless they are there and up to date.
 
   Where a run of the task is private, nothing follows from training clients: the constant is that
-  of the validation and test clients, who are outside of the guarantee.
-
-  Args:
-    runs: The runs of one task.
-
-  Returns:
-    The files that were written. A seed whose data are not there gets none, with a sentence on the
-    error stream.
+  of the validation and test clients, who are outside of the guarantee. A seed whose data are not
+  there gets none, with a sentence on the error stream. Returns the files that were written.
   """
   by_seed: dict[int, list[run_folder.Run]] = {}
   for one in runs:
@@ -114,7 +107,7 @@ def _compute(
     from tff_superquantile.experiments.run.training import class_weights
 
   model, splits = build.load_task(task, config)
-  finished.check_clients(run, "test", splits["test"].client_ids)
+  run.check_clients("test", splits["test"].client_ids)
 
   def examples(split: str) -> Any:
     x, y, offsets = splits[split].load()
@@ -189,7 +182,8 @@ def _said_of_constant(task: Any, label: float, sources: Sequence[str]) -> str:
   of_whom = f"the {' and '.join(sources)}{'ing' * (sources == ['train'])} clients"
   if task.error == "rmse":
     mean, std = task.label_scale or (0.0, 1.0)
-    return f"{mean + std * label:.4g}, the mean of the labels of {of_whom}"
+    answer = np.format_float_positional(mean + std * label, 4, fractional=False, trim="-")
+    return f"{answer}, the mean of the labels of {of_whom}"
   name = task.labels[int(label)] if task.labels else str(int(label))
   return f"{name!r}, the most frequent class of {of_whom}"
 

@@ -34,11 +34,8 @@ _NOTE = (
 def table(e: evidence.Evidence) -> tables.Table | None:
   """Lays out what stands out in the rows of the worst-off tenth with FedAvg, or the best method.
 
-  Args:
-    e: What is known; without profiles, as beside private runs, there is no table.
-
-  Returns:
-    A row a client, the worst first, and a note on what goes with larger errors over all clients.
+  Its note says what goes with larger errors over all clients. Without profiles, as beside private
+  runs, there is no table.
   """
   profiles = e.references.profiles
   method = next((method for method in e.levels if method.is_fed_avg), None) or e.best
@@ -59,7 +56,7 @@ def table(e: evidence.Evidence) -> tables.Table | None:
     rows.append(tables.Row(names.printable(str(client)), [error, tables.Cell(said)]))
   headings = ["client", f"{e.compared.leading.words}, {e.unit.symbol}", "stands out, sd"]
   title = f"What the worst-off tenth with {method.label} share"
-  return tables.Table(title, headings, rows, _NOTE + _shared(profiles, errors))
+  return tables.Table(title, headings, rows, _NOTE + _shared(profiles, errors), kind="words")
 
 
 def _shared(profiles: pd.DataFrame, errors: pd.Series) -> str:
@@ -91,9 +88,6 @@ def figure(e: evidence.Evidence) -> style.Figure:
   The share of n examples that are missed changes from a to b with a variance of at most
   (min(a + b, 2 - a - b) - (b - a)^2) / n: the interval is too wide rather than too narrow. To the
   number of examples that change, two are added, as of none there would be no interval.
-
-  Raises:
-    style.NothingToDraw: If no method is compared client by client.
   """
   if not e.ranked:
     raise style.NothingToDraw("No figure of clients' changes: no method is compared with FedAvg.")

@@ -46,7 +46,7 @@ _PANELS = (
 )
 
 
-class Measured(NamedTuple):
+class Day(NamedTuple):
   """Measurements of a run: errors over the last 24 evaluations, `COUNTS` over the last days.
 
   `day` has the columns "quantity", "hour" and "value". `window` has of those evaluations their
@@ -59,7 +59,7 @@ class Measured(NamedTuple):
   window: dict[str, int | None]
 
 
-def measure(run: run_folder.Run) -> Measured:
+def measure(run: run_folder.Run) -> Day:
   """Measures a run with --sampling=diurnal by its last evaluations, and by the hour."""
   is_adaptive = run.method.is_superquantile and run.method.theta is None
   evaluations = _rows(run, [f"test_error_{statistic}" for statistic in STATISTICS])
@@ -94,7 +94,7 @@ def measure(run: run_folder.Run) -> Measured:
     "last": rounds.iloc[-1],
     "num_rounds": run.last_round,
   }
-  return Measured(metrics, long, window)
+  return Day(metrics, long, window)
 
 
 def _rows(run: run_folder.Run, columns: Sequence[str]) -> pd.DataFrame:

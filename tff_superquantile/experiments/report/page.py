@@ -74,7 +74,6 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
   made.filters.update(
     dark=style.dark,
     data_uri=lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg).decode(),
-    focus_first=_with_focus_first,
     is_sortable=lambda page: _has_sortable(page.blocks),
     kind=lambda block: type(block).__name__,
     markdown_table=lambda table: markupsafe.Markup(markdown_table(table)),
@@ -85,31 +84,10 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
 
 
 def render(page: Page, suffix: str, images: str = "") -> str:
-  """Returns the text of a page.
-
-  Args:
-    page: The page.
-    suffix: "html" or "md".
-    images: The beginning of the figures' files, as in `write_figures`, for Markdown that shows
-      them; empty for Markdown without figures.
-  """
+  """Returns the text of a page in "html" or "md", which shows figures whose files begin so."""
   today = datetime.date.today().isoformat()
   template = environment().get_template(f"page.{suffix}.j2")
   return template.render(page=page, today=today, images=images)
-
-
-def _with_focus_first(table: tables.Table) -> tables.Table:
-  """Puts the column that matters most beside the names, where narrow screens show it."""
-  if table.focus not in table.headings[1:]:
-    return table
-  place = list(table.headings).index(table.focus)
-
-  def moved(entries: Sequence) -> list:
-    return [entries[place - 1], *entries[: place - 1], *entries[place:]]
-
-  rows = [row._replace(cells=moved(row.cells)) for row in table.rows]
-  headings = [table.headings[0], *moved(table.headings[1:])]
-  return dataclasses.replace(table, headings=headings, rows=rows)
 
 
 def _has_sortable(blocks: Sequence[Block]) -> bool:
@@ -123,17 +101,9 @@ def _has_sortable(blocks: Sequence[Block]) -> bool:
 
 
 def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:
-  """Writes the page, each file whole or not at all, replacing an earlier one.
+  """Writes the page into an existing folder, each file whole or not at all; returns the files.
 
-  Args:
-    page: The page.
-    folder: An existing folder.
-
-  Returns:
-    The files: "html", "md" and, where there is one, "csv".
-
-  Raises:
-    OSError: If a file cannot be written.
+  They are "html", "md" and, where there is one, "csv".
   """
   texts = {suffix: render(page, suffix) for suffix in ("html", "md")}
   if page.csv:
@@ -145,19 +115,7 @@ def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def write_figures(page: Page, folder: pathlib.Path, prefix: str = "") -> list[pathlib.Path]:
-  """Writes the page's figures as SVG files, each for a light and for a dark background.
-
-  Args:
-    page: The page.
-    folder: The folder for PREFIXNAME-light.svg and PREFIXNAME-dark.svg; made if missing.
-    prefix: The beginning of the files' names.
-
-  Returns:
-    The files.
-
-  Raises:
-    OSError: If a file cannot be written.
-  """
+  """Writes the figures as PREFIXNAME-light.svg and PREFIXNAME-dark.svg; returns the files."""
   folder.mkdir(parents=True, exist_ok=True)
   paths = []
   for figure in figures(page):
@@ -173,12 +131,7 @@ def figures(page: Page) -> list[style.Figure]:
 
 
 def terminal_text(page: Page, paths: Sequence[pathlib.Path]) -> str:
-  """Returns Markdown for a terminal: the summary, tables that have a lead, texts and files.
-
-  Args:
-    page: The page.
-    paths: Its files.
-  """
+  """Returns Markdown for a terminal: the summary, tables that have a lead, texts and files."""
   lines = [f"{page.title}: {page.summary}", ""]
   for block in page.blocks:
     if isinstance(block, tables.Table) and block.lead:
@@ -195,9 +148,7 @@ def publish(page: Page, folder: pathlib.Path) -> str:
 def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
   """Lays a table out in lines of equal length, numbers to the right and the best ones bold.
 
-  Args:
-    table: The table, whose rows are equally long.
-    for_terminal: Whether to leave out columns that are not brief, and to mark nothing.
+  For a terminal, columns that are not brief are left out and nothing is marked.
   """
   shown = [
     index

@@ -249,13 +249,12 @@ def table(groups: run_folder.Groups, compared: Comparison) -> tables.Table:
   rows = []
   for method, (_, own) in found.items():
     one = next(iter(own.values()))
-    cells = [tables.Cell(str(one.num_seeds)), tables.Cell(str(one.num_clients or "–"))]
-    for metric in wanted:
-      if metric not in own:
-        cells.append(tables.Cell("–"))
-        continue
-      cells.append(cell(own[metric], unit, own[metric].is_detected))
-    rows.append(tables.Row(method.label, cells))
+    cells = [
+      cell(own[metric], unit, own[metric].is_detected) if metric in own else tables.Cell("–")
+      for metric in wanted
+    ]
+    counts = [tables.Cell(str(one.num_seeds)), tables.Cell(str(one.num_clients or "–"))]
+    rows.append(tables.Row(method.label, [*cells, *counts]))
   change_unit = f"percentage{unit.change}" if unit.change else unit.name
   note = (
     f"{unit.quantity} of a method less that of FedAvg with the same options, in {change_unit}, of"
@@ -267,5 +266,5 @@ def table(groups: run_folder.Groups, compared: Comparison) -> tables.Table:
     note += " With one seed it is over clients alone, and holds for those trained models only."
   if has_few_clients(groups):
     note += " There are too few clients for percentiles; a single worst client has no interval."
-  headings = ["method", "seeds", "clients", *wanted.values()]
+  headings = ["method", *wanted.values(), "seeds", "clients"]
   return tables.Table("Change against FedAvg", headings, rows, note, focus=wanted[compared.first])

@@ -161,6 +161,7 @@ def error_by_method(groups: run_folder.Groups) -> style.Figure:
           elinewidth=1.4,
         )
       axes.set_title(unit.axis(metrics[metric]))
+      axes.margins(x=0.15)
       axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
       style.widen(axes, unit.least_span)
     style.share(grid, "x")

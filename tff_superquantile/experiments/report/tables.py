@@ -179,23 +179,11 @@ def of_seeds(
   focus: str = "",
   **texts: Any,
 ) -> Table:
-  """Lays out means, and standard deviations over seeds.
+  """Lays out means, and standard deviations over seeds, of what `of_values` returns.
 
-  Args:
-    results: As `of_values` returns them.
-    columns: The columns; those without any value are left out.
-    names: The names of the rows by method, in the order of the rows.
-    coloured: The methods that get colours, as in `style.palette`.
-    not_in_contest: Methods that cannot be the best.
-    marked: The methods and metrics that may be marked; None for all.
-    first: The heading of the names.
-    title: As in `Table`.
-    focus: The metric of the column that matters most.
-    **texts: "note", "lead" and "brief", as in `Table`.
-
-  Returns:
-    The table; the lowest entry of a contest is marked, and so are those that read the same, as
-    `Cell` says.
+  Columns without any value are left out. The rows are those of `names` by method; `not_in_contest`
+  cannot be the best, and `marked` are the methods and metrics that may be marked, None for all. The
+  lowest entry of a contest is marked, and so are those that read the same, as `Cell` says.
   """
   looks = style.palette([method for method in names if isinstance(method, Name)], coloured)
   colors = {method: look.color for method, look in looks.items()}

@@ -50,7 +50,7 @@ class Account:
 
   def __init__(
     self,
-    config: run_config.ResolvedRun,
+    config: run_config.RunConfig,
     release: releases.Release,
     folder: pathlib.Path,
     starts: Sequence[statements.StartingModel] = (),

@@ -1,8 +1,6 @@
 """Builds the resolved config of a run, its clients and its learning process."""
 
 from collections.abc import Mapping
-import dataclasses
-import os
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +9,6 @@ import tensorflow_federated as tff
 from privacy import cohorts
 from privacy import parts
 from privacy import releases
-from privacy.settings import part
 import tasks
 from tff_superquantile import algorithms
 from tff_superquantile import evaluation
@@ -25,6 +22,7 @@ from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import class_weights
 from tff_superquantile.experiments.run.training import client_split
@@ -45,39 +43,33 @@ def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.
   if columns is None and task.adapt is not None:
     config = client_split.fill_in(config)
     columns = run_folder.of_config(config).columns or initial_weights.columns(config)
-  return task.for_request(tasks.task.Request.of_run(config, columns or ""))
+  return task.for_request(config.request(columns or ""))
 
 
-def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.ResolvedRun:
-  """Fills in the task's defaults where a value is None, and checks the rest."""
-  given, config = config, run_config.replace(config)  # Its parts are those that its flags choose.
-  if given.is_private and not config.is_private:
+def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
+  """Fills in all that is None and that a round needs, in one pass, and checks the rest."""
+  if config.is_private and not privacy_lib.is_private(config.values()):
     raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
   config = client_split.resolve(config, task)
   methods.check(config.method, config.is_private, config.cohort)
-  part.check_complete(config.cohort, chosen_by=f"--sampling={config.cohort.sampling}")
   trackers.check(config.tracker)
   config = initial_weights.resolve(config)
-  of_private = private.DEFAULTS if config.is_private else {}
   metric = config.metric or task.metric
   measures.check(metric or "error", task.error, config.task.name)
-  chosen = {"sampling": config.cohort.sampling, "metric": metric, "best_by": kept.best_by(metric)}
-  chosen.update(_rounds(config, task))
-  run = run_config.resolved(config, {**task.defaults, **chosen, **of_private})
-  if run.is_private:
-    run = private.resolve(run)
-  places = {name: _absolute(run.values()[name]) for name in ("data_dir", "glove")}
-  run = run_config.replace(run, **places)
-  method = run.method
-  if method.threshold is not None:  # Now it is said which it is.
-    threshold = dataclasses.replace(method.threshold, is_asked=True)
-    method = methods.replace(method, threshold=threshold)
-  engine = run.engine.resolve(int(run.cohort.expected))
-  run = dataclasses.replace(
-    run,
-    engine=engine,
-    method=method,
+  run = run_config.resolved(
+    config,
+    {
+      **task.defaults,
+      **({} if config.privacy is None else private.defaults(config.privacy)),
+      **_rounds(config, task),
+      **engines.defaults(float(config.cohort.size or task.defaults["clients_per_round"])),
+      **dict(metric=metric, best_by=kept.best_by(metric)),
+    },
   )
+  if run.is_private:
+    private.check(run)
+  elif isinstance(run.method, methods.Superquantile):
+    _check_threshold(run, run.method)
   if run.server.averaged_rounds > run.num_rounds:
     raise ValueError(
       f"Found --averaged_rounds={run.server.averaged_rounds} with --num_rounds={run.num_rounds};"
@@ -85,10 +77,6 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     )
   best_model.check(run, _measured(run, task))
   class_weights.check(run, task)
-  if run.is_private:
-    private.check_resolved(run)
-  elif isinstance(run.method, methods.Superquantile):
-    _check_threshold(run, run.method)
   return run
 
 
@@ -112,7 +100,7 @@ def _rounds(config: run_config.RunConfig, task: tasks.task.Task) -> dict[str, An
   return {"stop": stop, "num_rounds": task.most_rounds // (2 if is_folded else 1)}
 
 
-def _measured(run: run_config.ResolvedRun, task: tasks.task.Task) -> tuple[str, ...]:
+def _measured(run: run_config.RunConfig, task: tasks.task.Task) -> tuple[str, ...]:
   """Returns the measures that a run takes of its clients; --metric must be one of them."""
   if not isinstance(run.engine, engines.Ray):
     return measures.of_kind(task.error)
@@ -124,12 +112,7 @@ def _measured(run: run_config.ResolvedRun, task: tasks.task.Task) -> tuple[str, 
   return measures.OF_EVALUATIONS
 
 
-def _absolute(path: str) -> str:
-  """Returns a path as flags.txt has it, which holds in any directory; "" for none."""
-  return os.path.abspath(path) if path else ""
-
-
-def _check_threshold(run: run_config.ResolvedRun, method: methods.Superquantile) -> None:
+def _check_threshold(run: run_config.RunConfig, method: methods.Superquantile) -> None:
   """Raises a `ValueError` for a threshold that a resolved run without a budget cannot have."""
   method.tail()
   if method.threshold is not None:
@@ -140,7 +123,7 @@ def load_task(
   task: tasks.task.Task, config: run_config.RunConfig, everybody: bool = False
 ) -> tuple[tff.learning.models.FunctionalModel, Mapping[str, client_files.ClientFiles]]:
   """Returns the model and the clients that resolved flags ask for, by split; or `everybody`."""
-  request = tasks.task.Request.of_run(config)
+  request = config.request()
   pools = task.all_clients(request) if everybody else ()
   splits = {f"pool {i}": pool for i, pool in enumerate(pools)} or task.load_clients(request)
   model = task.build_model_for(next(iter(splits.values())), config.seed)
@@ -155,7 +138,7 @@ def load_task(
   return model, splits
 
 
-def check_cohort(config: run_config.ResolvedRun, files: client_files.ClientFiles) -> None:
+def check_cohort(config: run_config.RunConfig, files: client_files.ClientFiles) -> None:
   """Raises a `ValueError` for cohorts of more clients than there are; it says why these are few."""
   num_clients = len(files.client_ids)
   if config.cohort.expected > num_clients:
@@ -166,7 +149,7 @@ def check_cohort(config: run_config.ResolvedRun, files: client_files.ClientFiles
 
 
 def build_options(
-  config: run_config.ResolvedRun,
+  config: run_config.RunConfig,
   model: tff.learning.models.FunctionalModel,
   files: client_files.ClientFiles,
 ) -> dict[str, Any]:
@@ -197,7 +180,7 @@ def build_options(
 
 
 def build_process(
-  config: run_config.ResolvedRun,
+  config: run_config.RunConfig,
   model: tff.learning.models.FunctionalModel,
   files: client_files.ClientFiles,
   release: releases.Release | None = None,

@@ -140,6 +140,15 @@ def num_folds(run: run_folder.Run) -> int:
   return 0 if run.config is None else run.config.task.folds
 
 
+def offer(run: run_folder.Run) -> str:
+  """Returns the flag that tests on more clients; "" where that is no cross-validation."""
+  config = run.config
+  if config is None or config.is_private or config.task.name != "own" or config.task.folds:
+    return ""
+  is_held_out = config.values().get("held_out_examples")
+  return "" if is_held_out else "--folds=5 tests each client of the table once"
+
+
 def gaps(runs: Iterable[run_folder.Run]) -> list[str]:
   """Returns a sentence for each cross-validation of `pool` that lacks the runs of some folds."""
   sentences = []

@@ -54,7 +54,7 @@ def check_same_data(folder: pathlib.Path, data_digest: str) -> None:
       )
 
 
-def build(config: run_config.ResolvedRun, error: str, data_digest: str) -> dict[str, Any]:
+def build(config: run_config.RunConfig, error: str, data_digest: str) -> dict[str, Any]:
   """Returns the entries of the manifest of a run that starts; `error` is the task's of a client.
 
   A private run leaves the task's digest out, as it follows from the training clients.

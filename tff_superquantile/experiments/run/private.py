@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import dataclasses
-import types
 from typing import Any
 
 from privacy import accounting
@@ -13,7 +12,6 @@ from privacy import parts
 from privacy import releases
 from privacy.noise import banded
 from privacy.noise import shares
-from privacy.settings import part
 from tff_superquantile import algorithms
 from tff_superquantile import noise_source
 from tff_superquantile import secure_sums
@@ -21,11 +19,8 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 
-# Values of private runs that the task would decide in others.
-DEFAULTS = types.MappingProxyType({"client_weighting": "uniform"})
 
-
-def noise_multipliers(config: run_config.ResolvedRun) -> dict[str, float | None]:
+def noise_multipliers(config: run_config.RunConfig) -> dict[str, float | None]:
   """Returns the noise of what a round releases, by flag: threshold, updates, and numbers."""
   assert config.privacy is not None
   found: dict[str, float | None] = {}
@@ -38,13 +33,23 @@ def noise_multipliers(config: run_config.ResolvedRun) -> dict[str, float | None]
   return found
 
 
-def followed(config: run_config.ResolvedRun) -> list[str]:
+def followed(config: run_config.RunConfig) -> list[str]:
   """Returns the flags that follow from a budget and the number of clients."""
   return [] if config.privacy is None else [*noise_multipliers(config), "delta", "rho_ratio"]
 
 
-def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
-  """Checks all of a private run that needs no data, and fills in how it clips."""
+def defaults(privacy: privacy_lib.Privacy) -> dict[str, Any]:
+  """Returns the values of flags of a private run that its task would decide, or nobody."""
+  shared = privacy.numbers if isinstance(privacy, privacy_lib.Budget) else ()
+  return {
+    "client_weighting": "uniform",
+    "initial_clip_norm": privacy.clip.first_norm(privacy.clip_unit),
+    **{number.share_flag: number.usual_share for number in shared},
+  }
+
+
+def check(config: run_config.RunConfig) -> None:
+  """Checks all of a private run that needs no data."""
   assert config.privacy is not None
   if config.cohort.sampling not in cohorts.OF_ACCOUNTS:
     raise ValueError(
@@ -59,16 +64,14 @@ def resolve(config: run_config.ResolvedRun) -> run_config.ResolvedRun:
     )
   _check_threshold(config.method)
   _check_noise_shares(config, config.privacy)
-  clip = config.privacy.clip.resolve(config.privacy.clip_unit, config.privacy.update_sum)
-  config = dataclasses.replace(config, privacy=dataclasses.replace(config.privacy, clip=clip))
-  if isinstance(config.privacy, privacy_lib.Budget):
-    unsaid = [number for number in config.privacy.numbers if number.share is None]
-    config = run_config.replace(config, **{one.share_flag: one.usual_share for one in unsaid})
+  config.privacy.clip.check(config.privacy.update_sum)
   _check_noise(config)
-  return config
+  update_clip_norm(config)
+  if isinstance(config.method, methods.Superquantile):
+    config.method.tail()
 
 
-def _check_over_rounds(config: run_config.ResolvedRun, privacy: privacy_lib.Privacy) -> None:
+def _check_over_rounds(config: run_config.RunConfig, privacy: privacy_lib.Privacy) -> None:
   """Checks what belongs to cohorts that all may know, and what cannot be with them."""
   sampling = config.cohort.sampling
   if not isinstance(config.cohort, cohorts.Known):
@@ -110,14 +113,14 @@ def _check_threshold(method: methods.Method) -> None:
       f"Found --smoothing={threshold.smoothing} in a private run; only exact reweighting is"
       " smoothed, which shows the server the losses."
     )
-  if threshold is not None and not isinstance(threshold, parts.PrivateThreshold):
+  if threshold is not None and not parts.is_accounted(type(threshold)):
     raise ValueError(
-      f"Found --threshold={threshold.kind} in a private run; use one of"
-      f" {', '.join(parts.private_kinds())}."
+      f"Found --threshold={parts.THRESHOLDS.name_of(type(threshold))} in a private run; use one of"
+      f" {', '.join(parts.private_kinds())}, or a subclass of one that changes only its build."
     )
 
 
-def _check_noise(config: run_config.ResolvedRun) -> None:
+def _check_noise(config: run_config.RunConfig) -> None:
   """Checks that a run has a budget or all of its noise."""
   privacy, multipliers = config.privacy, noise_multipliers(config)
   assert privacy is not None
@@ -145,10 +148,9 @@ def _check_noise(config: run_config.ResolvedRun) -> None:
     checks.scale(f"--{name}", value)
 
 
-def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Privacy) -> None:
+def _check_noise_shares(config: run_config.RunConfig, privacy: privacy_lib.Privacy) -> None:
   """Checks the source of the noise, given the threshold and the sampling."""
   protocol = privacy.shares.protocol
-  part.check_complete(privacy.shares, chosen_by=f"--noise_shares={protocol}")
   if protocol == shares.COMPLEMENT:
     return
   by_clients = isinstance(config.method.threshold, parts.Tree)
@@ -164,16 +166,9 @@ def _check_noise_shares(config: run_config.ResolvedRun, privacy: privacy_lib.Pri
     )
 
 
-def check_resolved(config: run_config.ResolvedRun) -> None:
-  """Checks the values that depend on the task's defaults, before any data is read."""
-  update_clip_norm(config)
-  if isinstance(config.method, methods.Superquantile):
-    config.method.tail()
-
-
 def calibrate(
-  config: run_config.ResolvedRun, population: int, num_parameters: int, earlier: Mapping[str, str]
-) -> tuple[run_config.ResolvedRun, releases.Release]:
+  config: run_config.RunConfig, population: int, num_parameters: int, earlier: Mapping[str, str]
+) -> tuple[run_config.RunConfig, releases.Release]:
   """Finds delta, the release of a round with its noise, and how that divides the budget.
 
   The run's noise, its accounting and its ledger follow from the release. The population is the
@@ -207,13 +202,13 @@ def calibrate(
   return run_config.replace(config, rho_ratio=ratio, **release.noise_multipliers), release
 
 
-def update_clip_norm(config: run_config.ResolvedRun) -> float:
+def update_clip_norm(config: run_config.RunConfig) -> float:
   """Returns C, or that of the first round, in units of the update, whatever --clip_unit is.
 
   The learning rate that turns gradients into updates must be one number.
   """
   assert config.privacy is not None
-  norm = config.privacy.clip.first_norm(config.privacy.clip_unit)
+  norm = config.privacy.clip.norm
   assert norm is not None  # `resolve` sees to it.
   if config.privacy.clip_unit == "update":
     return norm
@@ -225,7 +220,7 @@ def update_clip_norm(config: run_config.ResolvedRun) -> float:
 
 
 def build_part(
-  config: run_config.ResolvedRun, release: releases.Release, noise_key: noise_source.NoiseKey
+  config: run_config.RunConfig, release: releases.Release, noise_key: noise_source.NoiseKey
 ) -> algorithms.Private:
   """Builds the `Private` of a run's process, with the noise of its release."""
   updates, norm = release.find(parts.UpdateSum), update_clip_norm(config)
@@ -247,7 +242,7 @@ def build_part(
 
 
 def build_release(
-  config: run_config.ResolvedRun, population: int, num_parameters: int
+  config: run_config.RunConfig, population: int, num_parameters: int
 ) -> releases.Release:
   """Returns a round's release for `population` training clients, with the noise that is known.
 

@@ -15,6 +15,7 @@ from privacy import cohorts
 from privacy import parts
 from privacy.settings import flag
 from privacy.settings import part
+from tasks import request as request_lib
 from tff_superquantile import user_cache
 from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.parts import engines
@@ -23,7 +24,6 @@ from tff_superquantile.experiments.run.parts import local_training
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
-from tff_superquantile.experiments.run.parts import tasks
 
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
 _TASK_DEFAULT = "None for the task's own"
@@ -36,16 +36,19 @@ class RunConfig(part.Part):
       RunConfig(method=Superquantile(theta=0.25), num_rounds=100, output_dir="results")
 
   A field is a flag of `experiments.train`, whose `--help` describes it, or a part, whose fields are
-  flags. None stands for the task's own value, or for what does not apply: `build.resolve` makes a
-  `ResolvedRun` of a config and its task.
+  flags. None stands for what does not apply, and before `build.resolve` also for the task's own
+  value: a field without None among its types has one from then on.
   """
 
-  task: tasks.Task = tasks.choice()
+  task: request_lib.Request = request_lib.Request()
   method: methods.Method = part.choice(
-    "algorithm", methods.METHODS, "The method.", default="superquantile"
+    "algorithm",
+    methods.METHODS,
+    "The method, one of these or MODULE:CLASS in a file of yours (docs/how_to/add_a_part.md).",
+    default="superquantile",
   )
   cohort: cohorts.Cohort = cohorts.choice(privacy_lib.usual_sampling)
-  max_loss: float | None = flag.field(
+  max_loss: float = flag.field(
     None,
     "B: --threshold=tree does not tell losses above it apart, and geometric starts from it; losses"
     " above it count as B for prop_fair, and for q_fed_avg, tilted_erm, semi_vred and gifair in a"
@@ -53,14 +56,14 @@ class RunConfig(part.Part):
     f" {_TASK_DEFAULT}.",
     rule=checks.scale,
   )
-  num_rounds: int | None = flag.field(
+  num_rounds: int = flag.field(
     None,
     f"Number of rounds, with --stop=converged the most; {_TASK_DEFAULT}.",
     least=1,
     most=(10**6, "no run has so many, and files of rounds sort by seven digits"),
     is_incidental=True,
   )
-  stop: str | None = flag.field(
+  stop: str = flag.field(
     None,
     "When the run ends: after --num_rounds (never before), or at the first evaluation at which its"
     " training loss has stopped falling (converged; not in private runs, whose rounds are fixed"
@@ -70,7 +73,7 @@ class RunConfig(part.Part):
     before="never",
   )
   start: kept.Start | None = kept.start()
-  local: local_training.LocalTraining = local_training.LocalTraining()
+  local: local_training.Local = local_training.Local()
   seed: int = flag.field(
     0,
     "Seed of clients, cohorts, batches and initial weights. It is no secret: cohorts and noise of a"
@@ -78,7 +81,7 @@ class RunConfig(part.Part):
     least=0,
     most=flag.SEEDS,
   )
-  rounds_per_evaluation: int | None = flag.field(
+  rounds_per_evaluation: int = flag.field(
     None,
     f"Rounds between evaluations of all test clients; {_TASK_DEFAULT}.",
     least=1,
@@ -160,6 +163,25 @@ class RunConfig(part.Part):
     """The value of --algorithm."""
     return methods.name_of(self.method)
 
+  @property
+  def final_learning_rate(self) -> float:
+    """The local learning rate of the last round."""
+    return float(self.learning_rate(float(self.num_rounds - 1), math))
+
+  def learning_rate(self, t: Any, ops: Any) -> Any:
+    """Returns the local learning rate gamma_t of a round from 0, a number as `ops` takes it."""
+    return self.local.learning_rate * self.local.schedule.factor(t, self.num_rounds, ops)
+
+  def request(self, columns: str = "") -> request_lib.Request:
+    """Returns what the run asks of its task, whose table's columns an earlier run may have kept."""
+    return dataclasses.replace(
+      self.task,
+      cache_dir=self.cache_dir,
+      seed=self.seed,
+      is_private=self.is_private,
+      columns=columns,
+    )
+
   def values(self) -> dict[str, Any]:
     """Returns the values of all flags by name; defaults of those that no part of it has."""
     return {**defaults(), **part.values(self)}
@@ -173,40 +195,44 @@ class RunConfig(part.Part):
     return [f"--{name}={text}" for name, text in self.to_flags().items()]
 
 
-class ResolvedRun(RunConfig):
-  """A config in which nothing is None that a round needs; `build.resolve` makes it.
-
-  A finished run has left the flags of one.
-  """
-
-  max_loss: float
-  num_rounds: int
-  stop: str
-  local: local_training.Resolved
-  rounds_per_evaluation: int
-
-  @property
-  def final_learning_rate(self) -> float:
-    """The local learning rate of the last round."""
-    return float(self.learning_rate(float(self.num_rounds - 1), math))
-
-  def learning_rate(self, t: Any, ops: Any) -> Any:
-    """Returns the local learning rate gamma_t of a round from 0, a number as `ops` takes it."""
-    return self.local.learning_rate * self.local.schedule.factor(t, self.num_rounds, ops)
-
-
 _T = TypeVar("_T", bound=RunConfig)
+# By the flags that may name parts from outside, which have flags of their own.
+TABLES = {"algorithm": methods.METHODS, "threshold": parts.THRESHOLDS}
 
 
 @functools.cache
-def flags() -> Mapping[str, flag.Flag]:
-  """Returns the flags of a run by name, in their order."""
+def _flags(*kinds: tuple[type[part.Part], ...]) -> Mapping[str, flag.Flag]:
+  del kinds
   return part.flags(RunConfig)
 
 
+def flags() -> Mapping[str, flag.Flag]:
+  """Returns the flags of a run by name, in their order, also of all parts from outside so far."""
+  return _flags(*(tuple(table.values()) for table in TABLES.values()))
+
+
+_OWN = flags()
+
+
 def defaults() -> dict[str, Any]:
-  """Returns the defaults of the flags of a run by name."""
-  return {name: one.default for name, one in flags().items()}
+  """Returns the defaults of the flags of a run by name, without those of parts from outside."""
+  return {name: one.default for name, one in _OWN.items()}
+
+
+def load(values: Mapping[str, Any]) -> None:
+  """Brings in the parts from outside that values of flags name.
+
+  Raises:
+    ValueError: If there is no such part, or a flag of it is another one of runs.
+  """
+  for name, table in TABLES.items():
+    known = flags()
+    for one in part.flags(table[values[name]]).values() if table.load(values.get(name)) else ():
+      if dataclasses.replace(known.get(one.name, one), help=one.help) != one:
+        raise ValueError(
+          f"Found --{one.name} of {table.pop(values[name]).__name__}, which runs have already with"
+          " another meaning; expected a flag of another name."
+        )
 
 
 def incidentals() -> list[str]:
@@ -252,6 +278,7 @@ def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of(kind: type[_T], values: Mapping[str, Any]) -> _T:
+  load(values)
   unknown = set(values) - set(flags())
   if unknown:
     raise TypeError(f"Found {min(unknown)!r}; expected the names of flags of a run.")
@@ -265,12 +292,10 @@ def replace(config: _T, **values: Any) -> _T:
 
 def resolved(
   config: RunConfig, defaults: Mapping[str, Any] = types.MappingProxyType({})
-) -> ResolvedRun:
+) -> RunConfig:
   """Returns a config with values in place of None; a `ValueError` names what a round lacks."""
   # A run whose flags are of a version without --stop had all its rounds.
-  run = part.fill(ResolvedRun, config, {"stop": flags()["stop"].before, **defaults})
-  part.check_complete(run.cohort, "clients_per_round")
-  return run
+  return part.fill(config, {"stop": flags()["stop"].before, **defaults})
 
 
 def client_split_of(found: Mapping[str, str]) -> str:
@@ -290,6 +315,7 @@ def from_flags(found: Mapping[str, str]) -> RunConfig:
   """
   values: dict[str, Any] = {}
   found = {**found, "client_split": client_split_of(found)}
+  load(found)
   for name, one in flags().items():
     if name in found:
       values[name] = one.parse(found[name])

@@ -34,6 +34,7 @@ import contextlib
 import dataclasses
 import fcntl
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -48,6 +49,7 @@ from tff_superquantile.experiments.run.training import evaluation_files
 
 DIVERGED = "diverged.txt"
 COLUMNS = "columns.json"
+WEIGHTS = "weights.npz"
 CHECKPOINTS = "checkpoints"
 RELATIVE_NOISE = "relative_noise"  # The entry of the manifest of private runs.
 
@@ -240,7 +242,7 @@ class Run:
   @functools.cached_property
   def weights(self) -> run_files.Weights | None:
     """The weights of the trained model; None where there is no `weights.npz`."""
-    return run_files.read_weights(self.path / "weights.npz")
+    return run_files.read_weights(self.path / WEIGHTS)
 
   def read_columns(self, name: str) -> dict[str, np.ndarray]:
     """Reads a CSV file of the folder by its name, without the rows that are not complete.
@@ -250,6 +252,47 @@ class Run:
     """
     return run_files.read_columns(self.path / name, is_whole=self.finished)
 
+  def check_table(self, task: Any) -> None:
+    """Raises a `ValueError` for a run of an earlier version, without columns, on another table."""
+    digest = self.manifest.get("data")
+    if task.data_digest and not self.columns and digest not in (None, task.data_digest):
+      raise ValueError(
+        f"Found another table, or other columns of it, than those of {self.path}, which an earlier"
+        f" version left without {COLUMNS}; expected its own table: pass its --data_dir, or"
+        " train again, so that the run keeps what its columns became."
+      )
+
+  @property
+  def fingerprint(self) -> str:
+    """Identifies the run's model: results of another one are out of date."""
+    return hashlib.sha256((self.path / WEIGHTS).read_bytes()).hexdigest()[:16]
+
+  def has_clients(self, split: str, ids: Sequence[str]) -> bool:
+    """Returns whether these are the clients on which the run left results; also if it left none."""
+    return list(self.clients(split).get("client_id", ids)) == list(ids)
+
+  def check_clients(self, split: str, ids: Sequence[str]) -> None:
+    """Raises a `ValueError` unless these are the clients on which the run was evaluated."""
+    if not self.has_clients(split, ids):
+      raise ValueError(
+        f"Found other {split} clients than those of {self.path / f'{split}_clients.csv'}; expected"
+        " the data that the run had: pass its --data_dir."
+      )
+
+  def weights_for(self, model: Any) -> run_files.Weights:
+    """Reads the weights of a run's model; refuses a file that does not fit the task's model."""
+    weights = self.weights
+    if weights is None:
+      raise ValueError(f"Found no {WEIGHTS} in {self.path}; expected the model of a finished run.")
+    shapes = [[np.shape(w) for w in part] for part in (weights.trainable, weights.non_trainable)]
+    expected = [[np.shape(w) for w in part] for part in model.initial_weights]
+    if shapes != expected:
+      raise ValueError(
+        f"Found weights of shapes {shapes} in {self.path / WEIGHTS}; expected {expected}, as the"
+        " task's model has them: take a run of this model, made by this version."
+      )
+    return weights
+
 
 # Runs by method, as `group_by_method` makes them.
 Groups = Mapping[names.Name, Sequence[Run]]
@@ -258,6 +301,26 @@ Groups = Mapping[names.Name, Sequence[Run]]
 def of_config(config: run_config.RunConfig) -> Run:
   """Returns the run that a config asks for, whether it has begun or not."""
   return Run(names.run_path(config), config.seed)
+
+
+def find_finished(folder: pathlib.Path) -> Run:
+  """Returns the finished run of a folder OUTPUT_DIR/TASK/METHOD/seed_S; refuses other folders."""
+  path = folder.resolve()
+  seed = path.name.removeprefix("seed_")
+  is_run = seed.isdecimal() and path.name != seed
+  run = Run(path, int(seed) if is_run else 0)
+  if not is_run or not (run.finished or run.flags):
+    raise ValueError(
+      f"Found no finished run in {folder}; expected its folder, OUTPUT_DIR/TASK/METHOD/seed_S, with"
+      " metrics.json."
+    )
+  if not run.finished:
+    raise ValueError(
+      f"Found that the run in {folder} is at round {run.last_round or 0} of"
+      f" {run.flags.get('num_rounds', 'an unknown number')}; expected a finished run: it goes on by"
+      f" python -m tff_superquantile.experiments.train --flagfile={folder / 'flags.txt'}."
+    )
+  return run
 
 
 def find_runs(output_dir: str | os.PathLike[str]) -> list[Run]:

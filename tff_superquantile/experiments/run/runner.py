@@ -160,7 +160,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
   return run_folder.Run(folder, run.seed)
 
 
-def _continue(run: run_config.ResolvedRun, earlier: run_folder.Run) -> run_config.ResolvedRun:
+def _continue(run: run_config.RunConfig, earlier: run_folder.Run) -> run_config.RunConfig:
   """Returns the config with which a run goes on; refuses other or lost flags and fewer rounds."""
   if not earlier.flags:
     if accounts.rounds_released(earlier):
@@ -185,7 +185,7 @@ def _continue(run: run_config.ResolvedRun, earlier: run_folder.Run) -> run_confi
   return run
 
 
-def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_folder.Run) -> None:
+def _train(run: run_config.RunConfig, task: tasks.task.Task, earlier: run_folder.Run) -> None:
   """Carries out the rounds and the final evaluation."""
   folder = earlier.path
   print(task.description, end="\n" * bool(task.description), flush=True)
@@ -240,13 +240,13 @@ def _train(run: run_config.ResolvedRun, task: tasks.task.Task, earlier: run_fold
 
 
 def _open_account(
-  run: run_config.ResolvedRun,
+  run: run_config.RunConfig,
   privacy: privacy_lib.Privacy,
   splits: Mapping[str, client_files.ClientFiles],
   num_parameters: int,
   earlier: run_folder.Run,
   starts: Sequence[statements.StartingModel],
-) -> tuple[run_config.ResolvedRun, _Private]:
+) -> tuple[run_config.RunConfig, _Private]:
   """Returns a private run with its noise, and what else it has."""
   key, commitments = noise_key.load(earlier, privacy.noise_key_file, splits)
   population = len(splits["train"].client_ids)
@@ -275,7 +275,7 @@ def _set_context(
 
 
 def _begin(
-  run: run_config.ResolvedRun,
+  run: run_config.RunConfig,
   task: tasks.task.Task,
   splits: Mapping[str, client_files.ClientFiles],
   earlier: run_folder.Run,
@@ -304,7 +304,7 @@ def _begin(
 
 
 def _carry_out(
-  run: run_config.ResolvedRun,
+  run: run_config.RunConfig,
   process: tff.learning.templates.LearningProcess,
   select_clients: Callable[[int], list[Any]],
   weights: run_files.Weights | None,

@@ -109,9 +109,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   )
 
 
-def _draw(
-  groups: run_folder.Groups, measured: Mapping[run_folder.Run, day.Measured]
-) -> style.Figure:
+def _draw(groups: run_folder.Groups, measured: Mapping[run_folder.Run, day.Day]) -> style.Figure:
   """Draws the figure; of many methods, those that can be told apart and those that adapt."""
   shown = summary.contenders(groups)
   methods = [m for m in groups if m in shown or (m.is_superquantile and m.theta is None)]

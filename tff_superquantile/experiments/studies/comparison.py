@@ -25,6 +25,7 @@ from collections.abc import Sequence
 import functools
 import os
 import pathlib
+import sys
 from typing import Any
 
 from absl import flags
@@ -53,13 +54,13 @@ from tff_superquantile.experiments.run import run_folder
 
 _QUESTION = "how well are the worst-off clients served?"
 _STATISTICS = {
-  "mean": "mean",
+  "mean": "mean",  # Narrow screens show the first columns.
+  "p90": "p90",
+  "superquantile_90": "worst 10 %",
   "std": "sd",
   "p10": "p10",
   "p50": "p50",
-  "p90": "p90",
   "p95": "p95",
-  "superquantile_90": "worst 10 %",
   "best_10": "best 10 %",
 }
 # Time depends on the machine and its other work, so no entry is marked.
@@ -80,7 +81,6 @@ _FEW = (
   "Found {}: fewer than {} have no percentiles that say more than the clients"
   " themselves, so the tables show the worst client and each client in their place{}."
 )
-_FOLDS = "; --folds=5 tests each client of the table once"
 
 _POOLED = "test.pooled."
 _MOST_RECALLS = 5  # Classes whose recalls have a column each.
@@ -188,17 +188,16 @@ def _of_clients(
   blocks: list[page.Block] = []
   results = []
   if paired.has_few_clients(groups):
-    named = next(run.flags for runs in groups.values() for run in runs)
-    remedy = _FOLDS if named.get("task") == "own" and named.get("folds", "0") == "0" else ""
+    offer = cross_validation.offer(next(run for runs in groups.values() for run in runs))
     number = tables.plural(paired.num_test_clients(groups) or 0, "test client")
-    text = _FEW.format(number, paired.FEW_CLIENTS, remedy)
+    text = _FEW.format(number, paired.FEW_CLIENTS, f"; {offer}" if offer else "")
     return [page.Text(text)], [paired.worst_clients(groups, compared.leading.name)]
   try:
     found = sizes.error_by_size(groups)
     note = found.note(any(method.epsilon for method in groups))
     for third, title in found.titles.items():
       columns = found.columns(third)
-      focus = columns[-1].metric
+      focus = columns[1].metric
       blocks.append(
         table(groups, columns, found.results, title=title, focus=focus, compared=compared)
       )
@@ -267,7 +266,7 @@ def _columns(unit: units.Units, leading: units.Leading, few: bool) -> list[table
 
 
 def _pooled(
-  groups: run_folder.Groups, compared: paired.Comparison, references: in_reports.References
+  groups: run_folder.Groups, compared: paired.Comparison, references: in_reports.ReferencesBySeed
 ) -> list[tables.Table]:
   """Returns the table of measures of all test examples together, where there are any."""
   results, unit = tables.of_groups(groups), units.of(groups)
@@ -323,22 +322,16 @@ def table(
   groups: run_folder.Groups,
   columns: Sequence[tables.Column] = (),
   results: pd.DataFrame | None = None,
-  references: in_reports.References | None = None,
+  references: in_reports.ReferencesBySeed | None = None,
   focus: str = "",
   compared: paired.Comparison | None = None,
   **texts: Any,
 ) -> tables.Table:
-  """Returns a table with a row for each method.
+  """Returns a table with a row for each method, and below them out of the contest references.
 
-  Args:
-    groups: Finished runs by method.
-    columns: The columns, by default those of the results; those that no method has are left out.
-    results: The numbers, as `tables.of_values` returns them; None for those of the runs' metrics.
-    references: Models that are not federated, a row each below the methods, out of the contest;
-      None for no such rows.
-    focus: The metric of the column that matters most; "" for the leading one.
-    compared: Their changes against FedAvg, which say what is marked; None to measure them.
-    **texts: As in `tables.of_seeds`.
+  By default it has the columns of the results and the numbers of the runs' metrics; the focus is
+  the leading metric, and changes against FedAvg say what is marked. Texts are as in
+  `tables.of_seeds`.
   """
   is_private = summary.at_one_epsilon(groups)[1] is not None
   coloured = None if is_private else list(summary.contenders(groups))
@@ -380,6 +373,7 @@ def main() -> None:
   if figures_dir:
     atomic_files.make_folder("figures_dir", pathlib.Path(figures_dir))
   for task in tasks:
+    print(f"Drawing the report of {task}", file=sys.stderr, flush=True)
     content = report(output_dir, task)
     print(page.publish(content, pathlib.Path(output_dir, task)))
     if figures_dir:

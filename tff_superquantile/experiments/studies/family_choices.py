@@ -87,10 +87,10 @@ def find_family(output_dir: str | os.PathLike, task: str, settings: Settings) ->
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class ModelChoice:
   """The choices of one seed's clients, with held-out errors [models, clients].
 
-  The comparison is an `evaluation.model_family.Comparison`.
+  The comparison is an `evaluation.model_family.FamilyComparison`.
   """
 
   clients: Mapping[str, np.ndarray]
@@ -131,7 +131,7 @@ def evaluate(
   return columns | values, {"num_left_out": material.examples.num_left_out}
 
 
-def choose(family: Family, files: finished_models.Results, seed: int) -> Choice:
+def choose(family: Family, files: finished_models.ModelResults, seed: int) -> ModelChoice:
   """Lets the clients of a seed choose; all models must have the same clients."""
   from tff_superquantile.evaluation import model_family
   from tff_superquantile.simulation import seeds
@@ -155,10 +155,10 @@ def choose(family: Family, files: finished_models.Results, seed: int) -> Choice:
   )
   rng = seeds.generator(seed, "shuffled choices")
   result = model_family.compare(list(columns), held_in, held_out, rng)
-  return Choice(clients, held_out.error, result)
+  return ModelChoice(clients, held_out.error, result)
 
 
-def clients_csv(methods: Sequence[str], chosen: Mapping[int, Choice]) -> str:
+def clients_csv(methods: Sequence[str], chosen: Mapping[int, ModelChoice]) -> str:
   """Returns the content of model_family_clients.csv, as the module's docstring describes it."""
   columns = ("client_id", *(f"num_{part}" for part in PARTS), "method", "error_held_out")
   rows = []

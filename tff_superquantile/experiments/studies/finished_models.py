@@ -18,11 +18,9 @@ import numpy as np
 import tqdm
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -42,7 +40,7 @@ class Material:
   """
 
   run: run_folder.Run
-  config: run_config.ResolvedRun
+  config: run_config.RunConfig
   model: Any
   weights: Any
   examples: Any
@@ -93,7 +91,7 @@ def check_fraction(held_in_fraction: float) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Results:
+class ModelResults:
   """The results of a study in each run's folder: NAME.csv, a row a client, and NAME.json.
 
   The settings are plain values on which the results depend, besides the run's model; one of them is
@@ -136,7 +134,7 @@ class Results:
     of `train_flags.WHERE_DATA_IS`. Other test clients than those of a run's evaluation are refused.
     """
     _check_weights(runs)
-    settings = {run: {**self.settings, "model": finished.fingerprint(run)} for run in runs}
+    settings = {run: {**self.settings, "model": run.fingerprint} for run in runs}
     missing = [
       run
       for run in runs
@@ -145,13 +143,11 @@ class Results:
     ]
     if not missing:
       return
-    with cli.starting_tensorflow():
-      from tasks import task
     # Runs go by seed, as the methods of a seed share their clients.
     missing.sort(key=lambda run: run.seed)
     sizes = [len(run.clients("test").get("client_id", ())) for run in missing]
     terminal = sys.stderr.isatty()
-    loaded: dict[tuple, tuple[Any, Any, list[str]]] = {}
+    loaded: dict[Any, tuple[Any, Any, list[str]]] = {}
     with tqdm.tqdm(
       desc=self.name.replace("_", " "),
       total=sum(sizes) or None,
@@ -163,12 +159,12 @@ class Results:
         bar.set_postfix_str(f"{run.method}, seed {run.seed}", refresh=terminal)
         finished_run.check_classes(run)
         config = finished_run.config(run, overrides or {})
-        key = (config.task, task.Request.of_run(config, run.columns))
+        key = config.request(run.columns)
         if key not in loaded:
           loaded = {key: _load(run, config, self.settings["held_in_fraction"])}
         model, examples, ids = loaded[key]
-        finished.check_clients(run, "test", ids)
-        weights = finished.read_weights(run, model)
+        run.check_clients("test", ids)
+        weights = run.weights_for(model)
         material = Material(run, run_config.resolved(config), model, weights, examples)
         columns, described = work(material, bar.update)
         path = run.path / f"{self.name}.json"
@@ -189,7 +185,7 @@ class Results:
 
 def _check_weights(runs: Iterable[run_folder.Run]) -> None:
   """Raises a `ValueError` that lists the runs without a file of their model."""
-  name = finished.WEIGHTS
+  name = run_folder.WEIGHTS
   lacking = [f"{run.method}/seed_{run.seed}" for run in runs if not (run.path / name).is_file()]
   if lacking:
     listed = ", ".join(lacking[:8]) + (", …" if len(lacking) > 8 else "")

@@ -85,7 +85,7 @@ def report(
   family = family_choices.find_family(output_dir, task, settings)
   runs = [run for of_method in family.runs.values() for run in of_method.values()]
   measured_with = {"held_in_fraction": settings.held_in_fraction}
-  files = finished_models.Results(family_choices.NAME, measured_with, family_choices.PARTS)
+  files = finished_models.ModelResults(family_choices.NAME, measured_with, family_choices.PARTS)
   files.measure(runs, family_choices.evaluate, overrides)
   methods = list(family.runs)
   chosen = {seed: family_choices.choose(family, files, seed) for seed in family.seeds}
@@ -181,7 +181,7 @@ def _summarize(results: pd.DataFrame, num_models: int) -> str:
 
 def _notes(
   family: family_choices.Family,
-  chosen: Mapping[int, family_choices.Choice],
+  chosen: Mapping[int, family_choices.ModelChoice],
   results: pd.DataFrame,
   settings: family_choices.Settings,
 ) -> list[str]:

@@ -82,7 +82,7 @@ def report(
   `train_flags.WHERE_DATA_IS`.
   """
   runs = finished_models.find(output_dir, task)
-  files = finished_models.Results(_NAME, dataclasses.asdict(settings), fine_tuning.WHEN)
+  files = finished_models.ModelResults(_NAME, dataclasses.asdict(settings), fine_tuning.WHEN)
   files.measure(runs, functools.partial(_personalize, settings), overrides)
   described = pd.DataFrame([files.read(run) for run in runs])
   all_groups = run_folder.group_by_method(runs)

@@ -18,7 +18,6 @@ def build_histogram_weighting(
   mechanism: tree_mechanism.TreeMechanism,
   max_loss: float,
   *,
-  secure_sum: str = "modular",
   noise_key: bytes | None = None,
 ) -> process.ThresholdProcess:
   """Builds the weighting by a share that is relative to a private histogram of the losses.
@@ -49,7 +48,6 @@ def build_histogram_weighting(
     relative_share: The share.
     mechanism: Built by `privacy.noise.tree_mechanism.build_tree_mechanism`.
     max_loss: B, the upper end of the histogram, in units of the loss.
-    secure_sum: See `PrivateHistogramFactory`.
     noise_key: Secret key of the server's noise, 16 bytes; None for fresh entropy.
 
   Returns:
@@ -61,9 +59,7 @@ def build_histogram_weighting(
     ValueError: If an argument is out of its range.
   """
   num_bins, expected_clients = mechanism.num_bins, float(mechanism.expected_clients)
-  factory = private_histogram.PrivateHistogramFactory(
-    mechanism, max_loss, secure_sum=secure_sum, noise_key=noise_key
-  )
+  factory = private_histogram.PrivateHistogramFactory(mechanism, max_loss, noise_key=noise_key)
   edges = hierarchical_histogram.bin_edges(num_bins, max_loss)
   midpoints = (edges[:-1] + edges[1:]) / np.float32(2.0)
 

@@ -47,7 +47,7 @@ def named(
   if clients.empty:
     return None, None
   unit = leading.unit
-  headings = ["client", "seeds", names.said_of(baseline), method.label, "change"]
+  headings = ["client", "change", names.said_of(baseline), method.label, "seeds"]
   gains = clients[clients["change"] < 0].head(_NUM_NAMED)
   losses = clients[clients["change"] > 0].iloc[::-1].head(_NUM_NAMED)
   note = (
@@ -72,10 +72,10 @@ def _rows(clients: pd.DataFrame, unit: units.Unit) -> list[tables.Row]:
     tables.Row(
       names.printable(str(row.Index)),
       [
-        tables.Cell(str(row.seeds)),
+        tables.Cell(unit.number(row.change, sign=True)),
         tables.Cell(unit.number(row.before)),
         tables.Cell(unit.number(row.after)),
-        tables.Cell(unit.number(row.change, sign=True)),
+        tables.Cell(str(row.seeds)),
       ],
     )
     for row in clients.itertuples()

@@ -27,7 +27,7 @@ _PERCENTILES: dict[int, style.Dash] = {50: "-", 90: (0, (3, 1.5))}
 _THIRDS = ("smallest", "middle", "largest")
 _NOTE = (
   "Mean {measure}, standard deviation over the clients of the third (sd) and 90th percentile (p90),"
-  " in {unit}. The last column is the mean over clients of the {measure} less that of the same"
+  " in {unit}. Less FedAvg’s: the mean over clients of the {measure} less that of the same"
   " client with FedAvg, of the same seed{budget}. {entries}."
 )
 
@@ -67,11 +67,11 @@ class ErrorBySize:
     of_third, unit = f"test.{third}_third", self.quantity.unit
     metric = f"{of_third}.{self.quantity.column}"
     return [
-      tables.Column(f"{of_third}.num_clients", "clients", 1.0, 0, contest=False),
       unit.column(f"{metric}.mean", "mean"),
-      unit.column(f"{metric}.std", "sd"),
+      unit.column(f"{metric}.change", "less FedAvg’s", sign=True),
       unit.column(f"{metric}.p90", "p90"),
-      unit.column(f"{metric}.change", "mean less FedAvg’s", sign=True),
+      unit.column(f"{metric}.std", "sd"),
+      tables.Column(f"{of_third}.num_clients", "clients", 1.0, 0, contest=False),
     ]
 
   def note(self, is_private: bool) -> str:

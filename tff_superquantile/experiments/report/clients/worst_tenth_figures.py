@@ -83,7 +83,7 @@ def overlap_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories
       ha="right",
       fontsize=9,
     )
-    axes.set(xlabel="Round", ylabel="In the last worst tenth, too (%)", ylim=(0, 100))
+    axes.set(xlabel="Round", ylabel="In the last worst tenth, too (%)", ylim=(0, 104))
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     style.add_legend(figure, looks, list(by_method))
     svg = style.to_svg(figure)

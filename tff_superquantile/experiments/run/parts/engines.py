@@ -15,11 +15,6 @@ BLOCK_SIZE = 256
 class Engine(part.Part):
   """An engine."""
 
-  def resolve(self, clients_per_round: int) -> Engine:
-    """Fills in what follows from the size of cohorts."""
-    del clients_per_round
-    return self
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InProcess(Engine):
@@ -33,11 +28,6 @@ class InProcess(Engine):
     least=0,
     before="0",
   )
-
-  def resolve(self, clients_per_round: int) -> Engine:
-    if self.block_size is None and clients_per_round > BLOCK_SIZE:
-      return dataclasses.replace(self, block_size=BLOCK_SIZE)
-    return self
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,3 +65,8 @@ class Ray(Engine):
 
 # By the value of --engine.
 ENGINES: dict[str, type[Engine]] = {"in_process": InProcess, "ray": Ray}
+
+
+def defaults(clients_per_round: float) -> dict[str, int]:
+  """Returns the values of flags that follow from the size of cohorts."""
+  return {"block_size": BLOCK_SIZE} if clients_per_round > BLOCK_SIZE else {}

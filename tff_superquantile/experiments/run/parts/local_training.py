@@ -16,7 +16,7 @@ from privacy.settings import part
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Schedule(part.Part):
+class Schedule(part.Part, abc.ABC):
   """How the local learning rate falls.
 
   Attributes:
@@ -24,10 +24,6 @@ class Schedule(part.Part):
   """
 
   needs_num_rounds: ClassVar[bool] = True
-
-
-class ResolvedSchedule(Schedule, abc.ABC):
-  """A schedule that has all of its values."""
 
   @abc.abstractmethod
   def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:
@@ -46,25 +42,18 @@ class ResolvedSchedule(Schedule, abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Step(Schedule):
+class StepDecay(Schedule):
   """c^floor(t / t_0), the paper's; None where the task decides."""
 
   needs_num_rounds: ClassVar[bool] = False
-  learning_rate_decay: float | None = flag.field(
+  learning_rate_decay: float = flag.field(
     None,
     "Factor on the learning rate after every --rounds_per_decay; None for the task's own.",
     rule=flag.positive,
   )
-  rounds_per_decay: int | None = flag.field(
+  rounds_per_decay: int = flag.field(
     None, "Rounds between two decays of the learning rate; None for the task's own.", least=1
   )
-
-
-class ResolvedStep(Step, ResolvedSchedule):
-  """`Step` with the task's values."""
-
-  learning_rate_decay: float
-  rounds_per_decay: int
 
   def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:
     return ops.pow(self.learning_rate_decay, t // self.rounds_per_decay)
@@ -75,7 +64,7 @@ class ResolvedStep(Step, ResolvedSchedule):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cosine(ResolvedSchedule):
+class Cosine(Schedule):
   """Half a cosine (Loshchilov and Hutter, "SGDR", 2017, without restarts)."""
 
   def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:
@@ -83,7 +72,7 @@ class Cosine(ResolvedSchedule):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Linear(ResolvedSchedule):
+class Linear(Schedule):
   """A line to 0."""
 
   def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:
@@ -91,14 +80,14 @@ class Linear(ResolvedSchedule):
 
 
 # By the value of --learning_rate_schedule.
-SCHEDULES: dict[str, type[Schedule]] = {"step": Step, "cosine": Cosine, "linear": Linear}
+SCHEDULES: dict[str, type[Schedule]] = {"step": StepDecay, "cosine": Cosine, "linear": Linear}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalTraining(part.Part):
+class Local(part.Part):
   """SGD on a client's own examples; None where the task decides."""
 
-  learning_rate: float | None = flag.field(
+  learning_rate: float = flag.field(
     None,
     "Learning rate of the local SGD; None for the task's own.",
     name="client_learning_rate",
@@ -109,7 +98,7 @@ class LocalTraining(part.Part):
     "Momentum of the local SGD, in [0, 1); it begins anew in each round.",
     least=0.0,
     name="client_momentum",
-    rule=flag.momentum,
+    rule=flag.below_one,
     before="0.0",
   )
   schedule: Schedule = part.choice(
@@ -119,24 +108,24 @@ class LocalTraining(part.Part):
     " (step), or to 0 at the end of the run, along half a cosine (cosine) or a line (linear).",
     before="step",
   )
-  epochs: int | None = flag.field(
+  epochs: int = flag.field(
     None,
     "Passes over local data; None for the task's own.",
     least=1,
     most=(10**6, "a client's work of a round cannot be interrupted"),
     name="local_epochs",
   )
-  batch_size: int | None = flag.field(
+  batch_size: int = flag.field(
     None,
     "Local batch size, 0 for all examples; None for the task's own.",
     least=0,
   )
-  l2: float | None = flag.field(
+  l2: float = flag.field(
     None,
     "lambda of lambda / 2 |w|^2; None for the task's own.",
     least=0.0,
   )
-  weighting: str | None = flag.field(
+  weighting: str = flag.field(
     None,
     "Weight of a client in the average and in the quantile; None for the task's own.",
     choices=("num_examples", "uniform"),
@@ -151,14 +140,3 @@ class LocalTraining(part.Part):
     words={"balanced": "class weights"},
     before="none",
   )
-
-
-class Resolved(LocalTraining):
-  """`LocalTraining` with the task's values."""
-
-  learning_rate: float
-  schedule: ResolvedSchedule
-  epochs: int
-  batch_size: int
-  l2: float
-  weighting: str

@@ -23,7 +23,6 @@ def histogram(run: ingredients.Ingredients) -> dict[str, Any]:
   return dict(
     mechanism=threshold.mechanism,
     max_loss=run.max_loss,
-    secure_sum=threshold.secure_sum,
     noise_key=run.noise_key,
   )
 

@@ -36,7 +36,7 @@ class Tracking(tff.program.ReleaseManager):
   out what has arrived nevertheless. Failures of a tracker become one warning.
   """
 
-  def __init__(self, config: run_config.ResolvedRun, folder: pathlib.Path):
+  def __init__(self, config: run_config.RunConfig, folder: pathlib.Path):
     """Prepares for a run, whose folder has its flags when the first value is released."""
     self._config = config
     self._folder = folder
@@ -102,7 +102,7 @@ class Tracking(tff.program.ReleaseManager):
         params=run.flags,
       )
       known_id = self._read().get(name, {}).get("id")
-      self._open[name] = trackers.TRACKERS[name].open(subject, known_id)
+      self._open[name] = trackers.TRACKERS[name](subject, known_id)
       self._note(name, id=self._open[name].id)
     return self._open[name]
 

@@ -18,7 +18,7 @@ SPLIT = "validation"  # Whose clients tell the best model.
 _FILE = "best_model.npz"  # Beside the checkpoints, as it belongs to them.
 
 
-def check(config: run_config.ResolvedRun, quantities: Sequence[str]) -> None:
+def check(config: run_config.RunConfig, quantities: Sequence[str]) -> None:
   """Checks the model that a resolved run keeps; `quantities` are the measures of its task.
 
   Raises:
@@ -42,7 +42,7 @@ def _statistics() -> Iterable[str]:
   return evaluation.describe([0.0])
 
 
-def check_splits(config: run_config.ResolvedRun, splits: Iterable[str]) -> None:
+def check_splits(config: run_config.RunConfig, splits: Iterable[str]) -> None:
   """Raises a `ValueError` if a run is to keep the best model and has no clients to tell it by."""
   if isinstance(config.keep, kept.Best) and SPLIT not in splits:
     raise ValueError(
@@ -119,7 +119,7 @@ class BestModel:
     return (round_num - self.round_num) // self._rounds_per_evaluation >= self._patience
 
 
-def of_run(config: run_config.ResolvedRun, folder: pathlib.Path) -> BestModel | None:
+def of_run(config: run_config.RunConfig, folder: pathlib.Path) -> BestModel | None:
   """Returns what keeps the best model of a run in a folder; None where the last one is kept."""
   if not isinstance(config.keep, kept.Best):
     return None

@@ -17,7 +17,7 @@ from tff_superquantile.simulation import client_files
 BALANCED = "balanced"
 
 
-def check(config: run_config.ResolvedRun, task: task_lib.Task) -> None:
+def check(config: run_config.RunConfig, task: task_lib.Task) -> None:
   """Raises a `ValueError` if a run is to weigh classes, and its labels are numbers."""
   if config.local.class_weights == BALANCED and task.label_scale is not None:
     raise ValueError(
@@ -68,7 +68,7 @@ def weighted(
 
 
 def training_model(
-  config: run_config.ResolvedRun,
+  config: run_config.RunConfig,
   model: tff.learning.models.FunctionalModel,
   splits: Mapping[str, client_files.ClientFiles],
 ) -> tff.learning.models.FunctionalModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import tasks
 from tasks import request as request_lib
@@ -20,10 +21,12 @@ def fill_in(config: run_config.RunConfig) -> run_config.RunConfig:
   that one run tests on would be protected by the next. Those of earlier versions split by --seed.
   """
   split, seed = config.task.client_split, config.task.split_seed
-  if split is None or seed is None and config.is_private:
+  # Folds, which a private run cannot have, take no seed.
+  lacks_seed = seed is None and config.is_private and not config.task.folds
+  if split is None or lacks_seed:
     begun = run_folder.of_config(config).flags
     split = split or (run_config.client_split_of(begun) if begun else request_lib.BY_ID)
-    if seed is None and config.is_private:
+    if lacks_seed:
       of_run = begun.get("split_seed") if begun else _SPLIT_SEED
       seed = None if of_run is None else int(of_run)
   return _with_split(config, split, seed)
@@ -39,17 +42,19 @@ def _with_split(
 def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
   """Fills in --client_split as `fill_in`, or None for a task that splits its clients by itself.
 
+  Where the data are is said absolutely, as flags.txt has it, which holds in any directory.
   It refuses a new private run that is to shuffle the clients of users' files, and a run with which
   runs of the other split in the task's folder would be compared.
   """
   config, run = fill_in(config), run_folder.of_config(config)
+  places = {name: getattr(config.task, name) for name in ("data_dir", "glove")}
+  places = {name: os.path.abspath(path) for name, path in places.items() if path}
+  config = dataclasses.replace(config, task=dataclasses.replace(config.task, **places))
   if not task.follows_client_split:
     return _with_split(config, None, config.task.split_seed)
   if run.flags:
     return config
-  apart = request_lib.Request(
-    "", is_private=config.is_private, standin=config.task.data == "standin"
-  )
+  apart = dataclasses.replace(config.request(), client_split=None)
   if config.task.client_split == request_lib.SHUFFLED and task.protects(apart):
     raise ValueError(
       "Found --client_split=shuffled for a private run that has not begun; expected by_id, as one"

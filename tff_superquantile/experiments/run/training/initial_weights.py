@@ -10,7 +10,6 @@ from typing import Any
 from privacy import ledger
 from privacy import statements
 import tasks
-from tff_superquantile.experiments.run import finished
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -29,10 +28,10 @@ def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
   if start is None:
     return config
   folder = pathlib.Path(os.path.abspath(start.folder))
-  run = finished.find(folder)
+  run = run_folder.find_finished(folder)
   if run.weights is None:
-    raise ValueError(f"Found no {finished.WEIGHTS} in {folder}; expected a run's model.")
-  found = finished.fingerprint(run)
+    raise ValueError(f"Found no {run_folder.WEIGHTS} in {folder}; expected a run's model.")
+  found = run.fingerprint
   if start.fingerprint not in (None, found):
     raise ValueError(
       f"Found other weights in {folder}, of fingerprint {found}; expected those of"
@@ -53,10 +52,10 @@ def columns(config: run_config.RunConfig) -> str:
 
 
 def _run(start: kept.Start) -> run_folder.Run:
-  return finished.find(pathlib.Path(start.folder))
+  return run_folder.find_finished(pathlib.Path(start.folder))
 
 
-def private_start(config: run_config.ResolvedRun, task: tasks.task.Task) -> run_folder.Run | None:
+def private_start(config: run_config.RunConfig, task: tasks.task.Task) -> run_folder.Run | None:
   """Returns the private run from which a run starts, whose statistics are of its test clients.
 
   Raises:
@@ -65,20 +64,20 @@ def private_start(config: run_config.ResolvedRun, task: tasks.task.Task) -> run_
   if config.start is None:
     return None
   run = _run(config.start)
-  finished.check_table(run, task)
+  run.check_table(task)
   return run if run.config is None or run.config.is_private else None
 
 
-def load(config: run_config.ResolvedRun, model: Any) -> run_files.Weights | None:
+def load(config: run_config.RunConfig, model: Any) -> run_files.Weights | None:
   """Reads the weights with which a resolved run starts; None for the model's own.
 
   Raises:
     ValueError: If they do not fit the model.
   """
-  return None if config.start is None else finished.read_weights(_run(config.start), model)
+  return None if config.start is None else _run(config.start).weights_for(model)
 
 
-def starts(config: run_config.ResolvedRun) -> list[statements.StartingModel]:
+def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
   """Returns the run from which a resolved run starts, that from which this one did, and so on.
 
   They are the entry `starts` of manifest.json, where the next run finds them.
@@ -114,7 +113,7 @@ def starts(config: run_config.ResolvedRun) -> list[statements.StartingModel]:
   ]
 
 
-def _is_same_population(task: str, config: run_config.ResolvedRun) -> bool:
+def _is_same_population(task: str, config: run_config.RunConfig) -> bool:
   """Returns whether two tasks may share clients: emnist_linear and emnist_convnet do."""
   return task.partition("_")[0] == config.task.name.partition("_")[0]
 

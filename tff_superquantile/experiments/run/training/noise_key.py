@@ -87,7 +87,7 @@ def load(
 
 
 def of_noise(
-  key: bytes, commitments: dict[str, str], config: run_config.ResolvedRun, run: run_folder.Run
+  key: bytes, commitments: dict[str, str], config: run_config.RunConfig, run: run_folder.Run
 ) -> bytes:
   """Returns the key of a run's noise, 16 bytes, and commits the run to what it follows from.
 

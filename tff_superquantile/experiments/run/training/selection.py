@@ -15,7 +15,7 @@ from tff_superquantile.simulation import seeds
 
 def build_selection(
   files: client_files.ClientFiles,
-  config: run_config.ResolvedRun,
+  config: run_config.RunConfig,
   release: releases.Release | None = None,
   noise_key: bytes | None = None,
   key: bytes | None = None,
@@ -44,7 +44,7 @@ def build_selection(
 
 def _build_private_selection(
   files: client_files.ClientFiles,
-  config: run_config.ResolvedRun,
+  config: run_config.RunConfig,
   release: releases.Release,
   noise_key: bytes,
   key: bytes,

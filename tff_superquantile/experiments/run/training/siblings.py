@@ -29,18 +29,18 @@ _MEASURED = ("test", "validation", "train")  # The splits of which a run has fil
 _OF_SPLIT = ("split_seed", "validation_fraction", "client_split", "num_train_clients")
 
 
-class Clients(NamedTuple):
+class Coverage(NamedTuple):
   """The clients whom a run protects, and those whose results it writes exactly."""
 
   protected: Set[str]
   measured: Set[str]
 
 
-def clients(is_private: bool, splits: Mapping[str, client_files.ClientFiles]) -> Clients:
+def clients(is_private: bool, splits: Mapping[str, client_files.ClientFiles]) -> Coverage:
   """Returns the clients of a run by its splits: a private one protects those that it trains on."""
   by_split = {split: set(files.client_ids) for split, files in splits.items()}
   train = by_split.pop("train") if is_private else set()
-  return Clients(train, set().union(*by_split.values()))
+  return Coverage(train, set().union(*by_split.values()))
 
 
 def folders(run: pathlib.Path) -> Iterator[pathlib.Path]:
@@ -76,7 +76,7 @@ def check(
   path: pathlib.Path,
   config: run_config.RunConfig,
   open_task: Callable[[], tasks.task.Task],
-  own: Clients,
+  own: Coverage,
   data: run_config.RunConfig | None = None,
   start: run_folder.Run | None = None,
 ) -> None:
@@ -114,23 +114,23 @@ class _Split:
 
   def __init__(self, config: run_config.RunConfig, task: tasks.task.Task):
     self._task, self._place = task, config.to_flags().get("data_dir")
-    request = tasks.task.Request.of_run(config)
+    request = config.request()
     pools = task.all_clients(request)
     # Held-out rows are pools of the same clients.
     self._pools = pools[:1] if request.held_out_examples else pools
     self._ids = {client_id for pool in self._pools for client_id in pool.client_ids}
-    self._known: dict[tasks.task.Request, Clients] = {}
+    self._known: dict[tasks.task.Request, Coverage] = {}
 
-  def clients(self, run: run_folder.Run) -> Clients:
+  def clients(self, run: run_folder.Run) -> Coverage:
     """Returns whom another run protects and measures, when it has ended."""
     columns = (run.clients(split) for split in _MEASURED)
     measured = {str(client_id) for one in columns for client_id in one.get("client_id", ())}
     if run.flags.get("data_dir") != self._place and measured and not measured & self._ids:
-      return Clients(set(), measured)  # Its data are others, as of clients that came later.
+      return Coverage(set(), measured)  # Its data are others, as of clients that came later.
     is_private = privacy.is_private(run.flags)
     try:
       config = run_config.from_flags(run.flags)
-      request = tasks.task.Request.of_run(config)
+      request = config.request()
       least = request.min_examples_per_client or self._task.min_examples
       seed = request.seed if request.folds else 0
       same = dict(split_seed=None) if request.folds else dict(split_seed=request.seed_of_split)
@@ -140,7 +140,7 @@ class _Split:
       protected, planned = self._known[request]
     except ValueError:  # Its flags are another version's, or it had other data.
       protected, planned = (self._ids - measured if is_private else set()), set()
-    return Clients(protected, planned | measured)
+    return Coverage(protected, planned | measured)
 
 
 def _tables(
@@ -160,7 +160,7 @@ def _tables(
 def _refuse(
   config: run_config.RunConfig,
   wrong: Mapping[pathlib.Path, Set[str]],
-  by_run: Mapping[run_folder.Run, Clients],
+  by_run: Mapping[run_folder.Run, Coverage],
   words: str,
   remedy: str,
 ) -> None:

@@ -135,7 +135,7 @@ def _run(folder: pathlib.Path) -> pd.DataFrame:
     complaints += [f"{name} failed; its log.txt says why." for name in failed]
   print(*complaints, sep="\n", file=sys.stderr)
   return results_lib.of_runs(
-    [results_lib.Measured(one, facts, _of(planned, one)) for one, facts in tables.items()]
+    [results_lib.MeasuredTable(one, facts, _of(planned, one)) for one, facts in tables.items()]
   )
 
 

@@ -54,7 +54,7 @@ _DECIMALS = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class MeasuredTable:
   """A data set with its finished runs, by budget (None for none) and name of the method."""
 
   data_set: sources.DataSet
@@ -153,7 +153,7 @@ def _references(run: run_folder.Run, measure: str) -> dict[str, float]:
   }
 
 
-def of_runs(measured: Sequence[Measured]) -> pd.DataFrame:
+def of_runs(measured: Sequence[MeasuredTable]) -> pd.DataFrame:
   """Computes the rows of the bench, with the columns `COLUMNS`.
 
   Epsilon is NaN without a budget; what is of the data set is NaN but for FedAvg without a budget.

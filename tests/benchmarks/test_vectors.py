@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
+from benchmarks.accounting import vectors
 from privacy import accounting
-from privacy import vectors
 
 _FILE = pathlib.Path(__file__).resolve().parents[2] / "docs/reference/accounting_vectors.csv"
 _ROWS = list(csv.DictReader(_FILE.read_text(encoding="utf-8").splitlines()))

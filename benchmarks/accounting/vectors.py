@@ -1,6 +1,6 @@
 """Writes settings with their epsilons, for other accountants to be checked against.
 
-    python -m privacy.vectors docs/reference/accounting_vectors.csv
+    python -m benchmarks.accounting.vectors docs/reference/accounting_vectors.csv
 
 Each row is a run of T rounds. A round is one Gaussian mechanism on one cohort: the noise
 multipliers of its releases are standard deviations over the l2-sensitivity to removing one client's
