@@ -46,6 +46,13 @@ def _ints(values: Sequence[int]) -> tf.compat.v1.AttrValue:
   return tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=values))
 
 
+def _axis(axis: int, rank: int) -> int:
+  """Returns an axis of a row of that rank as one of rows."""
+  if not -rank <= axis < rank:  # It would be that of the clients.
+    raise errors.UnsupportedError(f"an axis {axis} of values of rank {rank}")
+  return axis + (axis >= 0)
+
+
 def _int(value: int) -> tf.compat.v1.AttrValue:
   return tf.compat.v1.AttrValue(i=value)
 
@@ -176,8 +183,8 @@ class Rows(emission.Emitter):
 
 
 def _pack(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
-  axis = node.attr["axis"].i
-  return _create("Pack", rows, node, axis=_int(axis + (axis >= 0)))
+  axis = _axis(node.attr["axis"].i, _rank(rows[0]) + 1)
+  return _create("Pack", rows, node, axis=_int(axis))
 
 
 def _cross_entropy(node: Any, logits: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
@@ -201,7 +208,7 @@ def _ensure_shape(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _squeeze(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
-  axes = [axis + (axis >= 0) for axis in node.attr["squeeze_dims"].list.i]
+  axes = [_axis(axis, _rank(rows)) for axis in node.attr["squeeze_dims"].list.i]
   if not axes:  # All of size one, which may be no axis of the clients.
     if not rows.shape[1:].is_fully_defined():
       raise errors.UnsupportedError("a squeezed value of unknown shape")
