@@ -105,8 +105,7 @@ def test_a_script_with_tffs_default_context_ends_and_says_nothing(first, at_star
 @pytest.mark.parametrize(
   "code",
   [
-    "import tasks",
-    f"import tff_superquantile\nimport tensorflow_federated as tff\n{_SUM}",
+    f"import tasks\nimport tensorflow_federated as tff\n{_SUM}",
     f"import tff_superquantile as tsq\nimport tensorflow_federated as tff\n"
     f"tsq.set_simulation_context()\n{_SUM}",
   ],

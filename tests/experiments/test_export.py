@@ -428,6 +428,14 @@ def _export(lab, run, *arguments):
   return lab.bare("export", str(run), *arguments)
 
 
+@pytest.fixture(scope="module")
+def saved(lab, results):
+  """The folder of an export, to copy."""
+  run = results / "fed_avg" / "seed_0"
+  assert _export(lab, run, "--format=saved_model", "--out=saved").code == 0
+  return lab.folder / "saved"
+
+
 def test_command_writes_all_or_nothing(lab, results):
   run = results / "superquantile_theta_0.5" / "seed_0"
   # A process of its own: what ends with it says nothing.
@@ -452,11 +460,11 @@ def test_command_writes_all_or_nothing(lab, results):
   "other",
   ["thesis.tex", "saved_model/variables/notes.txt", "saved_model/model.npz", "sub/a", "run"],
 )
-def test_overwrite_replaces_an_earlier_export_and_nothing_else(lab, results, other):
+def test_overwrite_replaces_an_earlier_export_and_nothing_else(lab, results, saved, other):
   run = results / "fed_avg" / "seed_0"
   out = lab.folder / "kept"
   shutil.rmtree(out, ignore_errors=True)
-  assert _export(lab, run, "--format=saved_model", "--out=kept").code == 0
+  shutil.copytree(saved, out)
   if other == "run":
     shutil.copytree(lab.folder / run, out / "checkpoints")
   else:

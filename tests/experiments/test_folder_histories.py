@@ -43,9 +43,9 @@ def _live(tmp_path, cache, undisturbed, seeds, num_steps):
   return counted
 
 
-# One of each variant always; the rest in the long run.
-_ALWAYS = tuple((seed,) for seed in range(6))
-_LATER = tuple(tuple(range(first, first + 3)) for first in range(6, 24, 3))
+# One of three variants that have all kinds of noise always; all variants in the long run.
+_ALWAYS = ((0,), (3,), (5,))
+_LATER = ((1, 2, 4), *(tuple(range(first, first + 3)) for first in range(6, 24, 3)))
 
 
 @pytest.mark.parametrize(

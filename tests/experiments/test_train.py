@@ -420,9 +420,6 @@ _COPIES = ("finished", "flags", "named", "occupied")
 # Arguments besides those of the ordinary run, and what the sentence holds.
 _REFUSED = {
   "--theta=0": ("theta = 0", "(0, 1]"),
-  "--theta=-1": ("theta = -1", "(0, 1]"),
-  "--theta=1.5": ("theta = 1.5", "(0, 1]"),
-  "--theta=nan": ("theta = nan", "(0, 1]"),
   "--clients_per_round=31": ("31", "30 training clients"),
   "--num_train_clients=3000": ("3000", "2500"),
   "--task=emnist_liner": ("--task=emnist_liner", "did you mean 'emnist_linear'"),
@@ -441,9 +438,6 @@ _REFUSED = {
   "--run_name=..": ("--run_name='..'",),
   "--run_name=.hidden": ("--run_name='.hidden'",),
   "--run_name=red\x1b[31m": (r"--run_name='red\x1b[31m'",),
-  "--max_loss=1e300": ("--max_loss = 1e+300", "from 1e-09 to 1e+09"),
-  "--threshold=tree --threshold_noise_multiplier=1e-300": ("noise_multiplier = 1e-300",),
-  "--threshold=tree --threshold_noise_multiplier=1 --num_bins=1099511627776": ("at most 65536",),
   "--data_dir=empty": ("--data_dir=", "for synthetic, which has no use for it"),
   "--min_examples_per_client=9": ("--min_examples_per_client=9", "has no use for it"),
   "--data=standin": ("--data=standin for synthetic",),
@@ -506,10 +500,6 @@ def test_bad_input_is_refused(steps, arguments):
 def test_what_is_not_run_is_left_as_it_is(steps, lab, name):
   _, before = steps["quick_ends"]
   assert commands.contents(lab.folder / name / _RUN) == before[name]
-
-
-def test_command_of_its_own_refuses_bad_input(lab):
-  lab.start("train", "--theta=0").wait().assert_refused(*_REFUSED["--theta=0"])
 
 
 @pytest.mark.parametrize("arguments", _REFUSED_AT_ONCE)

@@ -58,18 +58,25 @@ def search(tmp_path):
   return tuning.method_search(_preset(), settings)
 
 
-def _finish_all(search, results, **others):
-  for candidate, result in zip(search.candidates, results):
-    _finish(candidate.config, **{_P90: result, **others})
-
-
 # What is chosen.
 
 
-def test_smallest_result_is_chosen(search):
-  _finish_all(search, [0.5, 0.4, 0.45, 0.39, 0.4, 0.6])
-  assert search.results() == [0.5, 0.4, 0.45, 0.39, 0.4, 0.6]
-  assert search.choose() == {"q": 2.0}
+@pytest.mark.parametrize(
+  "results, q",
+  [
+    ([0.5, 0.4, 0.45, 0.39, 0.4, 0.6], 2.0),
+    ([0.5, 0.25, 0.25, 0.3, 0.25, 0.25], 0.1),  # The first of equals.
+    ([0.25] * 6, 1e-3),
+    ([0.5, 0.25, 0.0, 0.3, 0.25, 0.25], 1.0),  # No error is a result.
+  ],
+)
+def test_smallest_result_is_chosen(search, results, q):
+  """Whatever test and training clients say."""
+  for candidate, result in zip(search.candidates, results):
+    others = dict.fromkeys(("test.error.p90", "train.error.p90"), 1 - result)
+    _finish(candidate.config, **{_P90: result}, **others)
+  assert search.results() == results
+  assert search.choose() == {"q": q}
 
 
 def test_the_metric_of_the_runs_decides(search):
@@ -78,28 +85,6 @@ def test_the_metric_of_the_runs_decides(search):
     (names.run_path(candidate.config) / "flags.txt").write_text("--metric=balanced_error\n")
   assert search.choose() == {"q": 5.0}
   assert search.describe()["criterion"] == "validation.balanced_error.p90"
-
-
-def test_first_of_equals_is_chosen(search):
-  _finish_all(search, [0.5, 0.25, 0.25, 0.3, 0.25, 0.25])
-  assert search.choose() == {"q": 0.1}
-  _finish_all(search, [0.25] * 6)
-  assert search.choose() == {"q": 1e-3}
-
-
-def test_error_of_zero_is_a_result(search):
-  _finish_all(search, [0.5, 0.25, 0.0, 0.3, 0.25, 0.25])
-  assert search.choose() == {"q": 1.0}
-
-
-def test_test_clients_have_no_say(search):
-  results = [0.5, 0.4, 0.45, 0.39, 0.4, 0.6]
-  for candidate, result in zip(search.candidates, results):
-    _finish(
-      candidate.config,
-      **{_P90: result, "test.error.p90": 1 - result, "train.error.p90": 1 - result},
-    )
-  assert search.choose() == {"q": 2.0}
 
 
 @pytest.fixture
@@ -187,7 +172,8 @@ def test_runs_that_tune_are_apart_from_those_that_are_reported(tmp_path):
     algorithm="q_fed_avg", q=preset_lib.Grid((1.0, 2.0), default=1.0), output_dir=str(tmp_path)
   )
   search = tuning.method_search(_preset(), settings)
-  _finish_all(search, [0.5, 0.4])
+  for candidate, result in zip(search.candidates, (0.5, 0.4)):
+    _finish(candidate.config, **{_P90: result})
   assert search.choose() == {"q": 2.0}
   assert run_folder.find_runs(tmp_path) == []
   _finish(run_config.of(**tuning.with_defaults(settings)), **{_P90: 0.3})

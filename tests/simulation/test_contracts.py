@@ -3,6 +3,7 @@
 Each program gives here what it gives in TFF's runtime, or fails here as there.
 """
 
+import collections
 import contextlib
 import sqlite3
 import subprocess
@@ -325,11 +326,12 @@ def test_heavy_hitters_are_found_in_this_process(native):
   for words in (["a", "b", "a"], ["b", "cd"], ["a"] * 5):
     held = [tf.constant(one, tf.string) for one in (words, words[:1], [])]
     clients = [tf.data.Dataset.from_tensor_slices(texts).batch(2) for texts in held]
-    found, expected = (invoke(context, compute, clients) for context in (here, native))
-    counts, expected_counts = (
-      dict(zip(one.heavy_hitters, one.heavy_hitters_counts)) for one in (found, expected)
-    )
-    assert counts == expected_counts and found.clients == 3 and not found.num_not_decoded
+    # TFF's runtime takes 15 seconds for each, so it is asked once, and a plain count always.
+    for of_context in (here, native) if "cd" in words else (here,):
+      found = invoke(of_context, compute, clients)
+      counts = dict(zip(found.heavy_hitters, found.heavy_hitters_counts))
+      assert counts == collections.Counter(words + words[:1])
+      assert found.clients == 3 and not found.num_not_decoded
 
 
 def test_clients_that_read_elements_in_turn_share_no_iterator():
