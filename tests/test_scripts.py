@@ -293,11 +293,6 @@ def test_takes_four_pythons_and_no_other(machine, minor):
     assert not (machine.project / ".venv").exists()
 
 
-def test_no_python_and_no_uv(machine):
-  result = machine.run("run_experiments.sh")
-  _assert_one_sentence(result, "Found no Python", "3.13", "curl -LsSf https://astral", "PYTHON=")
-
-
 def test_a_python_of_uv(machine, tmp_path):
   machine.uv(tmp_path / "of uv", "exit 1")
   machine.python(tmp_path / "of uv/python", version="3.12")
@@ -332,11 +327,6 @@ def test_uv_gets_no_python(machine, tmp_path):
   _assert_one_sentence(result, "apt install python3.12-venv", after="Getting Python 3.13 by uv")
 
 
-def test_another_implementation(machine):
-  machine.python("python3", version="3.10", implementation="PyPy")
-  _assert_one_sentence(machine.run("run_experiments.sh"), "Found PyPy 3.10")
-
-
 def test_takes_the_first_python_that_runs(machine, tmp_path):
   machine.uv(tmp_path, "exit 1")
   machine.command("python3.13", "echo 'python3.13: command not found' >&2; exit 127")
@@ -348,12 +338,6 @@ def test_takes_the_first_python_that_runs(machine, tmp_path):
   assert '"CPython 3.11 yes"' in (machine.project / ".venv/bin/python").read_text()
 
 
-def test_python_without_venv(machine):
-  machine.python(has_venv="no")
-  result = machine.run("run_experiments.sh")
-  _assert_one_sentence(result, "without the modules venv", "apt install python3.13-venv")
-
-
 def test_the_users_python_is_the_only_one_asked(machine):
   machine.python()
   machine.uv(machine.bin, "exit 1")
@@ -363,21 +347,30 @@ def test_the_users_python_is_the_only_one_asked(machine):
   _assert_one_sentence(machine.run("run_experiments.sh", PYTHON="nowhere"), "PYTHON=nowhere")
 
 
-@pytest.mark.parametrize("system, processor", [("Darwin", "arm64"), ("Linux", "aarch64")])
-def test_platform_without_wheels(machine, system, processor):
-  machine.python()
-  machine.command("uname", f'[[ "$1" == -s ]] && echo {system} || echo {processor}')
-  result = machine.run("run_experiments.sh")
-  _assert_one_sentence(result, f"Found {system} {processor}", "Linux x86_64")
-
-
-def test_old_or_other_c_library(machine):
-  machine.python()
-  machine.command("getconf", "echo glibc 2.28")
-  _assert_one_sentence(machine.run("run_experiments.sh"), "Found glibc 2.28", "2.31")
-  machine.command("getconf", "exit 1")
-  machine.command("ldd", "echo 'musl libc (x86_64)' >&2; exit 1")
-  _assert_one_sentence(machine.run("run_experiments.sh"), "musl", "glibc 2.31")
+@pytest.mark.parametrize(
+  "python, other, parts",
+  [
+    (None, {}, ("Found no Python", "3.13", "curl -LsSf https://astral", "PYTHON=")),
+    (dict(has_venv="no"), {}, ("without the modules venv", "apt install python3.13-venv")),
+    (dict(name="python3", version="3.10", implementation="PyPy"), {}, ("Found PyPy 3.10",)),
+    ({}, dict(uname='[[ "$1" == -s ]] && echo Darwin || echo arm64'), ("Darwin arm64", "x86_64")),
+    (
+      *({}, dict(uname='[[ "$1" == -s ]] && echo Linux || echo aarch64')),
+      ("Found Linux aarch64", "Linux x86_64"),
+    ),
+    ({}, dict(getconf="echo glibc 2.28"), ("Found glibc 2.28", "2.31")),
+    (
+      *({}, dict(getconf="exit 1", ldd="echo 'musl libc (x86_64)' >&2; exit 1")),
+      ("musl", "glibc 2.31"),
+    ),
+  ],
+)
+def test_what_the_machine_lacks_is_one_sentence(machine, python, other, parts):
+  if python is not None:
+    machine.python(**python)
+  for name, text in other.items():
+    machine.command(name, text)
+  _assert_one_sentence(machine.run("run_experiments.sh"), *parts)
 
 
 def test_no_disk_space(machine):

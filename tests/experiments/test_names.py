@@ -134,37 +134,28 @@ _FOLDERS = [folder for _, folder, _ in _METHODS]
 
 
 @pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
-def test_flags_make_the_folder_that_people_read(values, folder, name):
-  assert names.folder(_config(**values)) == folder
-  assert _name(**values).label == name
+def test_flags_make_the_name_that_people_read(values, folder, name):
+  config, own = _config(**values), _name(**values)
+  assert (own, own.label) == (folder, name)
+  has_theta = config.algorithm in ("superquantile", "fed_avg_sub")
+  has_theta = has_theta and "wanted_updates" not in values
+  assert own.theta == (values.get("theta", 0.5) if has_theta else None)
+  assert own.epsilon == config.epsilon
+  assert own.is_superquantile == (config.algorithm == "superquantile")
+  assert own.without_epsilon == folder.removesuffix(f"_epsilon_{values.get('epsilon', 0):g}")
+  assert own.without_epsilon.epsilon is None
+  if "epsilon" in values:  # What follows from a budget changes no name.
+    resolved = dict(update_noise_multiplier=2.0, delta=1e-5, rho_ratio=0.5)
+    if "threshold" in values:
+      resolved["threshold_noise_multiplier"] = 3.0
+    calibrated = _name(**values, **resolved)
+    assert (calibrated, calibrated.label) == (folder, name)
+    assert calibrated.without_epsilon == own.without_epsilon
 
 
 def test_every_algorithm_is_named_here():
   assert {_config(**values).algorithm for values, *_ in _METHODS} == set(methods.METHODS)
   assert tuple(flags.FLAGS["algorithm"].parser.enum_values) == tuple(methods.METHODS)
-
-
-@pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
-def test_name_knows_theta_and_epsilon_of_its_run(values, folder, name):
-  del folder, name
-  config = _config(**values)
-  has_theta = config.algorithm in ("superquantile", "fed_avg_sub")
-  has_theta = has_theta and "wanted_updates" not in values
-  assert _name(**values).theta == (values.get("theta", 0.5) if has_theta else None)
-  assert _name(**values).epsilon == config.epsilon
-  assert _name(**values).is_superquantile == (config.algorithm == "superquantile")
-
-
-@pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
-def test_what_followed_from_a_budget_changes_no_name(values, folder, name):
-  if "epsilon" not in values:
-    return
-  resolved = dict(update_noise_multiplier=2.0, delta=1e-5, rho_ratio=0.5)
-  if "threshold" in values:
-    resolved["threshold_noise_multiplier"] = 3.0
-  assert names.folder(_config(**values, **resolved)) == folder
-  assert _name(**values, **resolved).label == name
-  assert _name(**values, **resolved).without_epsilon == _name(**values).without_epsilon
 
 
 def test_flags_of_other_algorithms_are_no_part_of_the_folder():
@@ -224,14 +215,6 @@ def test_numbers_are_ordered_as_numbers():
 def test_afl_is_q_fed_avg_with_exponent_ten(values, afl):
   assert names.is_afl(_config(**values)) == afl
   assert ("AFL" in _name(**values).label) == afl
-
-
-@pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
-def test_without_epsilon_is_the_folder_without(values, folder, name):
-  del name
-  without = _name(**values).without_epsilon
-  assert without == folder.removesuffix(f"_epsilon_{values.get('epsilon', 0):g}")
-  assert without.epsilon is None
 
 
 def test_without_epsilon_is_without_what_private_runs_alone_have():

@@ -540,14 +540,17 @@ def test_every_method_is_in_the_table_and_in_one_figure(many):
   assert "Of many methods" in by_name["loss-histogram"].caption
 
 
+def _write_tuned(root, tried, criterion="validation.error.p90", **chosen):
+  """Writes a report of one run, and what had been tried for it; returns its files."""
+  _fabricate(root, "q_fed_avg_q_1", 0, num_rounds=None)
+  search = dict(method="q_fed_avg", criterion=criterion, tried=tried, chosen=chosen)
+  atomic_files.write_json(root / "synthetic" / "tuning.json", [search])
+  return _write(root)
+
+
 def test_what_was_tuned_is_in_the_report(tmp_path):
-  _fabricate(tmp_path, "q_fed_avg_q_1", 0, num_rounds=None)
   tried = [dict(q=0.1, result=0.514), dict(q=1.0, result=0.4876), dict(q=5.0, result=None)]
-  atomic_files.write_json(
-    tmp_path / "synthetic" / "tuning.json",
-    [dict(method="q_fed_avg", criterion="validation.error.p90", tried=tried, chosen=dict(q=1.0))],
-  )
-  paths = _write(tmp_path)
+  paths = _write_tuned(tmp_path, tried, q=1.0)
   text = paths["md"].read_text()
   assert "0.1: 51.4; **1: 48.8**; 5: failed" in text
   page = paths["html"].read_text()
@@ -568,25 +571,14 @@ def test_what_was_tuned_is_in_the_report(tmp_path):
   ],
 )
 def test_a_search_by_any_measure_is_told_in_its_words_and_unit(tmp_path, criterion, said, shown):
-  _fabricate(tmp_path, "q_fed_avg_q_1", 0, num_rounds=None)
-  atomic_files.write_json(
-    tmp_path / "synthetic" / "tuning.json",
-    [dict(method="q_fed_avg", criterion=criterion, tried=[dict(q=1, result=0.2149)], chosen={})],
-  )
-  text = _write(tmp_path)["md"].read_text()
+  text = _write_tuned(tmp_path, [dict(q=1, result=0.2149)], criterion)["md"].read_text()
   assert said in text and f"1: {shown}" in text
 
 
 def test_of_a_large_grid_the_report_has_the_best(tmp_path):
-  _fabricate(tmp_path, "q_fed_avg_q_1", 0, num_rounds=None)
   tried = [dict(num_bins=b, max_loss=0.5, result=(b * 7 % 100) / 100) for b in range(100)]
   tried[0]["result"] = None
-  chosen = dict(num_bins=43, max_loss=0.5)
-  atomic_files.write_json(
-    tmp_path / "synthetic" / "tuning.json",
-    [dict(method="q_fed_avg", criterion="validation.error.p90", tried=tried, chosen=chosen)],
-  )
-  text = _write(tmp_path)["md"].read_text()
+  text = _write_tuned(tmp_path, tried, num_bins=43, max_loss=0.5)["md"].read_text()
   assert "the best 12 of 100; **43, 0.5: 1**; 86, 0.5: 2;" in text
   assert text.count(", 0.5: ") == 12 and "failed" not in text
 

@@ -177,11 +177,10 @@ _REFUSED = {
   "--seed=1": ("--seed", "--seeds"),
   "--algorithm=fed_avg": ("--algorithm", "--experiment"),
   "--run_name=mine": ("--run_name",),
-  "--q=1": ("--q", "--experiment"),
-  "--proximal_weight=1": ("--proximal_weight", "--experiment"),
-  "--temperature=1": ("--temperature", "--experiment"),
-  "--moving_average_rate=0.5": ("--moving_average_rate", "--experiment"),
-  "--ascent_rate=1": ("--ascent_rate", "--experiment"),
+  **{
+    f"--{name}=0.5": (f"--{name}", "--experiment")
+    for name in ("q", "proximal_weight", "temperature", "moving_average_rate", "ascent_rate")
+  },
   "--wanted_updates=4": ("--wanted_updates", "--experiment"),
   "--tune=some": ("--tune", "none", "methods", "all"),
   "--seeds=a": ("--seeds=a", "numbers"),

@@ -25,17 +25,24 @@ def test_cohort_holds_that_many_different_clients(num_clients, data, seed, round
   assert len(set(cohort)) == size and set(cohort) <= set(clients)
 
 
-def test_same_seed_and_round_give_the_same_cohort_in_any_order_of_asking():
-  first = cohorts.build_fixed_size_sampler(_CLIENTS, 5, seed=3)
-  second = cohorts.build_fixed_size_sampler(list(_CLIENTS), 5, seed=3)
+_builders = pytest.mark.parametrize(
+  "build", [cohorts.build_fixed_size_sampler, cohorts.build_poisson_sampler]
+)
+
+
+@_builders
+def test_same_seed_and_round_give_the_same_cohort_in_any_order_of_asking(build):
+  first = build(_CLIENTS, 5, seed=3)
+  second = build(list(_CLIENTS), 5, seed=3)
   forwards = [first(round_num) for round_num in range(1, 30)]
   backwards = [second(round_num) for round_num in reversed(range(1, 30))][::-1]
   assert forwards == backwards
   assert forwards == [first(round_num) for round_num in range(1, 30)]
 
 
-def test_global_random_state_neither_matters_nor_changes():
-  sample = cohorts.build_fixed_size_sampler(_CLIENTS, 5, seed=0)
+@_builders
+def test_global_random_state_neither_matters_nor_changes(build):
+  sample = build(_CLIENTS, 5, seed=0)
   np.random.seed(1)
   before = sample(1)
   state = np.random.get_state()[1].tolist()
@@ -45,8 +52,9 @@ def test_global_random_state_neither_matters_nor_changes():
   assert sample(1) == before
 
 
-def test_rounds_and_seeds_differ():
-  samples = [cohorts.build_fixed_size_sampler(_CLIENTS, 10, seed) for seed in range(10)]
+@_builders
+def test_rounds_and_seeds_differ(build):
+  samples = [build(_CLIENTS, 10, seed) for seed in range(10)]
   drawn = {tuple(sample(round_num)) for sample in samples for round_num in range(10)}
   assert len(drawn) == 100
   # Nor is one seed's history another's, shifted by some rounds.

@@ -38,22 +38,6 @@ def test_cohort_holds_different_clients_in_their_order(num_clients, data, seed, 
   assert cohort == [client for client in clients if client in set(cohort)]
 
 
-def test_same_seed_and_round_give_the_same_cohort_in_any_order_of_asking():
-  first = cohorts.build_poisson_sampler(_CLIENTS, 5, seed=3)
-  second = cohorts.build_poisson_sampler(list(_CLIENTS), 5, seed=3)
-  forwards = [first(round_num) for round_num in range(1, 30)]
-  assert forwards == [second(round_num) for round_num in reversed(range(1, 30))][::-1]
-  np.random.seed(1)
-  assert forwards == [first(round_num) for round_num in range(1, 30)]
-
-
-def test_rounds_and_seeds_differ():
-  samples = [cohorts.build_poisson_sampler(_CLIENTS, 10, seed) for seed in range(10)]
-  drawn = {tuple(sample(round_num)) for sample in samples for round_num in range(10)}
-  assert len(drawn) == 100
-  assert samples[0](1) != samples[1](0)
-
-
 @pytest.mark.parametrize("num_clients,expected", [(40, 8.0), (25, 0.5), (10, 9.0), (30, 7.3)])
 def test_sizes_are_binomial(num_clients, expected):
   num_rounds = 4000
