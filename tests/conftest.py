@@ -123,6 +123,16 @@ def shared_dir() -> pathlib.Path:
   return path
 
 
+@pytest.fixture
+def restored_context():
+  """Lets a test set the default context."""
+  import tensorflow_federated as tff  # Not before a test needs TensorFlow.
+
+  old = tff.framework.get_context_stack().current
+  yield
+  tff.framework.set_default_context(old)
+
+
 @pytest.fixture(scope="session")
 def simulation_context():
   """This process as the default context."""

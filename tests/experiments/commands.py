@@ -182,6 +182,10 @@ class Lab:
     """Starts Python as a fork that has imported TensorFlow."""
     return self._command(arguments, forked=True)
 
+  def places(self, output_dir):
+    """The values of the flags that say where a run is in this folder."""
+    return dict(output_dir=str(self.folder / output_dir), cache_dir=str(self.cache_dir))
+
   def small(self, arguments):
     """The arguments, after the flags of a small task, which they override."""
     return [*_SMALL, f"--cache_dir={self.cache_dir}", *arguments]

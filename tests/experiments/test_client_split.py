@@ -4,7 +4,6 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 from tff_superquantile.experiments import evaluate
 from tff_superquantile.experiments import finished_run
@@ -16,13 +15,7 @@ from tff_superquantile.experiments.run.training import client_split
 from tff_superquantile.experiments.run.training import noise_key
 
 _KEY = "00112233445566778899aabbccddeeff\n"
-
-
-@pytest.fixture(autouse=True)
-def restored_context():
-  old = tff.framework.get_context_stack().current
-  yield
-  tff.framework.set_default_context(old)
+pytestmark = pytest.mark.usefixtures("restored_context")
 
 
 def _rows():

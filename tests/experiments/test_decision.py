@@ -6,7 +6,6 @@ import finished_runs
 import numpy as np
 import pytest
 from scipy import stats
-import tensorflow_federated as tff
 import true_tables
 
 from tff_superquantile import atomic_files
@@ -202,13 +201,6 @@ def test_the_same_words_are_on_the_terminal_in_both_pages_and_in_the_file(tmp_pa
   assert first in paths["md"].read_text()
   rows = np.genfromtxt(paths["csv"], delimiter=",", dtype=str, names=True, usecols=(0, 2))
   assert "decision" not in rows.dtype.names and _in_csv(found) in paths["csv"].read_text()
-
-
-@pytest.fixture
-def restored_context():
-  old = tff.framework.get_context_stack().current
-  yield
-  tff.framework.set_default_context(old)
 
 
 def _decide_table(name, seed, folder, cache_dir):

@@ -4,7 +4,6 @@ import collections
 
 import experiment_histories
 import pytest
-import tensorflow_federated as tff
 
 from tff_superquantile.experiments.report import page
 
@@ -12,11 +11,8 @@ _publish = page.publish
 
 
 @pytest.fixture(autouse=True)
-def still(monkeypatch):
-  old = tff.framework.get_context_stack().current
+def still(monkeypatch, restored_context):
   experiment_histories.stand_still(monkeypatch)
-  yield
-  tff.framework.set_default_context(old)
 
 
 def _live(tmp_path, cache_dir, seeds, num_steps):

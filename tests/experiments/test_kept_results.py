@@ -8,7 +8,6 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 from privacy import audit
 from privacy import ledger
@@ -25,13 +24,7 @@ _OWN = "own_visits_linear/superquantile_theta_0.5_z_1_update_z_1/seed_1"
 _TOLERANCE = 1e-4
 # Budgets are sums of many terms in double precision; their last digits, too, follow the processor.
 _ACCOUNTING_TOLERANCE = 1e-9
-
-
-@pytest.fixture(autouse=True)
-def restored_context():
-  old = tff.framework.get_context_stack().current
-  yield
-  tff.framework.set_default_context(old)
+pytestmark = pytest.mark.usefixtures("restored_context")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ import finished_runs
 import flat
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 from privacy import audit
 from privacy.evaluation import entries
@@ -29,13 +28,7 @@ _KEPT = pathlib.Path(__file__).parent / "kept_results"
 _PRIVATE = "synthetic/superquantile_theta_0.5_tree_epsilon_20/seed_0"
 _COMMAND = "tff_superquantile.experiments.private_evaluation"
 _KEY = "0123456789abcdef" * 2
-
-
-@pytest.fixture(autouse=True)
-def restored_context():
-  old = tff.framework.get_context_stack().current
-  yield
-  tff.framework.set_default_context(old)
+pytestmark = pytest.mark.usefixtures("restored_context")
 
 
 @pytest.fixture(scope="module")

@@ -75,12 +75,7 @@ def _config(**values):
 @pytest.fixture(scope="module")
 def run_here(lab):
   """Runs the train command's function in this process, which has started TensorFlow before."""
-
-  def run(output_dir, **values):
-    values = dict(output_dir=str(lab.folder / output_dir), cache_dir=str(lab.cache_dir), **values)
-    return runner.train(_config(**values)).path
-
-  return run
+  return lambda out, **values: runner.train(_config(**lab.places(out), **values)).path
 
 
 @pytest.fixture(scope="module")
@@ -751,25 +746,6 @@ _WEIGHTED = {
 }
 
 
-@pytest.mark.parametrize("name", _WEIGHTED)
-def test_averages_that_are_weighted_by_losses(run_here, fixed_key, capsys, name):
-  run = run_here(f"weighted_{name}", **fixed_key, **_WEIGHTED[name])
-  assert run.parent.name == name
-  is_distributed = "distributed" in name
-  true_cohorts = _cohorts(run, num_rounds=4, max_clients=20 if is_distributed else None)
-  rows = _assert_nothing_of_the_cohorts(run, {"estimated_share_sum"}, true_cohorts)
-  assert len({row["estimated_share_sum"] for row in rows[1:]}) > 1
-  found = _assert_spent(run, _WEIGHTED[name].get("epsilon"))
-  assert (
-    flat.of(found.release).weighted_updates
-    and flat.of(found.release).threshold_noise_multiplier is None
-  )
-  if is_distributed:
-    assert flat.of(found.release).update_sum.num_entries == _NUM_PARAMETERS + 1
-  assert account.main(["audit", str(run)]) == 0, capsys.readouterr()
-  assert "of these weights" in capsys.readouterr().out
-
-
 def test_the_part_of_the_clip_norm_that_carries_the_share(run_here, fixed_key):
   run = run_here(
     "share_weight",
@@ -799,20 +775,29 @@ _BY_HISTOGRAM = {
 }
 
 
-@pytest.mark.parametrize("name", _BY_HISTOGRAM)
-def test_averages_by_a_histogram_of_losses(run_here, fixed_key, capsys, name):
-  run = run_here(f"by_histogram_{name}", **fixed_key, **_BY_HISTOGRAM[name])
+@pytest.mark.parametrize("name", [*_WEIGHTED, *_BY_HISTOGRAM])
+def test_averages_that_are_weighted_by_losses(run_here, fixed_key, capsys, name):
+  by_histogram = name in _BY_HISTOGRAM
+  values = (_BY_HISTOGRAM if by_histogram else _WEIGHTED)[name]
+  run = run_here(f"weighted_{name}", **fixed_key, **values)
   assert run.parent.name == name
-  columns = {"estimated_cohort_size", "estimated_share_sum", "aborted"}
-  rows = _assert_nothing_of_the_cohorts(
-    run, columns, _cohorts(run, num_rounds=4, max_clients=_ledger(run).release.num_shares)
-  )
+  num_shares = _ledger(run).release.num_shares
+  assert by_histogram or num_shares == (20 if "distributed" in name else None)
+  columns = {"estimated_share_sum", *(("estimated_cohort_size", "aborted") if by_histogram else ())}
+  true_cohorts = _cohorts(run, num_rounds=4, max_clients=num_shares)
+  rows = _assert_nothing_of_the_cohorts(run, columns, true_cohorts)
   assert len({row["estimated_share_sum"] for row in rows[1:]}) > 1
-  found = _assert_spent(run, _BY_HISTOGRAM[name].get("epsilon"))
-  assert flat.of(found.release).threshold_kind == "tree" and flat.of(found.release).tree is not None
-  assert not flat.of(found.release).weighted_updates
+  release = flat.of(_assert_spent(run, values.get("epsilon")).release)
+  assert release.weighted_updates == (not by_histogram)
+  if by_histogram:
+    assert release.threshold_kind == "tree" and release.tree is not None
+  else:
+    assert release.threshold_noise_multiplier is None
+  if "distributed" in name:
+    assert release.update_sum.num_entries == _NUM_PARAMETERS + 1
   assert account.main(["audit", str(run)]) == 0, capsys.readouterr()
-  assert "a histogram of losses" in capsys.readouterr().out
+  said = "a histogram of losses" if by_histogram else "of these weights"
+  assert said in capsys.readouterr().out
 
 
 class _Killed(Exception):
@@ -848,27 +833,44 @@ def test_an_adaptive_clip_norm(adaptive, capsys):
   assert run_config.from_flags(flag).values()["clip_norm"] == "adaptive"
 
 
-def test_a_killed_run_whose_clip_norm_adapts_ends_as_if_nothing_had_happened(
-  adaptive, run_here, monkeypatch
-):
+def test_a_killed_run_whose_clip_norm_adapts_ends_as_if_nothing_had_happened(adaptive, run_here):
   values, whole = adaptive
-  write = accounts.Account.write
+  _assert_ends_as_if_nothing_had_happened(run_here, values, whole, "adaptive_killed")
 
-  def write_two(self, rounds_done):
-    if rounds_done > 2:
+
+def _assert_ends_as_if_nothing_had_happened(run_here, values, whole, output_dir):
+  """Kills a run whose rounds are ahead of its checkpoints, and lets it go on."""
+  save, write = noise_key.SecretStateManager.save, accounts.Account.write
+
+  async def save_two(self, program_state, version):
+    if version <= 2:
+      await save(self, program_state, version)
+
+  def write_three(self, rounds_done):
+    if rounds_done > 3:
       raise _Killed
     write(self, rounds_done)
 
   values = {**values, "noise_key_file": str(whole / _KEY), "seconds_per_checkpoint": 0.0}
-  with monkeypatch.context() as patch:
-    patch.setattr(accounts.Account, "write", write_two)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(noise_key.SecretStateManager, "save", save_two)
+    patch.setattr(accounts.Account, "write", write_three)
     with pytest.raises(_Killed):
-      run_here("adaptive_killed", **values)
-  run = run_here("adaptive_killed", **values)
+      run_here(output_dir, **values)
+  run = next(whole.parents[3].glob(f"{output_dir}/*/{whole.parent.name}/seed_0"))
+  assert not (run / "metrics.json").exists()
+  # Three rounds are out, and two in a checkpoint.
+  assert (commands.num_rows(run), _ledger(run).rounds_done) == (4, 3)
+  assert {path.name for path in (run / "checkpoints").iterdir()} == {
+    *("noise_key", "program_state_1", "program_state_2"),
+  }
+  del values["noise_key_file"]
+  assert run_here(output_dir, **values) == run
   commands.assert_same_results(run, whole)
   _assert_same_weights(run, whole)
   for name in ("privacy.json", "rounds.csv"):
     assert (run / name).read_bytes() == (whole / name).read_bytes()
+  _assert_the_key_is_kept(run)
 
 
 def test_another_run_of_the_same_flags_and_seed_has_other_noise_and_cohorts(run_here, fed_avg):
@@ -961,39 +963,10 @@ def test_the_compiled_round_has_the_secure_sums_that_a_run_states(lab, values, n
 # Who the shares come from is drawn for each round by itself, see `test_private_selection`.
 @pytest.mark.parametrize("distributed", ["complement"], indirect=True)
 def test_a_killed_run_with_noise_from_the_clients_ends_as_if_nothing_had_happened(
-  distributed, run_here, monkeypatch
+  distributed, run_here
 ):
   values, _, whole = distributed
-  save, write = noise_key.SecretStateManager.save, accounts.Account.write
-
-  async def save_two(self, program_state, version):
-    if version <= 2:
-      await save(self, program_state, version)
-
-  def write_three(self, rounds_done):
-    if rounds_done > 3:
-      raise _Killed
-    write(self, rounds_done)
-
-  values = {**values, "noise_key_file": str(whole / _KEY), "seconds_per_checkpoint": 0.0}
-  with monkeypatch.context() as patch:
-    patch.setattr(noise_key.SecretStateManager, "save", save_two)
-    patch.setattr(accounts.Account, "write", write_three)
-    with pytest.raises(_Killed):
-      run_here("distributed_killed", **values)
-  run = next(whole.parents[3].glob(f"distributed_killed/*/{whole.parent.name}/seed_0"))
-  assert not (run / "metrics.json").exists()
-  # Three rounds are out, and two in a checkpoint.
-  assert (commands.num_rows(run), _ledger(run).rounds_done) == (4, 3)
-  assert {path.name for path in (run / "checkpoints").iterdir()} == {
-    *("noise_key", "program_state_1", "program_state_2"),
-  }
-  del values["noise_key_file"]
-  assert run_here("distributed_killed", **values) == run
-  commands.assert_same_results(run, whole)
-  _assert_same_weights(run, whole)
-  assert (run / "privacy.json").read_bytes() == (whole / "privacy.json").read_bytes()
-  _assert_the_key_is_kept(run)
+  _assert_ends_as_if_nothing_had_happened(run_here, values, whole, "distributed_killed")
 
 
 def test_cohorts_of_fixed_size(run_here):

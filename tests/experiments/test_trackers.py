@@ -28,12 +28,9 @@ _PRIVATE = dict(update_noise_multiplier=1.0, threshold_noise_multiplier=2.0, cli
 @pytest.fixture(scope="module")
 def train(lab):
   """Carries out small runs below the lab's folder."""
-
-  def train(output_dir, **values):
-    folders = dict(output_dir=str(lab.folder / output_dir), cache_dir=str(lab.cache_dir))
-    return runner.train(run_config.of(**{**_SMALL, **folders, **values}))
-
-  return train
+  return lambda out, **values: runner.train(
+    run_config.of(**{**_SMALL, **lab.places(out), **values})
+  )
 
 
 def _rows(run):

@@ -36,12 +36,9 @@ _ADAM = dict(server_optimizer="adam", client_momentum=0.5)
 @pytest.fixture(scope="module")
 def train(lab):
   """Carries out small runs below the lab's folder."""
-
-  def train(output_dir, **values):
-    folders = dict(output_dir=str(lab.folder / output_dir), cache_dir=str(lab.cache_dir))
-    return runner.train(run_config.of(**{**_SMALL, **folders, **values}))
-
-  return train
+  return lambda out, **values: runner.train(
+    run_config.of(**{**_SMALL, **lab.places(out), **values})
+  )
 
 
 def _vector(run):

@@ -16,13 +16,7 @@ from tff_superquantile.simulation.engine.stages import functions
 
 _PRIVATE = [name for name in rounds.BUILDERS if "private" in name]
 _ADAPTIVE = "adaptive clip norm, primal-dual threshold"
-
-
-@pytest.fixture(autouse=True)
-def restored_context():
-  old = tff.framework.get_context_stack().current
-  yield
-  tff.framework.set_default_context(old)
+pytestmark = pytest.mark.usefixtures("restored_context")
 
 
 @pytest.fixture(scope="module")

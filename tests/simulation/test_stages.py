@@ -18,13 +18,7 @@ from tff_superquantile.simulation.engine import values
 
 _FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 _VALUES = [3.0, -1.0, 4.0, 1.5, -9.0, 2.5, 6.0]
-
-
-@pytest.fixture(autouse=True)
-def restored_context():
-  old = tff.framework.get_context_stack().current
-  yield
-  tff.framework.set_default_context(old)
+pytestmark = pytest.mark.usefixtures("restored_context")
 
 
 @pytest.fixture(scope="module")
