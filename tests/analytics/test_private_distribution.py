@@ -187,14 +187,9 @@ def test_budget_is_spent_and_not_more():
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    (dict(epsilon=0.0), "epsilon = 0"),
-    (dict(epsilon=math.nan), "epsilon = nan"),
     (dict(epsilon=1e6), "expected a smaller epsilon"),
-    (dict(delta=1.0), "delta = 1"),
     (dict(lower=1.0), "lower < upper"),
-    (dict(upper=math.inf), "upper = inf"),
     (dict(lower=1e9, upper=1e9 + 1), "too narrow"),
-    (dict(num_bins=48), "power of two"),
     (dict(values=[]), r"shape \(0,\)"),
     (dict(values=[[0.5]]), r"shape \(1, 1\)"),
     (dict(noise_key=b"short"), "noise key of 5 bytes"),

@@ -313,35 +313,18 @@ def test_calibrate_over_a_wide_range(epsilon, accountant):
 
 
 @pytest.mark.parametrize(
-  "epsilon,delta,changes,message",
+  "epsilon,changes,message",
   [
-    (0, 1e-5, {}, "epsilon = 0"),
-    (-1, 1e-5, {}, "epsilon = -1"),
-    (math.nan, 1e-5, {}, "epsilon = nan"),
-    (3, 2, {}, "delta = 2"),
-    (3, 0, {}, "delta = 0"),
-    (3, 1e-5, dict(rho_ratio=-1), "rho_ratio = -1"),
-    (3, 1e-5, dict(rho_ratio=-math.inf), "rho_ratio = -inf"),
-    (3, 1e-5, dict(num_rounds=0), "num_rounds = 0"),
-    (3, 1e-5, dict(num_rounds=2.5), "num_rounds = 2.5"),
-    (3, 1e-5, dict(population=0), "population = 0"),
-    (3, 1e-5, dict(clients_per_round=2501), "clients_per_round = 2501"),
-    (1e-9, 1e-5, {}, "no noise reaches"),
-    (1e9, 1e-5, {}, "no noise is little enough"),
-    (3, 1e-5, dict(num_bins=63), "num_bins = 63; expected a power of two"),
-    (3, 1e-5, dict(distributed_updates=True, num_parameters=0), "num_entries = 0"),
-    (3, 1e-5, dict(distributed_updates=True, num_parameters=9, clip_norm=0), "clip_norm = 0"),
-    (3, 1e-5, dict(accountant="zcdp"), "tightest, pld, rdp"),
-    (3, 1e-5, dict(sampling="shuffle"), "poisson, fixed_size, none"),
-    (3, 1e-5, dict(relation="add"), "zero_out, replace_one"),
-    (3, 1e-5, dict(protocol="private_coin"), "contacted = None"),
-    (3, 1e-5, dict(protocol="helpers", sampling="none"), "helpers with none"),
-    (3, 1e-5, dict(contacted=300), "contacted = 300"),
+    (1e-9, {}, "no noise reaches"),
+    (1e9, {}, "no noise is little enough"),
+    (3, dict(num_bins=63), "num_bins = 63; expected a power of two"),
+    (3, dict(distributed_updates=True, num_parameters=0), "num_entries = 0"),
+    (3, dict(distributed_updates=True, num_parameters=9, clip_norm=0), "clip_norm = 0"),
   ],
 )
-def test_what_is_refused(epsilon, delta, changes, message):
+def test_what_is_refused(epsilon, changes, message):
   with pytest.raises(ValueError, match=f"^Found .*{message}"):
-    flat.calibrate(epsilon, delta, **{**_RUN, "rho_ratio": 1, **changes})
+    flat.calibrate(epsilon, 1e-5, **{**_RUN, "rho_ratio": 1, **changes})
 
 
 def test_the_most_noise_is_just_not_enough():
@@ -351,20 +334,6 @@ def test_the_most_noise_is_just_not_enough():
     flat.calibrate(0.99 * least, _DELTA, **run)
   release = flat.calibrate(1.01 * least, _DELTA, **run)
   assert 1900 < flat.of(release).update_noise_multiplier < 2000
-
-
-@pytest.mark.parametrize(
-  "call,message",
-  [
-    (lambda r: flat.tree_for(r, 64), "num_bins without a tree threshold"),
-    (lambda r: flat.split_noise(0.0, 1.0), "effective_noise_multiplier = 0"),
-    (lambda r: flat.split_noise(1.0, math.nan), "rho_ratio = nan"),
-    (lambda r: flat.default_rho_ratio(r, 100, num_bins=63), "num_bins = 63"),
-  ],
-)
-def test_what_else_is_refused(call, message):
-  with pytest.raises(ValueError, match=f"^Found .*{message}"):
-    call(flat.release(2500, 100, None, 2))
 
 
 def _variance_of_rank(num_bins, theta):

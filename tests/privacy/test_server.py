@@ -307,9 +307,6 @@ def test_hardly_any_noise_is_no_pld_of_absurd_size():
 def test_more_participations_than_rounds():
   with pytest.raises(ValueError, match="^Found participations = 11 in num_rounds = 10"):
     server.server_epsilon(_release(), 10, _DELTA, 11)
-  for arguments in ((-1, _DELTA), (10, 0.0), (10, 1.0), (10, _DELTA, -1)):
-    with pytest.raises(ValueError, match="^Found "):
-      server.server_epsilon(_release(), *arguments)
 
 
 def test_costs_grow_with_participations_and_with_replacing():

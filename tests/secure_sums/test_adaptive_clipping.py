@@ -227,18 +227,3 @@ def test_the_norm_stays_in_its_range(norm, client):
   process = _sum(*_SETTINGS[0])
   state = process.next(_starting_at(process, norm), [client] * 30).state
   assert state["clip_norm"] == np.float32(norm)
-
-
-@pytest.mark.parametrize(
-  "values,error,message",
-  [
-    (dict(count_noise_multiplier=0.0), ValueError, "count_noise_multiplier = 0"),
-    (dict(count_noise_multiplier=None), TypeError, "count_noise_multiplier = None"),
-    (dict(initial_norm=float("nan")), ValueError, "initial_norm = nan"),
-    (dict(target_quantile=1.0), ValueError, "target_quantile = 1"),
-    (dict(learning_rate=-0.2), ValueError, "learning_rate = -0.2"),
-  ],
-)
-def test_bad_arguments(values, error, message):
-  with pytest.raises(error, match=message):
-    secure_sums.AdaptiveClipNorm(**{**dict(count_noise_multiplier=1.0), **values})

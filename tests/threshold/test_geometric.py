@@ -156,25 +156,3 @@ def test_secure_sums():
   for secure in (exact, rounded):
     tff.test.assert_not_contains_unsecure_aggregation(secure.next)
     tff.test.assert_contains_secure_aggregation(secure.next)
-
-
-@pytest.mark.parametrize(
-  "arguments,message",
-  [
-    (dict(theta=0.0), "tail fraction"),
-    (dict(noise_multiplier=0.0), "noise_multiplier = 0.0"),
-    (dict(noise_multiplier=-1.0), "noise_multiplier = -1.0"),
-    (dict(noise_multiplier=np.nan), "noise_multiplier = nan"),
-    (dict(noise_multiplier=np.inf), "noise_multiplier = inf"),
-    (dict(expected_clients=0.0), "expected_clients = 0.0"),
-    (dict(expected_clients=np.nan), "expected_clients = nan"),
-    (dict(initial=0.0), "initial_estimate = 0.0"),
-    (dict(initial=-2.0), "initial_estimate = -2.0"),
-    (dict(learning_rate=0.0), "learning_rate = 0.0"),
-    (dict(learning_rate=np.inf), "learning_rate = inf"),
-    (dict(noise_key=b"short"), "noise key of 5 bytes; expected 16"),
-  ],
-)
-def test_bad_arguments(arguments, message):
-  with pytest.raises(ValueError, match=message):
-    _process(**arguments)

@@ -419,12 +419,6 @@ def test_losses_at_the_upper_end_pass_an_interpolated_threshold():
 @pytest.mark.parametrize(
   "arguments,message",
   [
-    (dict(theta=0.0), "tail fraction"),
-    (dict(theta=1.1), "tail fraction"),
-    (dict(max_loss=0.0), "max_value = 0.0"),
-    (dict(max_loss=-1.0), "max_value = -1.0"),
-    (dict(max_loss=np.inf), "max_value = inf"),
-    (dict(max_loss=np.nan), "max_value = nan"),
     (dict(decoder="mean"), "decoder = 'mean'.*'dyadic', 'least_squares'"),
     (dict(decoder="dyadic", interpolate=True), "dyadic decoder"),
     (dict(noise_key=bytes(8)), "noise key of 8 bytes; expected 16"),
