@@ -10,7 +10,6 @@ import tensorflow_federated as tff
 from privacy.noise import tree_mechanism
 from tff_superquantile import algorithms
 from tff_superquantile import threshold as threshold_lib
-from tff_superquantile.simulation import cohorts
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
@@ -99,30 +98,6 @@ def test_an_empty_cohort_leaves_the_model():
     before, after = (s.global_model_weights.trainable for s in (state, output.state))
     np.testing.assert_array_equal(_vector(before), _vector(after))
     assert output.metrics["client_work"]["cohort"]["cohort_size"] == 0
-
-
-def test_a_day_of_diurnal_cohorts():
-  sample = cohorts.build_diurnal_sampler(range(12), 6, seed=1, rounds_per_day=8)
-  process = _process(threshold_lib.AdaptiveTheta(2, 0.1, 1.0))
-  state, sizes = process.initialize(), []
-  for round_num in range(1, 17):
-    cohort = sample(round_num)
-    output = process.next(state, _clients(cohort))
-    state, counts = output.state, output.metrics["client_work"]["cohort"]
-    assert counts["tail_size"] == min(2, len(cohort))
-    sizes.append(len(cohort))
-  assert max(sizes) > 3 * max(min(sizes), 1)
-
-
-def test_a_range_of_one_trains_as_a_fixed_theta():
-  results = []
-  for theta in (0.3, threshold_lib.AdaptiveTheta(3, 0.3, 0.3)):
-    process = _process(theta)
-    state = process.initialize()
-    for size in (12, 5):
-      state = process.next(state, _clients(range(size))).state
-    results.append(_vector(state.global_model_weights.trainable))
-  np.testing.assert_array_equal(*results)
 
 
 # Private.

@@ -99,10 +99,6 @@ def _assert_same(first, second, atol=0.0):
     np.testing.assert_allclose(a, b, rtol=0, atol=atol)
 
 
-def _distance(first, second):
-  return max(np.abs(a - b).max() for a, b in zip(first, second))
-
-
 def test_theta_1_is_fed_avg():
   cohorts = [problems.datasets(_ARRAYS)]
   fed_avg = algorithms.build_fed_avg(
@@ -134,27 +130,6 @@ def test_with_little_noise_the_tree_selects_whom_the_exact_threshold_selects():
     }
 
 
-def test_seeded_runs_repeat():
-  process = _of_handles(_tree(z=1.0, num_bins=16))
-
-  def run(seed):
-    return _run(process, [_handles(round_num, seed) for round_num in range(3)])
-
-  weights, metrics = run(0)
-  again, metrics_again = run(0)
-  _assert_same(weights, again)
-  assert [m["threshold"] for m in metrics] == [m["threshold"] for m in metrics_again]
-  _, others = run(1)
-  sizes = {m["threshold"]["estimated_cohort_size"] for m in metrics + others}
-  assert len(sizes) == 6  # Other noise in each round, and with another seed.
-
-  process = _of_handles(_geometric())
-  weights, metrics = _run(process, [_handles()] * 3)
-  again, metrics_again = _run(process, [_handles()] * 3)
-  _assert_same(weights, again)
-  assert [m["threshold"] for m in metrics] == [m["threshold"] for m in metrics_again]
-
-
 def test_the_noise_has_a_seed_of_its_own():
   # Not the very seed, which may be that of the order of the examples.
   process = _of_handles(_tree(z=1.0, num_bins=16))
@@ -178,46 +153,6 @@ def test_the_noise_has_a_seed_of_its_own():
   own = measure(split)
   assert own["estimated_cohort_size"] == metrics["threshold"]["estimated_cohort_size"]
   assert own["threshold"] == pytest.approx(metrics["threshold"]["threshold"])
-
-
-def test_the_geometric_threshold_follows_the_losses():
-  weights, metrics = _run(_process(_geometric(z=1e-3)), [problems.datasets(_ARRAYS)] * 8)
-  assert _distance(weights, problems.initial_weights()) > 1e-2
-  thresholds = [float(m["threshold"]["threshold"]) for m in metrics]
-  assert len(set(thresholds)) > 4
-  steps = np.abs(np.diff(np.log([1.0, *thresholds])))
-  assert steps.max() <= 0.2 * 0.5 + 1e-5
-  assert [m["threshold"]["estimated_tail_size"] for m in metrics] == [3] * 8
-
-
-def test_the_tree_trains_and_keeps_its_threshold_through_an_aborted_round():
-  cohorts = [_handles(0), _handles(1, num_clients=_NUM_SHARES + 1), _handles(2)]
-  weights, metrics = _run(_of_handles(_tree()), cohorts)
-  first, aborted, last = (m["threshold"] for m in metrics)
-  assert [m["aborted"] for m in (first, aborted, last)] == [0, 1, 0]
-  assert aborted["threshold"] == first["threshold"] > 0
-  assert (aborted["estimated_cohort_size"], aborted["estimated_tail_size"]) == (6, 3)
-  assert last["threshold"] != first["threshold"]
-  assert _distance(weights, problems.initial_weights()) > 1e-2
-
-
-@pytest.mark.parametrize(
-  "threshold,theta",
-  [(_tree(), 0.6), (_tree(), 1.0), (_geometric(z=1e-3), 1.0)],
-  ids=["tree", "tree_theta_1", "geometric_theta_1"],
-)
-def test_a_client_with_a_nan_loss_is_not_selected(threshold, theta):
-  spoilt = [(x.copy(), y) for x, y in _ARRAYS]
-  spoilt[4][0][0, 0] = np.nan
-  healthy = [spoilt[i] for i in (0, 1, 2, 3, 5)]
-  process = _process(threshold, theta)
-  weights, (metrics,) = _run(process, [problems.datasets(spoilt)])
-  expected, (healthy_metrics,) = _run(process, [problems.datasets(healthy)])
-  _assert_same(weights, expected, atol=1e-6)
-  assert metrics["cohort"]["num_excluded"] == 1
-  assert metrics["cohort"]["tail_size"] == healthy_metrics["cohort"]["tail_size"]
-  if "estimated_cohort_size" in metrics["threshold"]:
-    assert metrics["threshold"]["estimated_cohort_size"] == pytest.approx(5, abs=0.1)
 
 
 def test_no_loss_leaves_the_clients():

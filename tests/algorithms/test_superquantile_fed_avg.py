@@ -11,7 +11,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
-from tasks import models as task_models
 from tff_superquantile import algorithms
 from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
@@ -616,19 +615,3 @@ def test_bad_arguments(arguments, error, message):
   defaults = dict(model_fn=_LINEAR, theta=0.5, client_optimizer_fn=_sgd())
   with pytest.raises(error, match=message):
     algorithms.build_superquantile_fed_avg(**{**defaults, **arguments})
-
-
-def test_theta_1_is_tffs_fed_avg_for_a_convnet():
-  input_spec = (tf.TensorSpec([None, 28, 28], tf.float32), tf.TensorSpec([None], tf.int32))
-  model = task_models.build_convnet(0, input_spec, 62)
-  rng = np.random.default_rng(0)
-  data = [
-    tf.data.Dataset.from_tensor_slices(
-      (rng.uniform(size=[n, 28, 28]).astype(np.float32), rng.integers(0, 62, n).astype(np.int32))
-    ).batch(4)
-    for n in (9, 4, 12)
-  ]
-  ours, metrics = _run(algorithms.build_superquantile_fed_avg(model, 1.0, _sgd(0.05)), data)
-  tffs, tff_metrics = _run(tff.learning.algorithms.build_weighted_fed_avg(model, _sgd(0.05)), data)
-  _assert_same_weights(ours, tffs, rtol=0, atol=1e-6)
-  assert metrics["train"]["loss"] == pytest.approx(tff_metrics["train"]["loss"], rel=1e-5)

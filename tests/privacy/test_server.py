@@ -94,14 +94,6 @@ def test_golden():
   assert server.server_epsilon(release, _ROUNDS, _DELTA, 0).epsilon == 0.0
 
 
-def test_the_helpers_of_a_threshold_give_the_golden_number():
-  # All shares are there, as they were counted before: 11.4 for 2.998.
-  release = _release(2.998, 2.120, protocol="helpers")
-  spent = server.server_epsilon(release, _ROUNDS, _DELTA, 60)
-  assert spent.epsilon == pytest.approx(11.4, rel=0.01)
-  assert spent.epsilon == pytest.approx(_gaussian_epsilon(math.sqrt(60) / 2.998, _DELTA), rel=1e-3)
-
-
 def test_likely_participations():
   # How often a client takes part, but for one in a thousand.
   release = _release()

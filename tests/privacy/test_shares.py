@@ -245,12 +245,6 @@ def test_share_stddev_and_delivered_noise_are_inverse(noise_multiplier, sensitiv
   assert found == pytest.approx(noise_multiplier, rel=1e-12 + 10 * digits)
 
 
-@hypothesis.given(st.floats(2.0, 1e4), st.floats(1, 1e6), st.integers(1, 10**6))
-def test_delivered_noise_and_share_stddev_are_inverse(stddev, sensitivity, num_shares):
-  found = shares.delivered_noise_multiplier(stddev, sensitivity, num_shares)
-  assert shares.share_stddev(found, sensitivity, num_shares) == pytest.approx(stddev, rel=1e-12)
-
-
 def test_too_little_noise_delivers_none():
   assert shares.delivered_noise_multiplier(0.1, 5.0, 10) == 0.0
   assert shares.delivered_noise_multiplier(math.sqrt(0.2), 5.0, 10) == pytest.approx(0, abs=1e-7)
@@ -342,21 +336,6 @@ def test_reports_and_overflow_by_enumeration(population, probability):
     assert overflow == pytest.approx(full, abs=1e-12)
     if limit >= population:
       assert overflow == 0.0
-
-
-def test_reports_and_overflow_by_simulation():
-  population, probability, limit, draws = 200, 0.25, 55, 200_000
-  rng = np.random.default_rng(1)
-  others = rng.binomial(population - 1, probability, draws)
-  full = np.mean(others >= limit)
-  expected = shares.overflow_probability(population, probability, limit)
-  assert full == pytest.approx(expected, abs=5 * math.sqrt(expected / draws))
-  stays = rng.random(draws) < limit / (others + 1)
-  reports = np.minimum(others[stays] + 1, limit)
-  sizes, probabilities = shares.reports_of_a_member(population, probability, limit)
-  found = np.bincount(reports, minlength=limit + 1)[1:] / len(reports)
-  np.testing.assert_allclose(found, probabilities, atol=5 * math.sqrt(0.25 / draws))
-  assert probabilities @ sizes == pytest.approx(reports.mean(), abs=0.1)
 
 
 def test_reports_by_their_definition_and_for_a_billion_clients():

@@ -4,6 +4,7 @@ import hashlib
 import struct
 
 import numpy as np
+import pools
 import pytest
 from scipy import stats
 
@@ -85,10 +86,6 @@ def test_places_are_uniform_and_independent_between_seeds_and_purposes():
       assert stats.chisquare(counts.ravel()).pvalue > 1e-4
 
 
-def _pool(ids, sizes):
-  return client_files.ClientFiles("/n", tuple(ids), np.array(sizes), (7,), "float32", 1.0, 2)
-
-
 def _tasks_with_files():
   found = [tasks.get_task(name) for name in tasks.task_names()]
   return [one for one in found if "data_dir" in one.reads]
@@ -108,7 +105,7 @@ def test_a_client_that_goes_moves_nobody_else(one, is_private):
       """{split: {id: examples that it has}}, each in its order."""
       keep = [i for i in range(len(ids)) if i != left_out or size is not None]
       counts = [size if i == left_out else sizes[i] for i in keep]
-      found = one.split_clients([_pool([ids[i] for i in keep], counts)], request)
+      found = one.split_clients([pools.pool(dict(zip((ids[i] for i in keep), counts)))], request)
       return {
         name: [
           (i, n if files.handle(i, (0, 0))["index"] >= 0 else 0)
@@ -135,7 +132,7 @@ def test_a_client_that_goes_moves_nobody_else(one, is_private):
 
 @pytest.mark.parametrize("one", _tasks_with_files(), ids=lambda one: one.name)
 def test_private_runs_take_all_training_clients_and_say_why(one):
-  pool = _pool([str(i) for i in range(3000)], [500] * 3000)
+  pool = pools.pool(dict.fromkeys(map(str, range(3000)), 500))
   request = task.Request("c", min_examples_per_client=1, is_private=True)
   sizes = {s: len(f.client_ids) for s, f in one.split_clients([pool], request).items()}
   fraction = 0.8 if one.name == "own" else 0.5

@@ -263,33 +263,6 @@ def test_how_many_reported_changes_the_noise_of_the_server_and_nothing_else():
   }
 
 
-def test_tree_selects_about_as_many_as_are_wanted():
-  wanted, low, high = 20, 0.15, 1.0
-  mechanism = _mechanism(z=0.5, expected_clients=60)
-  rule = threshold_lib.AdaptiveTheta(wanted, low, high)
-  process = _build_tree(rule, mechanism)
-  fixed = _build_tree(wanted / 60, mechanism)
-  num_seeds, sizes = 12, (40, 60, 100, 130, 200)
-  errors, estimates = [], []
-  for n in sizes:
-    tails, fixed_tails = [], []
-    for seed in range(num_seeds):
-      losses = _losses(n, seed)
-      report = _summed_report(mechanism, losses, seed)
-      output = _tree_run(process, [report])
-      tails.append(np.sum(np.minimum(losses, _MAX_LOSS) >= output.result))
-      fixed_tails.append(np.sum(losses >= _tree_run(fixed, [report]).result))
-      estimates.append(float(output.measurements["estimated_tail_size"]) - tails[-1])
-    expected = n * _clip_rule(wanted, low, high, n)
-    # Its noise is that of a few nodes; a client more or less is in the bin of the threshold.
-    stddev = 2.0 * mechanism.count_stddev + 1.0
-    assert abs(np.mean(tails) - expected) < 4 * stddev / np.sqrt(num_seeds) + 0.5, n
-    assert np.mean(fixed_tails) == pytest.approx(n * wanted / 60, rel=0.25)
-    errors.append(np.mean(tails) - wanted)
-  assert np.abs(errors[:-1]).max() < 4  # 40 to 130 clients.
-  assert abs(np.mean(estimates)) < 1.5
-
-
 @pytest.mark.parametrize("num_bins", [16, 64])
 @pytest.mark.parametrize("theta", [0.3, 1.0])
 def test_a_range_of_one_is_a_fixed_theta_of_the_tree(theta, num_bins):
