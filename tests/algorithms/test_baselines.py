@@ -247,12 +247,6 @@ def test_gifair_against_numpy(strength, weighting):
   _assert_close(_run(_gifair(strength, weighting), problems.datasets(arrays))[0], weights)
 
 
-def test_gifair_of_clients_with_one_loss_is_fed_avg():
-  arrays = [problems.client_arrays()[0]] * 3
-  data = problems.datasets(arrays)
-  _assert_close(_run(_gifair(1.0, _UNIFORM), data)[0], _run(_fed_avg(), data)[0], atol=1e-6)
-
-
 def test_tilted_erm_with_a_moving_average_against_numpy():
   """Li et al.: weights exp(t F_i) over an average of exp(t R_t), which sum to one in the mean."""
   arrays, temperature, rate = problems.client_arrays(), 1.5, 0.3

@@ -22,10 +22,10 @@ import collections
 import functools
 
 import flat
+import gaussian
 import numpy as np
 import problems
 import pytest
-from scipy import optimize
 from scipy import stats
 from sklearn import linear_model
 from sklearn import pipeline
@@ -163,22 +163,10 @@ def _mu_at_least(with_canary, without, num_choosing):
   return max(stats.norm.ppf(tpr) - stats.norm.ppf(fpr), 0.0)
 
 
-def _gaussian_epsilon(mu, delta):
-  """Of the Gaussian mechanism, exactly (Balle and Wang, 2018)."""
-  if mu <= 0:
-    return 0.0
-
-  def excess(epsilon):
-    tail = np.exp(epsilon + stats.norm.logcdf(-epsilon / mu - mu / 2))
-    return stats.norm.cdf(mu / 2 - epsilon / mu) - tail - delta
-
-  return optimize.brentq(excess, 0.0, 20 + mu * mu + 20 * mu) if excess(0.0) > 0 else 0.0
-
-
 def test_the_formula_for_epsilon():
   # Of a Gaussian of sigma = 1, and between PLD and RDP of the accountant.
   release = flat.release(4, 4, None, 1.0, "none")
-  exact = _gaussian_epsilon(1.0, _DELTA)
+  exact = gaussian.epsilon(1.0, _DELTA)
   assert exact == pytest.approx(4.3776, abs=1e-3)
   assert exact <= accounting.epsilon(release, 1, _DELTA, "pld").epsilon <= 1.01 * exact
   assert exact <= accounting.epsilon(release, 1, _DELTA).epsilon <= 1.1 * exact
@@ -208,7 +196,7 @@ def _audit(process, release, sizes, num_helpers=0):
   found["without"] = found["without"][1:]
   tell = _learn_to_tell(*(outputs[:num_choosing] for outputs in found.values()))
   mu = _mu_at_least(*(tell(outputs) for outputs in found.values()), num_choosing)
-  epsilon = _gaussian_epsilon(mu, _DELTA)
+  epsilon = gaussian.epsilon(mu, _DELTA)
   accounted = accounting.epsilon(release, 1, _DELTA).epsilon
   print(f"epsilon of at least {epsilon:.3f} found, {accounted:.3f} accounted for")  # For -rP.
   assert epsilon <= accounted, "less noise than the accounting says"
@@ -484,7 +472,7 @@ def test_whole_runs_of_banded_noise(sizes):
     for is_with, found in runs.items()
   }
   mu = _mu_at_least(scores[True], scores[False], sizes[0])
-  epsilon = _gaussian_epsilon(mu, _DELTA)
+  epsilon = gaussian.epsilon(mu, _DELTA)
   accounted = accounting.epsilon(release, _NUM_ROUNDS, _DELTA).epsilon
   print(f"epsilon of at least {epsilon:.3f} found, {accounted:.3f} accounted for")
   assert epsilon <= accounted, "less noise than the accounting says"

@@ -11,7 +11,6 @@ import pytest
 import run_folders
 
 from privacy import account
-from privacy import ledger
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _RUN = ("--population=2500", "--clients_per_round=100", "--num_rounds=1000", "--delta=4e-4")
@@ -120,24 +119,6 @@ def test_spend_by_standard_deviations(capsys):
   assert found["sigma_threshold"] == pytest.approx((144 * 6 + 2) ** 0.5)
 
 
-@pytest.mark.parametrize(
-  "sampling,threshold,relation,words",
-  [
-    ("fixed_size", "tree", "zero-out (a client's data removed, the", "without replacement"),
-    ("none", "geometric", "zero-out", "for all to know"),
-  ],
-)
-def test_spend_with_other_sampling(capsys, sampling, threshold, relation, words):
-  argv = (*_SPEND, f"--sampling={sampling}", f"--threshold={threshold}")
-  found = _json(capsys, *argv)
-  assert found["epsilon"] > 3.175
-  assert found["neighboring_relation"].startswith(relation)
-  assert words in " ".join(found["guarantee"])
-  assert (found["epsilon_server"] is None) == (threshold == "geometric")
-  assert account.main(argv) == 0
-  assert ("none; it is trusted" in capsys.readouterr().out) == (threshold == "geometric")
-
-
 def test_participations(capsys):
   found = _json(capsys, *_SPEND, "--participations=1")
   assert found["server_participations"] == 1
@@ -239,12 +220,6 @@ def test_without_its_packages(tmp_path):
   assert done.stderr.count("\n") == 1
 
 
-def test_default_delta_needs_no_warning(capsys):
-  found = _json(capsys, *_SPEND[:6])
-  assert found["delta"] == 1e-5
-  assert found["warnings"] == []
-
-
 @pytest.mark.parametrize(
   "argv,message",
   [
@@ -333,14 +308,7 @@ def _run_folder(path, rounds=10, claim=3.0):
   release = flat.calibrate(
     3, 1e-5, population=600, clients_per_round=60, num_rounds=10, rho_ratio=None
   )
-  entry = ledger.build_ledger(
-    release,
-    claim_epsilon=claim,
-    delta=1e-5,
-    clip_norm=1.0,
-    num_rounds_planned=10,
-    rounds_done=rounds,
-  )
+  entry = run_folders.ledger_of(release, 10, done=rounds, claim=claim, delta=1e-5)
   flags, columns = run_folders.flags_of(entry), run_folders.columns_of(release)
   run_folders.write(path, entry, flags, columns=columns, rounds=rounds, num_clients=600)
   return str(path)
@@ -382,10 +350,3 @@ def test_as_a_script_from_anywhere(tmp_path):
   done = _subprocess(str(_ROOT / "privacy" / "account.py"), *_EXAMPLE, "--json", cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   assert json.loads(done.stdout)["threshold_noise_multiplier"] == pytest.approx(2.764, rel=0.01)
-
-
-def test_as_a_module_and_its_exit_code():
-  done = _subprocess("-m", "privacy.account", *_SPEND, "--update_noise_multiplier=-1")
-  assert done.returncode == 2
-  assert done.stdout == ""
-  assert done.stderr == "Error: Found update_noise_multiplier = -1; expected a positive number.\n"

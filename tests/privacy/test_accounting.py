@@ -6,10 +6,10 @@ import math
 import dp_accounting
 from dp_accounting import rdp
 import flat
+import gaussian
 import numpy as np
 import pytest
 from scipy import optimize
-from scipy import special
 from scipy import stats
 
 from privacy import accounting
@@ -111,7 +111,7 @@ def test_fixed_cohorts_are_accounted_for_replacing_a_client_by_rdp(kind, factor)
   event = events.round_event(release)
   assert isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent)
   assert (event.source_dataset_size, event.sample_size) == (2500, 100)
-  multipliers = [gaussian.noise_multiplier for gaussian in event.event.events]
+  multipliers = [inner.noise_multiplier for inner in event.event.events]
   assert multipliers == pytest.approx([3 / factor, 1.0])
   assert release.neighboring_relation == "replace one client's data"
   # Everybody in every round: without amplification, a Gaussian of what is left.
@@ -131,12 +131,8 @@ def test_a_fixed_cohort_of_everybody_is_a_gaussian_by_pld(kind, factor, relation
   z = 6 / math.sqrt(13)
   if relation == "replace_one":
     z = ((factor / 3) ** 2 + 1) ** -0.5
-  mu = math.sqrt(5) / z
   epsilon = accounting.epsilon(everybody, 5, 1e-5).epsilon
-  delta = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(
-    -mu / 2 - epsilon / mu
-  )
-  assert delta == pytest.approx(1e-5, rel=1e-3)
+  assert gaussian.delta(epsilon, math.sqrt(5) / z) == pytest.approx(1e-5, rel=1e-3)
 
 
 def test_removing_a_client_from_fixed_cohorts_costs_less_than_replacing_it():
@@ -209,14 +205,7 @@ def test_discrete_noise_costs_what_the_formula_says(accountant):
     assert with_tree.epsilon >= expected[0]
   else:
     mu = math.sqrt(rounds) / release.effective_noise_multiplier
-
-    def excess(epsilon):
-      return special.ndtr(mu / 2 - epsilon / mu) - math.exp(
-        epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
-      )
-
-    target = math.exp(-slack) * 1e-5
-    expected = optimize.brentq(lambda e: excess(e) - target, 0, 50) + 2 * slack
+    expected = gaussian.epsilon(mu, math.exp(-slack) * 1e-5) + 2 * slack
     assert with_tree.epsilon == pytest.approx(expected, rel=1e-4)
   assert with_tree.epsilon > plain + 1e-4
 
@@ -510,12 +499,8 @@ def test_what_is_set_aside_for_the_noises_end_is_not_spent_twice(sampling, accou
   release = flat.release(2500, 2500, None, 0.153, sampling)
   spent = accounting.epsilon(release, 1, 1e-5, accountant)
   assert 1e-6 < spent.tail_probability < 5e-6
-  mu = 1 / 0.153
   rest = 1e-5 - spent.tail_probability
-  found = special.ndtr(mu / 2 - spent.epsilon / mu) - math.exp(
-    spent.epsilon + special.log_ndtr(-mu / 2 - spent.epsilon / mu)
-  )
-  assert found == pytest.approx(rest, rel=1e-3)
+  assert gaussian.delta(spent.epsilon, 1 / 0.153) == pytest.approx(rest, rel=1e-3)
 
 
 def test_rdp_has_only_the_rest_of_delta():

@@ -7,6 +7,7 @@ import math
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution
 import flat
+import gaussian
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
@@ -400,19 +401,13 @@ _pairs = st.builds(
 )
 
 
-def _gaussian(epsilons, mu):
-  return special.ndtr(mu / 2 - epsilons / mu) - np.exp(
-    epsilons + special.log_ndtr(-mu / 2 - epsilons / mu)
-  )
-
-
 @hypothesis.given(_pairs)
 def test_divergences_fall_and_are_probabilities(pair):
   epsilons = np.linspace(0, 40, 300)
   for curve in dominating_pairs.divergences(pair, epsilons):
     assert (curve >= 0).all()
     # Not more likely than that the data count and tell two clients apart.
-    assert (curve <= pair.probability * _gaussian(np.zeros(1), pair.replaced) + 1e-12).all()
+    assert (curve <= pair.probability * gaussian.delta(np.zeros(1), pair.replaced) + 1e-12).all()
     if pair.replace_one or not pair.is_replaced:
       assert (np.diff(curve) <= 1e-15).all()
 
@@ -494,7 +489,7 @@ def test_a_delta_that_is_almost_too_small_for_double_precision(is_replaced, repl
   pair = _Pair(1.0, 0.1, 0.2, is_replaced, replace_one)
   rounds, delta = 100, 1e-13
   mu = 10 * (pair.replaced if replace_one else pair.removed)
-  exact = optimize.brentq(lambda e: _gaussian(e, mu) - delta, 1.0, 30.0, xtol=1e-6)
+  exact = gaussian.epsilon(mu, delta)
   found = accounting.pld_epsilon(((1.0, pair),), rounds, delta)
   # Fourier transforms err by 1e-15, a hundredth of delta.
   assert found == pytest.approx(exact, rel=1e-3)

@@ -37,14 +37,9 @@ def _release():
 
 
 def _ledger(release=None, rounds_done=_PLANNED, claim=3.0, **kwargs):
-  return ledger.build_ledger(
-    _release() if release is None else release,
-    claim_epsilon=claim,
-    delta=_DELTA,
-    clip_norm=0.5,
-    num_rounds_planned=_PLANNED,
-    rounds_done=rounds_done,
-    **kwargs,
+  release = _release() if release is None else release
+  return run_folders.ledger_of(
+    release, _PLANNED, done=rounds_done, claim=claim, delta=_DELTA, **kwargs
   )
 
 
@@ -443,14 +438,7 @@ def test_overspent(tmp_path):
 
 
 def test_plans_that_go_too_far(tmp_path):
-  entry = ledger.build_ledger(
-    _release(),
-    claim_epsilon=3.0,
-    delta=_DELTA,
-    clip_norm=0.5,
-    num_rounds_planned=100,
-    rounds_done=40,
-  )
+  entry = run_folders.ledger_of(_release(), 100, done=40, claim=3.0, delta=_DELTA)
   found = audit.audit_folder(_folder(tmp_path, entry, rounds=40))
   assert found.holds
   assert "All 100 planned rounds would cost" in found.notes[0]
@@ -515,14 +503,7 @@ def test_bad_folders(tmp_path):
 
 
 def test_a_large_delta_is_mentioned(tmp_path):
-  entry = ledger.build_ledger(
-    _GEOMETRIC,
-    claim_epsilon=None,
-    delta=0.01,
-    clip_norm=0.5,
-    num_rounds_planned=5,
-    rounds_done=5,
-  )
+  entry = run_folders.ledger_of(_GEOMETRIC, 5, delta=0.01)
   folder = _folder(tmp_path, entry, rounds=5, of=entry)
   assert "one client chosen at random" in audit.audit_folder(folder).notes[-1]
 

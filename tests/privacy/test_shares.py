@@ -4,11 +4,11 @@ import decimal
 import itertools
 import math
 
+import gaussian
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from scipy import special
 from scipy import stats
 
 from privacy.noise import shares
@@ -156,11 +156,7 @@ def test_discrete_noise_is_worth_the_continuous_one(noise_multiplier, sensitivit
     mu, tau = 1 / noise_multiplier, shares.slack(stddev, num_shares)
     for epsilon in np.linspace(0, 1.5 * mu**2 + 4 * mu, 200):
       found = np.maximum(after - math.exp(epsilon) * before, 0).sum()
-      less = epsilon - 2 * tau
-      bound = special.ndtr(mu / 2 - less / mu) - math.exp(
-        less + special.log_ndtr(-mu / 2 - less / mu)
-      )
-      assert found <= math.exp(tau) * bound + 1e-13
+      assert found <= math.exp(tau) * gaussian.delta(epsilon - 2 * tau, mu) + 1e-13
 
 
 def test_without_the_variance_of_rounding_it_is_worth_less():
@@ -169,10 +165,8 @@ def test_without_the_variance_of_rounding_it_is_worth_less():
   before, after = np.append(noise, 0), np.append(0, noise)
   mu, above = 1 / 2, []
   for epsilon in np.linspace(0, 2, 200):
-    gaussian = special.ndtr(mu / 2 - epsilon / mu) - math.exp(
-      epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
-    )
-    above.append(np.maximum(after - math.exp(epsilon) * before, 0).sum() - gaussian)
+    found = np.maximum(after - math.exp(epsilon) * before, 0).sum()
+    above.append(found - gaussian.delta(epsilon, mu))
   assert max(above) > 1e-4
 
 

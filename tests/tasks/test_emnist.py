@@ -208,18 +208,6 @@ def test_clients_of_both_splits_are_refused(writers, tmp_path):
     emnist_fixtures.load(tmp_path, tmp_path / "cache")
 
 
-def test_too_few_writers(tmp_path):
-  few = emnist_fixtures.make_writers([100, 99])
-  emnist_fixtures.write_leaf(tmp_path / "leaf", {"f0000": few["f0000"]}, {"f0001": few["f0001"]})
-  (tmp_path / "sqlite").mkdir()
-  emnist_fixtures.write_sqlite(tmp_path / "sqlite" / "emnist_all.sqlite", few)
-  for name in ("leaf", "sqlite"):
-    with emnist_fixtures.refused(
-      "1 clients to train on and 0 to test on", "fewer than 100 examples"
-    ):
-      emnist_fixtures.load(tmp_path / name, tmp_path / "cache")
-
-
 def test_a_cache_that_cannot_be_made(leaf_dir, tmp_path):
   (tmp_path / "file").write_text("")
   with emnist_fixtures.refused("Cannot make a cache", str(tmp_path / "file")):

@@ -121,20 +121,6 @@ def test_an_exported_model_makes_the_same_of_numbers(ask, table):
   np.testing.assert_array_equal(x, [[0, 0, 0, 0], [0, 0, 1, 1e6]])
 
 
-def test_values_of_test_clients_do_not_enter(ask, table):
-  one, request = ask(features="age,ward")
-  test = one.load_clients(request)["test"].client_ids
-  other = table.copy()
-  other.loc[other["site"].isin(test), "age"] = 1e9
-  other.loc[other["site"].isin(test), "ward"] = "unknown"
-  two, request = ask(other, features="age,ward")
-  first, second = (pools.by_client(t.load_clients(request)["train"]) for t in (one, two))
-  for client in first:
-    np.testing.assert_array_equal(first[client][0], second[client][0])
-  for x, _ in pools.by_client(two.load_clients(request)["test"]).values():
-    assert np.all(x[:, 0] > 1e6 - 1) and not x[:, 1:].any()
-
-
 def _later(table):
   """Other clients, far away, with other categories in another order, and fewer columns."""
   later = table[["number", "smokes", "ward", "dose", "age", "outcome", "site"]].copy()

@@ -112,13 +112,6 @@ def test_formats_give_the_same_tweets(name, leaf_dir, csv_dir, cache_dir):
   assert set(leaf) == _KEPT and leaf == stanford
 
 
-def test_leaf_keeps_its_own_split(leaf_dir, cache_dir):
-  for seed in range(3):
-    splits = sent140_fixtures.load("sent140_linear", leaf_dir, cache_dir, seed=seed)
-    assert set(splits["train"].client_ids) == {"user00", "user01", "user02"}
-    assert set(splits["test"].client_ids) == {"user04", "user05", "user06"}
-
-
 def test_the_csv_is_cut_in_half_the_same_way_by_every_seed(csv_dir, cache_dir):
   halves = {
     tuple(frozenset(splits[split].client_ids) for split in ("train", "test"))
