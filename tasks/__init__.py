@@ -3,13 +3,15 @@
 A task is one file of this package; `task` says how to add one. This package finds them by itself.
 """
 
-import difflib
 import importlib
 import pkgutil
 import types
 import typing
 
 import tff_superquantile as _library  # noqa: F401  It lets TFF in, which tasks import.
+
+# isort: split
+from privacy.settings import plugins as _plugins
 
 if typing.TYPE_CHECKING:
   from tasks import task
@@ -45,13 +47,7 @@ def get_task(name: str) -> "task.Task":
   """Returns the task of that name.
 
   Raises:
-    ValueError: If there is none; names those that there are and the most similar one.
+    ValueError: If there is none, here or outside; names those that there are.
   """
-  found = _find_tasks()
-  if name not in found:
-    close = difflib.get_close_matches(name, found, n=1, cutoff=0.0)
-    raise ValueError(
-      f"Found no task {name!r}; the tasks are {', '.join(sorted(found))}"
-      + (f" (did you mean {close[0]!r}?)." if close else ".")
-    )
-  return found[name]
+  kind = __getattr__("task").Task
+  return _plugins.Table("task", "tasks", kind, _find_tasks(), of_classes=False)[name]

@@ -86,7 +86,7 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
       *agreement.contradictions(ledger, flags, results),
       *wrong_evaluations,
     ),
-    notes=(*_notes(ledger, results, spent, planned), *costs),
+    notes=(*_notes(ledger, results, spent, planned), *flags_lib.from_outside(flags), *costs),
   )
 
 

@@ -7,7 +7,8 @@ go over the parts of a release and know no class by name. Whoever computes with 
 from its class: `secure_sums.NUMBERS`, or `BUILDERS` of a run's
 thresholds.
 
-A new threshold is a row of `THRESHOLDS`, one more number beside the updates a row of `NUMBERS`.
+A new threshold is a row of `THRESHOLDS`, or from outside a subclass of one; one more number beside
+the updates is a row of `NUMBERS`.
 """
 
 from privacy.parts.clips import AdaptiveClip as AdaptiveClip
@@ -23,6 +24,7 @@ from privacy.parts.thresholds import PrivateThreshold as PrivateThreshold
 from privacy.parts.thresholds import Reweighting as Reweighting
 from privacy.parts.thresholds import Threshold as Threshold
 from privacy.parts.thresholds import Tree as Tree
+from privacy.parts.thresholds import is_accounted as is_accounted
 from privacy.parts.thresholds import private_kinds as private_kinds
 from privacy.parts.updates import ReleasedNumber as ReleasedNumber
 from privacy.parts.updates import UpdateSum as UpdateSum

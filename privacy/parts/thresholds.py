@@ -18,6 +18,7 @@ from privacy.noise import tree_mechanism
 from privacy.parts import released
 from privacy.settings import flag as flag_lib
 from privacy.settings import part
+from privacy.settings import plugins
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -272,9 +273,19 @@ class PrimalDual(OneBit):
 
 
 # By the value of --threshold, which names the folders of its runs, too.
-THRESHOLDS: dict[str, type[Threshold]] = {
-  kind.kind: kind for kind in (Exact, Reweighting, Tree, Geometric, PrimalDual)
-}
+_KINDS: tuple[type[Threshold], ...] = (Exact, Reweighting, Tree, Geometric, PrimalDual)
+THRESHOLDS = plugins.Table("threshold", "thresholds", Threshold, {k.kind: k for k in _KINDS})
+
+
+def is_accounted(kind: type[Threshold]) -> bool:
+  """Returns whether a private run may have such a threshold.
+
+  It is one of the project's private ones, or extends one from outside and changes nothing of it but
+  how it is built; whether it then releases the same is its author's word.
+  """
+  own = next((base for base in kind.__mro__ if base in _KINDS), Exact)
+  accounted = (name for name in dir(own) if name[0] != "_" and name != "check")
+  return issubclass(own, PrivateThreshold) and not plugins.changed(kind, accounted)
 
 
 def private_kinds() -> dict[str, type[PrivateThreshold]]:

@@ -13,6 +13,7 @@ import typing
 from typing import Any, TypeVar
 
 from privacy.settings import flag as flag_lib
+from privacy.settings import plugins
 
 _CHOICE = "choice"
 _T = TypeVar("_T", bound="Part")
@@ -117,7 +118,12 @@ def chosen_by(
 
 
 def key(kinds: Mapping[str, type[_T]], part: Part) -> str:
-  """Returns the name of a part's class among kinds, or else that of its nearest base."""
+  """Returns the name of a part's class among kinds, or else that of its nearest base.
+
+  In a table that takes parts from outside each class has a name of its own.
+  """
+  if isinstance(kinds, plugins.Table):
+    return kinds.name_of(type(part))
   names = {kind: name for name, kind in kinds.items()}
   return next(names[base] for base in type(part).__mro__ if base in names)
 
@@ -137,9 +143,11 @@ class Part:
         object.__setattr__(self, field.name, own[field.name].checked(value))
     for field in _fields(type(self)):
       if _CHOICE in field.metadata:
-        value, kinds = getattr(self, field.name), tuple(field.metadata[_CHOICE].kinds.values())
-        if value is not field.default and not isinstance(value, kinds):
-          expected = ", ".join(kind.__name__ for kind in kinds)
+        value, kinds = getattr(self, field.name), field.metadata[_CHOICE].kinds
+        if isinstance(kinds, plugins.Table) and isinstance(value, kinds.kind):
+          kinds.name_of(type(value))  # It may be one from outside.
+        elif value is not field.default and not isinstance(value, tuple(kinds.values())):
+          expected = ", ".join(kind.__name__ for kind in kinds.values())
           raise TypeError(f"Found {field.name} = {value!r}; expected one of {expected}.")
 
 

@@ -48,8 +48,11 @@ _OF_A_RUN = (
 )
 _PYTHONS = (".venv/bin/python", "python3")
 _FLAGS_OF_ABSL = {"help", "flagfile"}
-# Not ours: what is given to them is not checked.
-_OTHERS = {"cd", "curl", "git", "mkdir", "sbatch", "tar", "unzip", "xargs", "./preprocess.sh"}
+# Not ours, or (PYTHON) carried out by test_additions: what is given to them is not checked.
+_OTHERS = {
+  *("PYTHON", "cd", "curl", "git", "mkdir", "sbatch", "tar", "unzip", "xargs"),
+  "./preprocess.sh",
+}
 _IMAGE = "tff_superquantile"
 _DOCKER_FLAGS = {"--rm", "-it", "-v", "--user", "--shm-size", "--entrypoint", "--memory", "--cpus"}
 

@@ -1,135 +1,345 @@
-"""Adding a method, a threshold, a study, an export format and a tracker: a file and a row each."""
+"""The page on parts of one's own is true: its files and commands in a folder of a user's."""
 
 import json
 import pathlib
 import re
+import shlex
+import sys
 
 import commands
 import numpy as np
 import pytest
 
-_ADDITIONS = pathlib.Path(__file__).parent / "additions"
-_TRIAL = _ADDITIONS / "trial.py"
-_EXPORTED = "results/synthetic/capped_fed_avg_cap_1.5/seed_0"
+from privacy.settings import plugins
+import tasks
+from tff_superquantile.experiments.export import formats
+from tff_superquantile.experiments.run import build
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.parts import methods
+
+_PAGE = (commands.ROOT / "docs/how_to/add_a_part.md").read_text(encoding="utf-8")
+_COMMAND = str(pathlib.Path(__file__).parent / "additions" / "command.py")
+_FEW = ("--num_rounds=4", "--rounds_per_evaluation=2")
+_CAPPED = "capped.CappedFedAvg_cap_1.5"
+_SLOW = "superquantile_theta_0.5_slow.SlowGeometric_epsilon_8"
 
 
 @pytest.fixture(scope="module")
-def trial(lab, cache_dir):
-  """What `additions.trial` says of a run of each addition and of FedAvg."""
-  result = lab.python(str(_TRIAL), "results", str(cache_dir)).wait()
-  assert result.code == 0, result.err
-  return json.loads(result.out.splitlines()[-1])
+def user(lab):
+  """A folder with the files of the page."""
+  for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", _PAGE, re.DOTALL):
+    (lab.folder / name).write_text(code, encoding="utf-8")
+  return lab
 
 
 @pytest.fixture(scope="module")
-def command(lab):
-  """Carries out a command of a project that has the rows of the additions."""
+def carry_out(user):
+  """Carries out the command of the page with some words, and more arguments."""
 
-  def command(module, *arguments):
-    result = lab.python(str(_ADDITIONS / "command.py"), module, *arguments).wait()
-    assert "Traceback" not in result.err, result.err
+  def carry_out(words, *arguments, run_dir=""):
+    (line,) = [
+      line for line in re.findall(r"^PYTHON -m (.*)", _PAGE, re.MULTILINE) if words in line
+    ]
+    module, *own = shlex.split(line.replace("RUN_DIR", run_dir))
+    result = user.fork("-m", module, *own, *arguments).wait()
+    assert result.code == 0, result.err
     return result
 
-  return command
+  return carry_out
 
 
-@pytest.fixture
-def results(lab, trial):
-  del trial
-  return lab.folder / "results" / "synthetic"
+@pytest.fixture(scope="module")
+def small(user):
+  return user.small([*_FEW, "--output_dir=results"])
 
 
-def test_new_method_is_named_sorted_and_checked_by_its_row(trial):
-  assert trial["labels"] == [
-    *("Capped FedAvg cap = 1.5", "Superquantile θ = 0.5, slow-geometric, ε = 8", "FedAvg"),
-  ]
-  assert trial["ordered"] == ["fed_avg", "superquantile_theta_0.25", "capped_fed_avg_cap_1.5"]
-  assert trial["flag"] == "Largest loss that counts."
-  said = (
-    "without --cap; give one",
-    "it belongs to --algorithm=capped_fed_avg",
-    "in a private run; use one of",
+@pytest.fixture(scope="module")
+def compared(user, carry_out, small):
+  """The folder of the results of the page's sweep, whose runs are forks, with its report."""
+  carry_out("--cap=1.5 --quick", *small, "--thetas=0.5")
+  return user.folder / "results" / "synthetic"
+
+
+def test_a_method_is_compared_reported_and_resumed(user, compared):
+  report = (compared / "report.md").read_text()
+  for label in ("FedAvg", "Superquantile θ = 0.5", "Capped FedAvg cap = 1.5"):
+    assert re.search(rf"^\| {label} +\|", report, re.MULTILINE), label
+  numbers = {
+    name: json.loads((compared / name / "seed_0/metrics.json").read_text())["test"]["loss"]["mean"]
+    for name in ("fed_avg", _CAPPED)
+  }
+  assert numbers["fed_avg"] != numbers[_CAPPED]
+  # Runs of other methods need no file of the user's: they have no flag of it.
+  assert "--cap" not in (compared / "fed_avg/seed_0/flags.txt").read_text()
+  flags = f"--flagfile={compared / _CAPPED / 'seed_0/flags.txt'}"
+  again = user.start("train", flags, "--num_rounds=6").wait()  # Cold, as a cluster starts it.
+  assert again.code == 0, again.err
+  assert len(commands.rows(compared / _CAPPED / "seed_0")) == 7
+  help_text = user.bare("train", "--algorithm=capped:CappedFedAvg", "--help").out
+  assert "--cap: Largest loss that counts." in help_text
+
+
+def test_where_the_file_is_missing_a_sentence_says_so(user, compared, tmp_path):
+  elsewhere = commands.Lab(tmp_path, user.cache_dir)
+  folder = compared / _CAPPED / "seed_0"
+  said = ("--algorithm=capped:CappedFedAvg, but no module capped; expected", "PYTHONPATH")
+  elsewhere.bare("train", f"--flagfile={folder / 'flags.txt'}", "--num_rounds=9").assert_refused(
+    *said
   )
-  for sentence, words in zip(trial["refusals"], said):
-    assert words in sentence
-
-
-def test_new_method_is_trained_as_its_rule_says(trial):
-  # The weighting saw every client of each cohort; round 0 is the untrained model.
-  assert trial["num_losses"][1:] == [8.0] * 4
-  capped, fed_avg = trial["losses"]
-  assert capped != fed_avg
-
-
-def test_new_threshold_is_accounted_for(lab, trial, results):
-  assert trial["private"] == ["tree", "geometric", "primal_dual", "slow_geometric"]
-  folder = results / "superquantile_theta_0.5_slow_geometric_epsilon_8" / "seed_0"
-  ledger = json.loads((folder / "privacy.json").read_text())
-  assert ledger["release"]["threshold_kind"] == "slow_geometric"
-  assert "followed slowly" in json.dumps(ledger, ensure_ascii=False)
-  assert trial["audit"] == 0
-  # Without its row nobody can judge it, and the audit says so.
-  result = lab.python("-m", "privacy.account", "audit", str(folder)).wait()
-  assert result.code != 0 and "slow_geometric" in result.err + result.out
-  assert "Traceback" not in result.err
-
-
-def test_report_and_new_study_show_all_of_them(lab, trial, results):
-  reported = lab.bare("report", "--output_dir=results")  # Without the rows.
+  elsewhere.bare("evaluate", str(folder)).assert_refused(*said)
+  reported = elsewhere.bare("report", f"--output_dir={compared.parent}")
   assert reported.code == 0, reported.err
-  text = (results / "report.md").read_text()
-  # A report knows the folder's name of a method that is not here.
-  assert "| FedAvg " in text and "| capped_fed_avg_cap_1.5 " in text
-  assert trial["summary"] == "The longest run took 4 rounds."
-  text = (results / "lengths.md").read_text()
-  for label in trial["labels"]:
-    assert re.search(rf"\| {re.escape(label)} +\| +1 \| +\**4\**", text), text
+  assert f"| {_CAPPED} " in (compared / "report.md").read_text()
 
 
-def test_new_study_is_a_command(command, results):
-  (results / "lengths.md").unlink(missing_ok=True)
-  made = command("study", "lengths", "--output_dir=results")
-  assert made.code == 0, made.err
-  assert "The longest run took 4 rounds." in made.out
-  assert "|  **4** |" in (results / "lengths.md").read_text()
-  assert "    lengths           How long did each method train?" in command("study", "--help").out
-  assert "private_quantile, lengths." in command("study", "length").err
-
-
-def test_new_format_is_written_and_replaced_and_the_card_mentions_it(lab, command, results):
-  arguments = ("export", _EXPORTED, "--format=plain_text", "--out=text")
-  made = command(*arguments)
-  assert made.code == 0, made.err
-  out = lab.folder / "text"
+def test_a_format_is_written_and_replaced_and_the_card_mentions_it(user, carry_out, compared):
+  run = compared / _CAPPED / "seed_0"
+  carry_out("--format=plain:TEXT", run_dir=str(run))
+  out = user.folder / "text"
   assert {path.name for path in out.iterdir()} == {"model.txt", "labels.txt", "MODEL_CARD.md"}
-  weights = np.load(results.parent.parent / _EXPORTED / "weights.npz")
-  numbers = [line.partition("] ")[2].split() for line in (out / "model.txt").open()]
-  kept = np.sort(np.concatenate([weights[name].ravel() for name in weights.files]))
-  np.testing.assert_array_equal(np.sort(np.float32(np.concatenate(numbers))), kept)
+  weights = np.load(run / "weights.npz")
+  numbers = [json.loads(line.partition(" ")[2]) for line in (out / "model.txt").open()]
+  kept = np.concatenate([weights[name].ravel() for name in weights.files])
+  np.testing.assert_array_equal(np.sort(np.float32(np.concatenate(numbers))), np.sort(kept))
   said = "and of a table what its columns became; model.txt has neither, but the"
   assert said in " ".join((out / "MODEL_CARD.md").read_text().split())
-  assert command(*arguments).code == 2  # It is there already.
-  assert command(*arguments, "--overwrite").code == 0
-  (out / "model.text").touch()
-  assert "which no export has written" in command(*arguments, "--overwrite").err
-  shown = " ".join(command("export", "--help").out.split())
-  assert "plain_text, the weights as text, for people" in shown
+  carry_out("--format=plain:TEXT", "--overwrite", run_dir=str(run))
+  user.bare("export", str(run), "--format=plain:TEX", "--out=other").assert_refused(
+    "--format=plain:TEX, which is not there; expected one of Format in", "such as TEXT"
+  )
+  user.bare("export", str(run), "--format=np", "--out=other").assert_refused("did you mean 'npz'?")
 
 
-def test_new_tracker_follows_a_run_and_goes_on_with_it(lab, command):
-  def train(*flags):
-    small = lab.small(("--output_dir=tracked", "--rounds_per_evaluation=2", *flags))
-    return command("train", *small, "--tracker=diary")
+def test_a_private_method_and_threshold_are_accounted_for(user, carry_out, small):
+  results = user.folder / "results" / "synthetic"
+  for words, method in (("--cap=1.5 --epsilon=8", f"{_CAPPED}_epsilon_8"), ("slow:Slow", _SLOW)):
+    carry_out(words, *small)
+    audited = user.python("-m", "privacy.account", "audit", str(results / method / "seed_0")).wait()
+    assert audited.code == 0, audited.out + audited.err
+    is_noted = "--threshold=slow:SlowGeometric from outside the project" in audited.out
+    assert is_noted == (method == _SLOW)
+  ledger = results / _SLOW / "seed_0/privacy.json"
+  assert json.loads(ledger.read_text())["release"]["threshold_kind"] == "geometric"
+  rows = commands.rows(ledger.parent)
+  # From B = 3, of which the factor of a round is exp(-0.05 (noisy share - theta)).
+  first, last = (float(row["threshold"]) for row in (rows[1], rows[-1]))
+  assert first != last and abs(np.log(last / first)) < 0.05 * 3 * 2
 
-  assert train("--num_rounds=2").code == 0
-  assert train("--num_rounds=4").code == 0
-  lines = [json.loads(line) for line in (lab.folder / "tracked" / "diary.jsonl").open()]
+
+def test_a_task_is_trained(user, carry_out):
+  few = ("--num_rounds=3", f"--cache_dir={user.cache_dir}", "--output_dir=results")
+  carry_out("weather:WEATHER", *few)
+  folder = user.folder / "results/weather.WEATHER/superquantile_theta_0.5/seed_0"
+  assert json.loads((folder / "metrics.json").read_text())["test"]["error"]["mean"] < 0.4
+  evaluated = user.bare("evaluate", str(folder))
+  assert evaluated.code == 0, evaluated.err
+
+
+def test_a_tracker_follows_a_run_and_goes_on_with_it(user, carry_out):
+  small = user.small(("--output_dir=tracked", "--rounds_per_evaluation=2"))
+  for num_rounds in (2, 4):
+    carry_out("diary:Diary", *small, f"--num_rounds={num_rounds}")
+  lines = [json.loads(line) for line in (user.folder / "tracked/diary.jsonl").open()]
   assert {line["id"] for line in lines} == {"superquantile_theta_0.5/seed_0"}
   assert [line["known"] for line in lines if line["what"] == "opened"] == [False, True]
   assert [line["round"] for line in lines if line["what"] == "row"] == [0, 1, 2, 3, 4]
   assert [line["round"] for line in lines if line["what"] == "finished"] == [2, 4]
-  metrics = json.loads(
-    (lab.folder / "tracked" / commands.METHOD / "seed_0" / "metrics.json").read_text()
+  path = user.folder / "tracked" / commands.METHOD / "seed_0" / "metrics.json"
+  assert lines[-1]["error"] == json.loads(path.read_text())["test"]["error"]["mean"]
+
+
+def test_a_new_study_is_a_command(user, compared):
+  def command(*arguments):
+    result = user.python(_COMMAND, *arguments).wait()
+    assert "Traceback" not in result.err, result.err
+    return result
+
+  made = command("study", "lengths", "--output_dir=results", "--task=synthetic")
+  assert made.code == 0, made.err
+  assert re.search(r"The longest run took \d rounds.", made.out)
+  assert "| FedAvg " in (compared / "lengths.md").read_text()
+  assert "    lengths           How long did each method train?" in command("study", "--help").out
+  assert "private_quantile, lengths." in command("study", "length").err
+
+
+# What is refused.
+
+_HEAD = """\
+import dataclasses
+from privacy.settings import flag
+from tff_superquantile.experiments import run
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+"""
+_METHOD = "class Mine(run.{base}):\n{body}"
+_BUILD = "  def build(self, run):\n    return None\n"
+_SHARE = "  def share(self, max_loss):\n    return abs\n"
+_RELATIVE = "  def relative_share(self):\n    return None\n"
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+  """Writes a module that Python finds while the test lasts, and whose parts no table keeps."""
+  monkeypatch.syspath_prepend(tmp_path)
+  kept = [(table, dict(table)) for table in run_config.TABLES.values()]
+
+  def write(code, name="mine"):
+    (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
+    sys.modules.pop(name, None)
+    return f"{name}:Mine"
+
+  yield write
+  for table, rows in kept:
+    table.clear()
+    table.update(rows)
+  sys.modules.pop("mine", None)
+
+
+def _method(base="Method", body=_BUILD, head=_HEAD):
+  return head + _METHOD.format(base=base, body=body)
+
+
+@pytest.mark.parametrize(
+  "code, said",
+  [
+    ("1 / 0", r"whose import raised ZeroDivisionError in \S+mine.py, line 1: division by zero"),
+    ("class Mine(", r"whose import raised SyntaxError: .* \(mine.py, line 1\); mend it"),
+    ("import missing_library", "whose import raised ModuleNotFoundError in .*line 1: No module"),
+    ("from . import other", "whose import raised ImportError in .*line 1: attempted relative"),
+    ("raise SystemExit(0)", "whose import raised SystemExit"),
+    ("", r"which is not there; expected a subclass of Method in \S+mine.py\."),
+    (_method().replace("Mine", "Yours"), r"not there; .*mine.py, such as Yours\."),
+    ("Mine = 1", "which is no Method"),
+    ("class Mine: pass", "which is no Method"),
+    (_method(body="  title = 'Mine'\n"), "which lacks build"),
+    (
+      _method(body=f"  seed: float = flag.field(1.0, 'A.')\n{_BUILD}"),
+      "Found --seed of Mine, which",
+    ),
+  ],
+)
+def test_what_is_no_method_is_refused(code, said, write):
+  with pytest.raises(ValueError, match=said):
+    run_config.of(algorithm=write(code))
+  assert "mine:Mine" not in methods.METHODS
+
+
+def test_flags_need_a_dataclass(write):
+  head = _HEAD.rpartition("@")[0]
+  name = write(_method(body=f"  cap: float = flag.field(1.0, 'A.')\n{_BUILD}", head=head))
+  with pytest.raises(ValueError, match="which lacks @dataclasses.dataclass"):
+    run_config.of(algorithm=name)
+
+
+@pytest.mark.parametrize("name", ["./mine.py:Mine", ".mine:Mine", "mine:", ":Mine", "a b:Mine"])
+def test_a_name_is_no_path(name):
+  with pytest.raises(ValueError, match=f"Found --algorithm={re.escape(name)}"):
+    run_config.of(algorithm=name)
+
+
+def test_a_class_may_have_the_name_of_another(write):
+  name = write(_method("FedAvg", "  pass\n").replace("Mine", "FedAvg")).replace("Mine", "FedAvg")
+  config = run_config.of(algorithm=name, client_split="by_id")
+  assert config.algorithm == "mine:FedAvg" and config.method.title == "FedAvg"
+  assert run_config.of(algorithm="fed_avg").algorithm == "fed_avg"
+  assert run_config.from_flags(config.to_flags()) == config
+  assert run_config.RunConfig(method=type(config.method)()).algorithm == "mine:FedAvg"
+
+
+def test_defaults_of_a_flag_from_outside_are_nobody_elses(write):
+  name = write(_method(body=f"  cap: float = flag.field(1.5, 'Cap.', short='cap')\n{_BUILD}"))
+  config = run_config.of(algorithm=name, cap=2.0, client_split="by_id")
+  assert config.to_flags()["cap"] == "2.0"
+  assert run_config.from_flags(config.to_flags()) == config
+  assert "cap" not in run_config.of(algorithm="fed_avg").to_flags()
+  with pytest.raises(ValueError, match="Found --cap=2.0 with --algorithm=fed_avg; it belongs to"):
+    run_config.of(algorithm="fed_avg", cap=2.0)
+
+
+_OTHER_SUM = "  def build_private(self, run):\n    return None\n"
+
+
+@pytest.mark.parametrize(
+  "base, body, said",
+  [
+    ("OwnLossMethod", _SHARE, None),
+    ("RelativeMethod", _RELATIVE, None),
+    ("FedAvg", "  pass\n", None),
+    ("Superquantile", "  pass\n", None),
+    ("Method", _BUILD, "in a private run; use one of fed_avg"),
+    ("OwnLossMethod", _SHARE + _OTHER_SUM, "with build_private of its own"),
+    ("FedAvg", _OTHER_SUM, "with build_private of its own"),
+    ("OwnLossMethod", f"{_SHARE}  weighted_updates = False\n", "with weighted_updates of its own"),
+    ("RelativeMethod", f"{_RELATIVE}  threshold: None = None\n", "with threshold of its own"),
+    (
+      "OwnLossMethod",
+      f"{_SHARE}  @property\n  def threshold(self): pass\n",
+      "with threshold of its own",
+    ),
+  ],
+)
+def test_a_private_run_takes_methods_that_leave_the_release_alone(base, body, said, write):
+  name = write(_method(base, body))
+  config = run_config.of(algorithm=name, epsilon=3.0, clip_norm=0.1)
+  if said is None:
+    assert build.resolve(config, tasks.get_task("synthetic")).algorithm == name
+    return
+  with pytest.raises(ValueError, match=said):
+    build.resolve(config, tasks.get_task("synthetic"))
+
+
+@pytest.mark.parametrize(
+  "base, body, is_accounted",
+  [
+    ("Geometric", "  def build(self, run): return 'exact'\n", True),
+    ("OneBit", "  kind, gain = 'mine', 0.1\n", False),
+    ("Geometric", "  replace_one_factor = 0.5\n", False),
+    ("Geometric", "  @property\n  def z(self): return 9.0\n", False),
+    ("Exact", "  pass\n", False),
+  ],
+)
+def test_a_private_threshold_changes_nothing_that_is_accounted_for(base, body, is_accounted, write):
+  code = f"from privacy import parts\n\nclass Mine(parts.{base}):\n{body}"
+  config = run_config.of(threshold=write(code), epsilon=3.0, clip_norm=0.1)
+  if is_accounted:
+    resolved = build.resolve(config, tasks.get_task("synthetic"))
+    assert resolved.values()["threshold"] == "mine:Mine"
+    return
+  with pytest.raises(ValueError, match="Found --threshold=mine:Mine in a private run; use one of"):
+    build.resolve(config, tasks.get_task("synthetic"))
+
+
+def test_an_installed_package_names_its_parts(write, tmp_path):
+  def install(package, target):
+    folder = tmp_path / f"{package}-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    groups = {"methods": ("shorn", target), "exports": ("words", "mine:WORDS")}
+    (folder / "entry_points.txt").write_text(
+      "".join(f"[tff_superquantile.{g}]\n{n} = {t}\n" for g, (n, t) in groups.items())
+    )
+
+  install(
+    "first",
+    write(
+      f"{_method()}\nfrom tff_superquantile.experiments.export import formats\n"
+      "WORDS = formats.Format('words', ('words',), print)\n"
+    ),
   )
-  assert lines[-1]["error"] == metrics["test"]["error"]["mean"]
-  assert "mlflow, wandb, diary" in " ".join(command("train", "--help").out.split())
+  config = run_config.of(algorithm="shorn")
+  assert config.algorithm == "shorn" and config.method.title == "Mine"
+  assert formats.FORMATS.load("words") and formats.FORMATS.pop("words").purpose == "words"
+  with pytest.raises(ValueError, match="expected one of fed_avg"):
+    run_config.of(algorithm="shor")
+  install("second", "other:Mine")
+  del methods.METHODS["shorn"]
+  with pytest.raises(
+    ValueError, match="shorn in 2 packages; expected one of mine:Mine, other:Mine"
+  ):
+    run_config.of(algorithm="shorn")
+
+
+def test_a_table_imports_rows_when_they_are_asked_for():
+  table = plugins.Table("kind", "kinds", dict, {"late": "collections:Counter"})
+  assert table["late"].__name__ == "Counter" and table["late"] is dict(table)["late"]
+  assert table.load(None) is False

@@ -90,8 +90,7 @@ class _Recorder:
 @pytest.fixture
 def recorder(monkeypatch):
   recorder = _Recorder()
-  row = trackers.TrackerKind("json", "json", recorder.open)
-  monkeypatch.setitem(trackers.TRACKERS, "recorder", row)
+  monkeypatch.setitem(trackers.TRACKERS, "recorder", recorder.open)
   return recorder
 
 
@@ -124,7 +123,7 @@ def test_a_tracker_gets_flags_rows_and_final_numbers_and_changes_nothing(train, 
 def test_a_tracker_that_fails_leaves_the_others_alone(train, recorder, monkeypatch):
   other = _Recorder()
   other.failing = {"log"}
-  monkeypatch.setitem(trackers.TRACKERS, "other", trackers.TrackerKind("json", "json", other.open))
+  monkeypatch.setitem(trackers.TRACKERS, "other", other.open)
   train("two", tracker="other,recorder")
   assert [round_num for round_num, _ in recorder.rows] == [0, 1, 2, 3, 4]
   assert recorder.ends == ["finished"] and other.ends == [] and other.rows == []
@@ -191,7 +190,7 @@ def test_a_private_run_is_sent_at_its_end_as_it_is_released(train, recorder):
     assert (subject.folder / "metrics.json").exists()
     return recorder.open(subject, known_id)
 
-  trackers.TRACKERS["recorder"] = trackers.TrackerKind("json", "json", open_at_the_end)
+  trackers.TRACKERS["recorder"] = open_at_the_end
   run = train("private", tracker="recorder", **_PRIVATE)
   assert recorder.ends == ["finished"], "it was opened before"
   sent = {name for _, values in recorder.rows for name in values}
@@ -202,7 +201,7 @@ def test_a_private_run_is_sent_at_its_end_as_it_is_released(train, recorder):
 
 @pytest.mark.parametrize(
   "tracker, said",
-  [("aim", "Found --tracker=aim; expected names out of mlflow, wandb"), ("mlflow,", "pip install")],
+  [("aim", "Found --tracker=aim; expected one of mlflow, wandb"), ("mlflow,", "pip install")],
 )
 def test_a_tracker_that_is_not_there_is_refused_before_work(tracker, said, monkeypatch, tmp_path):
   monkeypatch.setitem(sys.modules, "mlflow", None)

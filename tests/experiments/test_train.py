@@ -425,7 +425,7 @@ _REFUSED = {
   "--theta=nan": ("theta = nan", "(0, 1]"),
   "--clients_per_round=31": ("31", "30 training clients"),
   "--num_train_clients=3000": ("3000", "2500"),
-  "--task=emnist_liner": ("'emnist_liner'", "did you mean 'emnist_linear'"),
+  "--task=emnist_liner": ("--task=emnist_liner", "did you mean 'emnist_linear'"),
   "--client_learning_rate=-0.1": ("client_learning_rate=-0.1", "positive"),
   "--client_learning_rate=nan": ("client_learning_rate=nan", "positive"),
   "--output_dir=a_file": ("a_file", "--output_dir"),

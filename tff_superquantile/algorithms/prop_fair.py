@@ -4,6 +4,7 @@ import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from tff_superquantile import threshold
+from tff_superquantile.algorithms import fed_avg
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
@@ -38,10 +39,7 @@ def build_prop_fair(
     **options: See `Options`.
   """
   share_fn = threshold.build_proportional_share(utility_bound, max_loss)
-  return learning_process.build(
-    model_fn,
-    client_optimizer_fn,
-    server_optimizer_fn,
-    options,
-    threshold=threshold.build_own_loss_weighting(share_fn),
+  weighting = threshold.build_own_loss_weighting(share_fn)
+  return fed_avg.build_weighted_fed_avg(
+    model_fn, weighting, client_optimizer_fn, server_optimizer_fn, **options
   )

@@ -4,6 +4,7 @@ import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from tff_superquantile import threshold
+from tff_superquantile.algorithms import fed_avg
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
@@ -31,10 +32,7 @@ def build_semi_vred(
     **options: See `Options`.
   """
   share = threshold.build_semi_variance_share(beta)
-  return learning_process.build(
-    model_fn,
-    client_optimizer_fn,
-    server_optimizer_fn,
-    options,
-    threshold=threshold.build_relative_weighting(share),
+  weighting = threshold.build_relative_weighting(share)
+  return fed_avg.build_weighted_fed_avg(
+    model_fn, weighting, client_optimizer_fn, server_optimizer_fn, **options
   )

@@ -19,6 +19,8 @@ from absl import logging
 from tff_superquantile.experiments import failures
 
 USAGE_ERROR, FAILED = failures.USAGE_ERROR, failures.FAILED
+# Each takes a command line before its flags are read; a mistake is a `ValueError` or `flags.Error`.
+BEFORE_FLAGS: list[Callable[[Sequence[str]], None]] = []
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -140,9 +142,13 @@ def run(main: Callable[[], None]) -> None:
 
   def parse(argv: Sequence[str]) -> Sequence[str]:
     try:
+      for prepare in BEFORE_FLAGS:
+        prepare(argv)
       return flags.FLAGS(argv)
     except flags.Error as error:
       fail(f"{' '.join(str(error).split())} (--help lists the flags)", USAGE_ERROR)
+    except ValueError as error:
+      fail(str(error), USAGE_ERROR)
     except SystemExit:
       sys.exit(0)  # absl ends --help as a failure.
 

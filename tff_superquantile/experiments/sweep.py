@@ -16,6 +16,7 @@ import difflib
 import itertools
 import math
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -128,14 +129,15 @@ def _usual_folds(config: run_config.RunConfig) -> int:
 def plan(usual_folds: int = 0) -> list[tuning.Settings]:
   """Returns the settings of every run: the preset's, then the flags on the command line."""
   preset = _preset()
+  added = _added()
   for name, instead in {**dict.fromkeys(preset.tried, ""), **_NOT_OF_A_SWEEP}.items():
-    if flags.FLAGS[name].present:
+    if flags.FLAGS[name].present and name not in added:
       hint = f"use {instead}, or " if instead else ""
       raise ValueError(f"Found --{name} for an experiment of several runs; {hint}train one run.")
   thetas = _parse_names(_THETAS)
   for theta in thetas or ():
     superquantile.check_theta(theta)
-  given = train_flags.given()
+  given = {name: value for name, value in train_flags.given().items() if name not in added}
   is_secure = given.pop("secure", False)
   for name, is_given in (("epsilons", _EPSILONS.value is not None), ("secure", is_secure)):
     if is_given and not preset.epsilons:
@@ -160,6 +162,8 @@ def plan(usual_folds: int = 0) -> list[tuning.Settings]:
   common = {**preset.flags, **(preset.quick_flags if _QUICK.value else {})}
   defaults = {**run_config.defaults(), "folds": usual_folds}
   listed = preset.methods(thetas, epsilons)
+  if added:  # In the settings of each FedAvg.
+    listed += [{**one, **added} for one in listed if one["algorithm"] == names.FED_AVG]
   if is_secure:
     del defaults["update_sum"]
     listed = [{**one, "secure": "epsilon" in one} for one in listed if not _by_server(one)]
@@ -167,6 +171,16 @@ def plan(usual_folds: int = 0) -> list[tuning.Settings]:
     {**defaults, "task": preset.task, **common, **method, "seed": seed, **given}
     for seed, method in itertools.product(seeds, listed)
   ]
+
+
+def _added() -> dict[str, Any]:
+  """Returns the flags of a method from outside that the experiment compares, too."""
+  given = train_flags.given()
+  algorithm = given.get("algorithm")
+  if algorithm is None or algorithm in methods.METHODS.own:
+    return {}
+  own = {"algorithm", *(one.name for one in part.own_flags(methods.METHODS[algorithm]).values())}
+  return {name: value for name, value in given.items() if name in own}
 
 
 def _by_server(method: tuning.Settings) -> bool:

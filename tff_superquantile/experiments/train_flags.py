@@ -1,10 +1,12 @@
 """The flags of a run, one for each field of `RunConfig`. Importing this starts no TensorFlow."""
 
+from collections.abc import Iterable, Sequence
 import sys
 from typing import Any
 
 from absl import flags
 
+from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.run import run_config
 
 # Flags of a run that a command about finished runs may override, as data may have moved.
@@ -24,9 +26,10 @@ class _NumberOrWord(flags.FloatParser):
     return argument if argument == self._word else super().convert(argument)
 
 
-def _define() -> None:
+def _define(names: Iterable[str]) -> None:
   define: dict[type, Any] = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
-  for name, one in run_config.flags().items():
+  for name in names:
+    one = run_config.flags()[name]
     if one.word is not None:
       flags.DEFINE(_NumberOrWord(one.word), name, one.default, one.help)
     elif one.choices:
@@ -35,12 +38,27 @@ def _define() -> None:
       flags.DEFINE_string(name, one.default, one.help)
     else:
       define[one.kind](name, one.default, one.help, lower_bound=one.least)
-  flags.register_validator(
-    "output_dir", bool, message="Found no folder; expected one: name it, or . for this one"
-  )
 
 
-_define()
+def _load(argv: Sequence[str]) -> None:
+  """Brings in the parts from outside that a command line names, with their flags."""
+  early, known = flags.FlagValues(), set(run_config.flags())
+  for name in run_config.TABLES:
+    flags.DEFINE_string(name, None, "", flag_values=early)
+  early(argv, known_only=True)
+  run_config.load({name: early[name].value for name in run_config.TABLES})
+  _define(added := [name for name in run_config.flags() if name not in known])
+  for name in added:  # Then --help has them.
+    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
+  for name, table in run_config.TABLES.items():
+    vars(flags.FLAGS[name].parser)["enum_values"] = list(table)
+
+
+_define(run_config.flags())
+flags.register_validator(
+  "output_dir", bool, message="Found no folder; expected one: name it, or . for this one"
+)
+cli.BEFORE_FLAGS.append(_load)
 # It stands for others, and flags.txt has these.
 _SECURE = flags.DEFINE_bool(
   "secure",

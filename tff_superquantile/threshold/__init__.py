@@ -10,6 +10,7 @@ from tff_superquantile.threshold.adaptive_theta import Theta
 from tff_superquantile.threshold.exact import build_exact_quantile
 from tff_superquantile.threshold.exact import build_exact_reweighting
 from tff_superquantile.threshold.exact import build_threshold
+from tff_superquantile.threshold.exact import sorted_tail
 from tff_superquantile.threshold.geometric import build_geometric_quantile
 from tff_superquantile.threshold.own_loss import OwnShareFn
 from tff_superquantile.threshold.own_loss import build_own_loss_weighting
@@ -20,6 +21,7 @@ from tff_superquantile.threshold.primal_dual import build_primal_dual_quantile
 from tff_superquantile.threshold.primal_dual import build_private_primal_dual_quantile
 from tff_superquantile.threshold.private_histogram import PrivateHistogramFactory
 from tff_superquantile.threshold.process import Client
+from tff_superquantile.threshold.process import Rows
 from tff_superquantile.threshold.process import ThresholdFn
 from tff_superquantile.threshold.process import ThresholdProcess
 from tff_superquantile.threshold.process import build_process_of_losses
@@ -40,6 +42,7 @@ __all__ = (
   "OwnShareFn",
   "PrivateHistogramFactory",
   "RelativeShare",
+  "Rows",
   "Theta",
   "ThresholdFn",
   "ThresholdProcess",
@@ -63,4 +66,5 @@ __all__ = (
   "build_tilted_share",
   "build_tilting",
   "build_tree_quantile",
+  "sorted_tail",
 )

@@ -20,22 +20,22 @@ from tff_superquantile.threshold import process
 _ThetaOfRound: TypeAlias = float | tf.Tensor
 
 
-def sorted_tail(rows: tf.Tensor, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-  """Sorts the counted losses in descending order, and finds the threshold among them.
+def sorted_tail(rows: process.Rows, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+  """Sorts the losses that count in descending order, and finds the threshold among them.
 
   Args:
-    rows: float32 [n, 2], losses and weights; rows of loss NaN or weight 0 are left out.
-    theta: The tail fraction.
+    rows: The cohort's; those of loss NaN or weight 0 are left out.
+    theta: The tail fraction, in (0, 1], or float64 [].
 
   Returns:
     (losses float64 [k], weights float64 [k] with sum 1, index int32 [] of the upper quantile). If
     no row counts, the only loss is +inf, so that no client is selected.
   """
-  counted = tf.boolean_mask(tf.cast(rows, tf.float64), process.counted(rows))
-  nothing = tf.constant([[np.inf, 1.0]], tf.float64)
-  counted = tf.cond(tf.shape(counted)[0] > 0, lambda: counted, lambda: nothing)
-  order = tf.argsort(counted[:, 0], direction="DESCENDING", stable=True)
-  losses, weights = tf.gather(counted[:, 0], order), tf.gather(counted[:, 1], order)
+  counted = [tf.cast(column, tf.float64) for column in rows.counted()[:2]]
+  nothing = [tf.constant([value], tf.float64) for value in (np.inf, 1.0)]
+  losses, weights = tf.cond(tf.size(counted[0]) > 0, lambda: counted, lambda: nothing)
+  order = tf.argsort(losses, direction="DESCENDING", stable=True)
+  losses, weights = tf.gather(losses, order), tf.gather(weights, order)
   weights = weights / tf.reduce_sum(weights)
   reached = tf.cumsum(weights) >= theta * (1.0 - superquantile.TAIL_MASS_TOLERANCE)
   # The last loss always reaches the tail mass, except for rounding.
@@ -82,7 +82,7 @@ def _build(
   """Builds a stateless process whose server maps (rows, theta) to (result, measurements)."""
 
   def stateless_server_fn(state, rows):
-    num_clients = tf.math.count_nonzero(process.counted(rows))
+    num_clients = tf.size(rows.counted().losses)
     return state, *server_fn(rows, adaptive_theta.of_round(theta, num_clients))
 
   return process.build_process_of_losses(stateless_server_fn, share_fn)

@@ -78,7 +78,7 @@ def build_primal_dual_quantile(
 
   def server_fn(state, rows):
     losses, weights, index = exact.sorted_tail(rows, theta)
-    any_counts = tf.reduce_any(process.counted(rows))
+    any_counts = tf.size(rows.counted().losses) > 0
     first = tf.cast(losses[index], tf.float32)
     is_set = state["round_num"] > 0
     threshold = tf.where(is_set, state["threshold"], first)

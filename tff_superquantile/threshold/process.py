@@ -16,8 +16,6 @@ from tff_superquantile import rows
 from tff_superquantile.threshold import adaptive_theta
 
 LOSS_TYPE = tff.TensorType(np.float32)
-# Columns of the rows; INDEX is there only if clients report their index.
-LOSS, WEIGHT, INDEX = 0, 1, 2
 # Whole numbers up to here are exact in the rows' float32.
 MAX_CLIENTS = 2**24
 
@@ -37,9 +35,32 @@ class Client(NamedTuple):
 
 CLIENT_TYPE = tff.types.to_type(Client(tff.TensorType(np.int64, [2]), tff.TensorType(np.int32)))
 
+
+class Rows(NamedTuple):
+  """The reports of a cohort's n clients, in no order.
+
+  Attributes:
+    losses: float32 [n], NaN where a loss is not to be counted.
+    weights: float32 [n], those of the clients in the quantile, alpha_i up to a factor.
+    indices: int32 [n], the clients' numbers among all; None where they are not reported.
+  """
+
+  losses: tf.Tensor
+  weights: tf.Tensor
+  indices: tf.Tensor | None = None
+
+  def where(self, mask: tf.Tensor) -> "Rows":
+    """Returns the rows that a bool [n] marks."""
+    return Rows(*(None if column is None else tf.boolean_mask(column, mask) for column in self))
+
+  def counted(self) -> "Rows":
+    """Returns the rows that count: their loss is a number and their weight positive."""
+    return self.where(tf.logical_and(self.weights > 0, tf.logical_not(tf.math.is_nan(self.losses))))
+
+
 ReportFn = Callable[[tf.Tensor, tf.Tensor, Client], Any]
 ShareFn = Callable[[tf.Tensor, Any, Client], tf.Tensor]
-ServerFn = Callable[[Any, tf.Tensor], tuple[Any, Any, Any]]
+ServerFn = Callable[[Any, Rows], tuple[Any, Any, Any]]
 
 
 class ThresholdProcess(tff.templates.MeasuredProcess):
@@ -114,11 +135,6 @@ def share_at_or_above(loss: tf.Tensor, threshold: tf.Tensor, client: Client) -> 
   return tf.cast(loss >= threshold, tf.float32)
 
 
-def counted(rows: tf.Tensor) -> tf.Tensor:
-  """Marks the rows that count, bool [n]: their loss is a number and their weight positive."""
-  return tf.logical_and(rows[:, WEIGHT] > 0, tf.logical_not(tf.math.is_nan(rows[:, LOSS])))
-
-
 def build_process_of_losses(
   server_fn: ServerFn,
   share_fn: ShareFn,
@@ -129,11 +145,11 @@ def build_process_of_losses(
   """Builds a process whose server maps (state, rows) to (state, result, measurements).
 
   Args:
-    server_fn: A TensorFlow function of (state, rows float32 [n, 2], or [n, 3] with indices) that
-      returns (next state, result for the clients, measurements).
+    server_fn: A TensorFlow function of (state, `Rows`) that returns (next state, result for the
+      clients, measurements).
     share_fn: As for `ThresholdProcess`.
     initial_state_fn: A no-argument TensorFlow function that returns the state; None for no state.
-    reports_indices: Whether the rows hold the clients' indices, of at most `MAX_CLIENTS` clients.
+    reports_indices: Whether the rows have the clients' indices, of at most `MAX_CLIENTS` clients.
 
   Returns:
     A `ThresholdProcess`.
@@ -151,8 +167,9 @@ def build_process_of_losses(
     return tff.federated_eval(initial_state, tff.SERVER)
 
   @tff.tensorflow.computation(initial_state.type_signature.result, rows_type)
-  def at_server(state, rows):
-    return server_fn(state, rows)
+  def at_server(state, reports):
+    losses, weights, *indices = tf.unstack(reports, num_columns, axis=1)
+    return server_fn(state, Rows(losses, weights, *(tf.cast(i, tf.int32) for i in indices)))
 
   @tff.federated_computation(
     initialize.type_signature.result, tff.FederatedType(row_type, tff.CLIENTS)

@@ -1,9 +1,13 @@
-"""Runs a command where the additions are there: `command.py MODULE [flags]`, as `python -m`."""
+"""Runs a command where there is one more study: `command.py MODULE [flags]`, as `python -m`."""
 
+import pathlib
 import runpy
 import sys
 
-import rows  # noqa: F401  Before flags and configs are made of the tables.
+from tff_superquantile.experiments import studies
+
+studies.STUDIES["lengths"] = "How long did each method train?"
+studies.__path__.append(str(pathlib.Path(__file__).parent))  # In place of a file in the package.
 
 if __name__ == "__main__":
   module = sys.argv.pop(1)

@@ -50,7 +50,6 @@ def make_parser() -> flags.Parser:
   finished_run.add_arguments(parser)
   parser.add_argument(
     "--format",
-    choices=tuple(formats.FORMATS),
     default=_DEFAULT,
     help="; ".join(
       f"{name}, {one.purpose}" + " (the default)" * (name == _DEFAULT)
@@ -69,6 +68,7 @@ def make_parser() -> flags.Parser:
 def export(args: argparse.Namespace) -> None:
   """Carries the command out."""
   run = run_folder.find_finished(args.folder)
+  formats.FORMATS[args.format]  # Or a sentence that there is none.
   finished_run.check_new(args.out, args.overwrite)
   earlier = _earlier_export(args.out)
   config = finished_run.config(run, finished_run.given(args, train_flags.WHERE_DATA_IS))

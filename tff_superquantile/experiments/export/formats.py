@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from privacy.settings import plugins
+
 CARD = "MODEL_CARD.md"
 LABELS = "labels.txt"
 # In the messages of TensorFlow Lite's converter.
@@ -145,7 +147,7 @@ def _write_npz(model: Any, folder: pathlib.Path) -> None:
   (folder / "model.npz").write_bytes(buffer.getvalue())
 
 
-FORMATS = {
+_OWN = {
   "saved_model": Format(
     "for TensorFlow",
     (
@@ -171,3 +173,4 @@ FORMATS = {
     instead="the network's weights by name, and of a table what its columns became",
   ),
 }
+FORMATS = plugins.Table("format", "exports", Format, _OWN, of_classes=False)

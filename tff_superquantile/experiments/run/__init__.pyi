@@ -30,8 +30,11 @@ from tff_superquantile.experiments.run.parts.methods import FedAvg as FedAvg
 from tff_superquantile.experiments.run.parts.methods import FedAvgSub as FedAvgSub
 from tff_superquantile.experiments.run.parts.methods import FedProx as FedProx
 from tff_superquantile.experiments.run.parts.methods import Gifair as Gifair
+from tff_superquantile.experiments.run.parts.methods import Method as Method
+from tff_superquantile.experiments.run.parts.methods import OwnLossMethod as OwnLossMethod
 from tff_superquantile.experiments.run.parts.methods import PropFair as PropFair
 from tff_superquantile.experiments.run.parts.methods import QFedAvg as QFedAvg
+from tff_superquantile.experiments.run.parts.methods import RelativeMethod as RelativeMethod
 from tff_superquantile.experiments.run.parts.methods import SemiVRed as SemiVRed
 from tff_superquantile.experiments.run.parts.methods import Superquantile as Superquantile
 from tff_superquantile.experiments.run.parts.methods import TiltedErm as TiltedErm

@@ -23,6 +23,11 @@ class NamePart(NamedTuple):
   number: float | None = None
 
 
+def word(name: str) -> str:
+  """Returns how names of folders tell a name, also one of a part from outside, MODULE:CLASS."""
+  return name.replace(":", ".")
+
+
 def _number(values: Mapping[str, Any], name: str) -> list[NamePart]:
   """Returns the part of a number among the values of flags; none where it has no value."""
   value, one = values[name], run_config.flags()[name]
@@ -63,13 +68,13 @@ def of_run(config: run_config.RunConfig) -> list[NamePart]:
   is_tail = isinstance(config.method, methods.Superquantile)
   threshold = found["threshold"] if is_tail else None
   if threshold is not None and threshold != "exact":
-    parts.append(NamePart(threshold, threshold.replace("_", "-")))
+    parts.append(NamePart(word(threshold), threshold.replace("_", "-")))
   if found["smoothing"]:
     parts += _number(found, "smoothing")
   if found["averaged_rounds"] > 1:
     parts += _number(found, "averaged_rounds")
   for name, one in run_config.flags().items():
-    if found[name] in one.words:
+    if found.get(name) in one.words:
       parts.append(NamePart(found[name], one.words[found[name]]))
   if config.start is not None:
     start = pathlib.Path(os.path.abspath(config.start.folder)).parent.name  # Its method.

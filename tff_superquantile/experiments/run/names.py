@@ -44,7 +44,8 @@ def folder(config: run_config.RunConfig) -> str:
         " that do not print, and a dot in front."
       )
     return name
-  return "_".join([config.algorithm, *(part.folder for part in name_parts.of_run(config))])
+  algorithm = name_parts.word(config.algorithm)
+  return "_".join([algorithm, *(part.folder for part in name_parts.of_run(config))])
 
 
 def task_folder(config: run_config.RunConfig) -> str:
@@ -55,7 +56,7 @@ def task_folder(config: run_config.RunConfig) -> str:
     suffixes.append(f"_folds_{found['folds']}")
   if found["held_out_examples"]:
     suffixes.append(f"_held_out_{found['held_out_examples']:g}")
-  return config.task.folder + "".join(suffixes)
+  return name_parts.word(config.task.folder) + "".join(suffixes)
 
 
 def run_path(config: run_config.RunConfig) -> pathlib.Path:
@@ -206,7 +207,7 @@ def _without_noise(method: methods.Method, keeps_share_weight: bool) -> methods.
     changes["threshold"] = dataclasses.replace(method.threshold, noise_multiplier=None)
   if isinstance(method, methods.OwnLossMethod) and not keeps_share_weight:
     changes["share_weight"] = None
-  return methods.replace(method, **changes)
+  return dataclasses.replace(method, **changes)
 
 
 def without_epsilons(compared: Iterable[Name]) -> dict[Name, Name]:

@@ -113,10 +113,10 @@ def _check_threshold(method: methods.Method) -> None:
       f"Found --smoothing={threshold.smoothing} in a private run; only exact reweighting is"
       " smoothed, which shows the server the losses."
     )
-  if threshold is not None and not isinstance(threshold, parts.PrivateThreshold):
+  if threshold is not None and not parts.is_accounted(type(threshold)):
     raise ValueError(
-      f"Found --threshold={threshold.kind} in a private run; use one of"
-      f" {', '.join(parts.private_kinds())}."
+      f"Found --threshold={parts.THRESHOLDS.name_of(type(threshold))} in a private run; use one of"
+      f" {', '.join(parts.private_kinds())}, or a subclass of one that changes only its build."
     )
 
 

@@ -42,7 +42,10 @@ class RunConfig(part.Part):
 
   task: request_lib.Request = request_lib.Request()
   method: methods.Method = part.choice(
-    "algorithm", methods.METHODS, "The method.", default="superquantile"
+    "algorithm",
+    methods.METHODS,
+    "The method, one of these or MODULE:CLASS in a file of yours (docs/how_to/add_a_part.md).",
+    default="superquantile",
   )
   cohort: cohorts.Cohort = cohorts.choice(privacy_lib.usual_sampling)
   max_loss: float = flag.field(
@@ -193,17 +196,43 @@ class RunConfig(part.Part):
 
 
 _T = TypeVar("_T", bound=RunConfig)
+# By the flags that may name parts from outside, which have flags of their own.
+TABLES = {"algorithm": methods.METHODS, "threshold": parts.THRESHOLDS}
 
 
 @functools.cache
-def flags() -> Mapping[str, flag.Flag]:
-  """Returns the flags of a run by name, in their order."""
+def _flags(*kinds: tuple[type[part.Part], ...]) -> Mapping[str, flag.Flag]:
+  del kinds
   return part.flags(RunConfig)
 
 
+def flags() -> Mapping[str, flag.Flag]:
+  """Returns the flags of a run by name, in their order, also of all parts from outside so far."""
+  return _flags(*(tuple(table.values()) for table in TABLES.values()))
+
+
+_OWN = flags()
+
+
 def defaults() -> dict[str, Any]:
-  """Returns the defaults of the flags of a run by name."""
-  return {name: one.default for name, one in flags().items()}
+  """Returns the defaults of the flags of a run by name, without those of parts from outside."""
+  return {name: one.default for name, one in _OWN.items()}
+
+
+def load(values: Mapping[str, Any]) -> None:
+  """Brings in the parts from outside that values of flags name.
+
+  Raises:
+    ValueError: If there is no such part, or a flag of it is another one of runs.
+  """
+  for name, table in TABLES.items():
+    known = flags()
+    for one in part.flags(table[values[name]]).values() if table.load(values.get(name)) else ():
+      if dataclasses.replace(known.get(one.name, one), help=one.help) != one:
+        raise ValueError(
+          f"Found --{one.name} of {table.pop(values[name]).__name__}, which runs have already with"
+          " another meaning; expected a flag of another name."
+        )
 
 
 def incidentals() -> list[str]:
@@ -249,6 +278,7 @@ def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of(kind: type[_T], values: Mapping[str, Any]) -> _T:
+  load(values)
   unknown = set(values) - set(flags())
   if unknown:
     raise TypeError(f"Found {min(unknown)!r}; expected the names of flags of a run.")
@@ -285,6 +315,7 @@ def from_flags(found: Mapping[str, str]) -> RunConfig:
   """
   values: dict[str, Any] = {}
   found = {**found, "client_split": client_split_of(found)}
+  load(found)
   for name, one in flags().items():
     if name in found:
       values[name] = one.parse(found[name])

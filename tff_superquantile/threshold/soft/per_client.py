@@ -41,10 +41,7 @@ def build_per_client_weighting(
     return tf.where(is_known(index), share, tf.zeros_like(share))
 
   def server_fn(state, rows):
-    index = tf.cast(rows[:, process.INDEX], tf.int32)
-    counted = tf.logical_and(process.counted(rows), is_known(index))
-    rows, index = tf.boolean_mask(rows, counted), tf.boolean_mask(index, counted)
-    losses, weights = rows[:, process.LOSS], rows[:, process.WEIGHT]
+    losses, weights, index = rows.where(is_known(rows.indices)).counted()
     state, log_weights = update_fn(state, index, losses)
     shifted = log_weights - relative.largest(tf.gather(log_weights, index))
     measurements = relative.measure(losses, weights, share_of(shifted, index))

@@ -34,12 +34,6 @@ def largest(values: tf.Tensor) -> tf.Tensor:
   return tf.cond(tf.size(values) > 0, lambda: tf.reduce_max(values), lambda: tf.constant(0.0))
 
 
-def split(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-  """Returns losses and weights, float32 [k], of the rows that count."""
-  rows = tf.boolean_mask(rows, process.counted(rows))
-  return rows[:, process.LOSS], rows[:, process.WEIGHT]
-
-
 class RelativeShare(NamedTuple):
   """Turns a loss into a share, relative to a distribution of losses.
 
@@ -71,7 +65,7 @@ def build_relative_weighting(relative: RelativeShare) -> process.ThresholdProces
     return tf.clip_by_value(losses, -_LARGEST, _LARGEST)
 
   def server_fn(state, rows):
-    losses, weights = split(rows)
+    losses, weights, _ = rows.counted()
     summary = relative.summarize(finite(losses), tf.cast(weights, tf.float64))
     shares = relative.share(finite(losses), summary)
     return state, summary, measure(losses, weights, shares)

@@ -64,7 +64,7 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
     return new_state, tf.exp(log_round - log_average)
 
   def server_fn(state, rows):
-    losses, weights = relative.split(rows)
+    losses, weights, _ = rows.counted()
     largest = relative.largest(losses)
     measurements = relative.measure(losses, weights, share_of(losses, largest))
     measurements["update_scale"] = tf.constant(1.0)

@@ -1,4 +1,4 @@
-"""Trackers, which show runs beside one another. `TRACKERS` has a row for each, a file of its own.
+"""Trackers, which show runs beside one another: a class each, in a file of its own.
 
 A tracker's library is imported when a run asks for it by --tracker, and not before. Importing this
 starts no TensorFlow.
@@ -6,42 +6,24 @@ starts no TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-import dataclasses
 import importlib.util
 
-from tff_superquantile.experiments.run.trackers import tracker as tracker_lib
+from privacy.settings import plugins
+from tff_superquantile.experiments.run.trackers.tracker import Row as Row
+from tff_superquantile.experiments.run.trackers.tracker import Subject as Subject
+from tff_superquantile.experiments.run.trackers.tracker import Tracker as Tracker
 
-
-@dataclasses.dataclass(frozen=True)
-class TrackerKind:
-  """A row of `TRACKERS`: the library's module, what pip installs it by, and its `Tracker`.
-
-  The tracker opens from a run and its id there (None: it is new).
-  """
-
-  library: str
-  requirement: str
-  open: Callable[[tracker_lib.Subject, str | None], tracker_lib.Tracker]
-
-
-def _open_mlflow(subject: tracker_lib.Subject, known_id: str | None) -> tracker_lib.Tracker:
-  from tff_superquantile.experiments.run.trackers import mlflow_tracker
-
-  return mlflow_tracker.MlflowTracker(subject, known_id)
-
-
-def _open_wandb(subject: tracker_lib.Subject, known_id: str | None) -> tracker_lib.Tracker:
-  from tff_superquantile.experiments.run.trackers import wandb_tracker
-
-  return wandb_tracker.WandbTracker(subject, known_id)
-
-
-# Later versions of both need a newer typing-extensions than TFF allows.
-TRACKERS: dict[str, TrackerKind] = {
-  "mlflow": TrackerKind("mlflow", "mlflow-skinny>=2.16,<2.20", _open_mlflow),
-  "wandb": TrackerKind("wandb", "wandb>=0.18,<0.19", _open_wandb),
-}
+# By the name of the library. Later versions of both need a newer typing-extensions than TFF allows.
+_REQUIREMENTS = {"mlflow": "mlflow-skinny>=2.16,<2.20", "wandb": "wandb>=0.18,<0.19"}
+TRACKERS = plugins.Table(
+  "tracker",
+  "trackers",
+  Tracker,
+  {
+    "mlflow": f"{__name__}.mlflow_tracker:MlflowTracker",
+    "wandb": f"{__name__}.wandb_tracker:WandbTracker",
+  },
+)
 
 
 def asked(tracker: str | None) -> list[str]:
@@ -53,16 +35,13 @@ def asked(tracker: str | None) -> list[str]:
 def check(tracker: str | None) -> None:
   """Raises a `ValueError` for a tracker that does not exist, or whose library is not there."""
   for name in asked(tracker):
-    if name not in TRACKERS:
-      raise ValueError(
-        f"Found --tracker={tracker}; expected names out of {', '.join(TRACKERS)}, separated"
-        " by commas."
-      )
-    kind = TRACKERS[name]
-    spec = importlib.util.find_spec(kind.library)
+    if name not in _REQUIREMENTS:
+      TRACKERS[name]  # Or a sentence that there is none.
+      continue
+    spec = importlib.util.find_spec(name)
     # A mere folder of that name, such as the one that wandb leaves, has no origin.
     if spec is None or spec.origin is None:
       raise ValueError(
-        f"Found --tracker={name} without the package {kind.library}; install it by"
-        f" pip install '{kind.requirement}'."
+        f"Found --tracker={name} without the package {name}; install it by"
+        f" pip install '{_REQUIREMENTS[name]}'."
       )

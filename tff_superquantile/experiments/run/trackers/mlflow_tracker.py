@@ -22,15 +22,14 @@ from tff_superquantile.experiments.run.trackers import tracker  # noqa: E402
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
 
 
-class MlflowTracker:
-  """A run at MLflow: a `tracker.Tracker`.
+class MlflowTracker(tracker.Tracker):
+  """A run at MLflow.
 
   MLflow's variables say where: MLFLOW_TRACKING_URI, else OUTPUT_DIR/mlruns, where one program shows
   all runs; MLFLOW_EXPERIMENT_NAME or MLFLOW_EXPERIMENT_ID, else the experiment has the task's name.
   """
 
   def __init__(self, subject: tracker.Subject, known_id: str | None):
-    """Opens the run with this id, or makes one where it is None."""
     store = None if mlflow.is_tracking_uri_set() else subject.output_dir.absolute() / "mlruns"
     self._client = mlflow.MlflowClient(tracking_uri=store and store.as_uri())
     self._last_steps: dict[str, int] = {}  # Of what has arrived before.

@@ -102,7 +102,7 @@ class Tracking(tff.program.ReleaseManager):
         params=run.flags,
       )
       known_id = self._read().get(name, {}).get("id")
-      self._open[name] = trackers.TRACKERS[name].open(subject, known_id)
+      self._open[name] = trackers.TRACKERS[name](subject, known_id)
       self._note(name, id=self._open[name].id)
     return self._open[name]
 

@@ -8,15 +8,14 @@ import wandb
 from tff_superquantile.experiments.run.trackers import tracker
 
 
-class WandbTracker:
-  """A run at Weights & Biases: a `tracker.Tracker`.
+class WandbTracker(tracker.Tracker):
+  """A run at Weights & Biases.
 
   Its variables say where: WANDB_MODE, WANDB_PROJECT, else the project has the task's name, and
   WANDB_DIR, else its local files are in the run's folder.
   """
 
   def __init__(self, subject: tracker.Subject, known_id: str | None):
-    """Opens the run with this id, or makes one where it is None."""
     # An argument would win over its variable.
     own = {"WANDB_PROJECT": ("project", subject.tags["task"]), "WANDB_DIR": ("dir", subject.folder)}
     places = {name: str(value) for key, (name, value) in own.items() if key not in os.environ}

@@ -7,121 +7,27 @@ its learning process. Importing this starts no TensorFlow.
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Mapping
 import dataclasses
 import math
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from privacy import cohorts
 from privacy import parts
 from privacy.parts import thresholds as threshold_parts
 from privacy.settings import flag
 from privacy.settings import part
+from privacy.settings import plugins
 import tff_superquantile
 from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import privacy
 from tff_superquantile.experiments.run.parts import thresholds
+from tff_superquantile.experiments.run.parts.methods.base import Method as Method
+from tff_superquantile.experiments.run.parts.methods.base import OwnLossMethod as OwnLossMethod
+from tff_superquantile.experiments.run.parts.methods.base import PrivateMethod as PrivateMethod
+from tff_superquantile.experiments.run.parts.methods.base import RelativeMethod as RelativeMethod
 
 tsq: Any = tff_superquantile  # Its names are loaded on first use.
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Method(part.Part, abc.ABC):
-  """A method. The first of its parameters belongs to its name; the others follow it.
-
-  Attributes:
-    title: The method's name for people.
-    weighted_updates: Whether a private round sums updates with weights, and the weights, too, as
-      in `privacy.parts.UpdateSum`.
-  """
-
-  title: ClassVar[str]
-  weighted_updates: ClassVar[bool] = False
-
-  @property
-  def threshold(self) -> parts.Threshold | None:
-    """What the server makes of the losses; None where it makes nothing."""
-    return None
-
-  @abc.abstractmethod
-  def build(self, run: ingredients.Ingredients) -> Any:
-    """Builds its `tff.learning.templates.LearningProcess`."""
-
-  def num_trained(self, clients_per_round: int) -> int | None:
-    """Returns how many clients of a cohort train, if that is not the whole cohort."""
-    del clients_per_round
-    return None
-
-  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
-    """Raises a `ValueError` if the method contradicts itself, or the rest of its run."""
-    del is_private, cohort
-
-
-_T = TypeVar("_T", bound=Method)
-
-
-class PrivateMethod(Method):
-  """A method that has private runs, too."""
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    """Builds the process of a private run, of whose `work` the noise of the updates is a part."""
-    return self.build(run)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OwnLossMethod(PrivateMethod):
-  """A method whose private runs weigh a client by a function of its own loss and constants."""
-
-  weighted_updates: ClassVar[bool] = True
-  share_weight: float | None = flag.field(
-    None,
-    "k in (0, 1), of private runs of q_fed_avg, tilted_erm and prop_fair: the part of the clip norm"
-    " that carries a client's weight, of whose noisy sum the divisor is made; None for 0.3.",
-    short="k",
-    symbol="k",
-  )
-
-  @abc.abstractmethod
-  def share(self, max_loss: float) -> Any:
-    """Returns the function from a loss to a client's share."""
-
-  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
-    if self.share_weight is not None and not is_private:
-      raise ValueError(
-        f"Found --share_weight={self.share_weight} in a run that is not private; give --epsilon,"
-        " too, or leave it out."
-      )
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    weighting = tsq.threshold.build_own_loss_weighting(self.share(run.max_loss))
-    return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RelativeMethod(PrivateMethod):
-  """A method whose private runs weigh a client relative to a private histogram of the losses."""
-
-  threshold: parts.Tree | None = threshold_parts.choice(
-    {"tree": parts.Tree}, lambda given: "tree" if privacy.is_private(given) else None
-  )
-
-  @abc.abstractmethod
-  def relative_share(self) -> Any:
-    """Returns the `tff_superquantile.threshold.RelativeShare`."""
-
-  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
-    if self.threshold is not None and not is_private:
-      raise ValueError(
-        "Found --threshold=tree in a run that is not private, whose losses the server sees; leave"
-        " it out."
-      )
-
-  def build_private(self, run: ingredients.Ingredients) -> Any:
-    weighting = tsq.threshold.build_histogram_weighting(
-      self.relative_share(), **thresholds.histogram(run)
-    )
-    return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
 
 
 _THETA = 0.5  # The default of both methods that have a theta.
@@ -275,9 +181,6 @@ class PropFair(OwnLossMethod):
     symbol="M",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_prop_fair(utility_bound=self.utility_bound, max_loss=run.max_loss, **run.work)
-
   def share(self, max_loss: float) -> Any:
     return tsq.threshold.build_proportional_share(self.utility_bound, max_loss)
 
@@ -295,9 +198,6 @@ class SemiVRed(RelativeMethod):
     symbol="β",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_semi_vred(beta=self.beta, **run.work)
-
   def relative_share(self) -> Any:
     return tsq.threshold.build_semi_variance_share(self.beta)
 
@@ -314,9 +214,6 @@ class Gifair(RelativeMethod):
     short="lambda",
     symbol="λ",
   )
-
-  def build(self, run: ingredients.Ingredients) -> Any:
-    return tsq.build_gifair(fairness_strength=self.fairness_strength, **run.work)
 
   def relative_share(self) -> Any:
     return tsq.threshold.build_rank_share(self.fairness_strength)
@@ -385,29 +282,29 @@ class Superquantile(PrivateMethod):
 
 
 # By the value of --algorithm, in the order of the paper's tables.
-METHODS: dict[str, type[Method]] = {
-  "fed_avg": FedAvg,
-  "fed_avg_sub": FedAvgSub,
-  "fed_prox": FedProx,
-  "q_fed_avg": QFedAvg,
-  "tilted_erm": TiltedErm,
-  "agnostic_fed_avg": AgnosticFedAvg,
-  "prop_fair": PropFair,
-  "semi_vred": SemiVRed,
-  "gifair": Gifair,
-  "aaggff": Aaggff,
-  "superquantile": Superquantile,
-}
+METHODS = plugins.Table(
+  "algorithm",
+  "methods",
+  Method,
+  {
+    "fed_avg": FedAvg,
+    "fed_avg_sub": FedAvgSub,
+    "fed_prox": FedProx,
+    "q_fed_avg": QFedAvg,
+    "tilted_erm": TiltedErm,
+    "agnostic_fed_avg": AgnosticFedAvg,
+    "prop_fair": PropFair,
+    "semi_vred": SemiVRed,
+    "gifair": Gifair,
+    "aaggff": Aaggff,
+    "superquantile": Superquantile,
+  },
+)
 
 
 def name_of(method: Method) -> str:
   """Returns the value of --algorithm."""
-  return part.key(METHODS, method)
-
-
-def replace(method: _T, **changes: Any) -> _T:
-  """Returns a method with other values of its fields."""
-  return dataclasses.replace(method, **changes)
+  return METHODS.name_of(type(method))
 
 
 def parameters(kind: type[Method]) -> list[flag.Flag]:
@@ -431,4 +328,10 @@ def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
     private = [name for name, kind in METHODS.items() if issubclass(kind, PrivateMethod)]
     raise ValueError(
       f"Found --algorithm={algorithm} in a private run; use one of {', '.join(private)}."
+    )
+  changed = plugins.changed(type(method), getattr(method, "RELEASED", ()))
+  if is_private and changed:
+    raise ValueError(
+      f"Found --algorithm={algorithm} in a private run with {changed[0]} of its own, which nothing"
+      " accounts for; expected a method that leaves this to OwnLossMethod or RelativeMethod."
     )

@@ -1,0 +1,144 @@
+"""Tables of what a flag chooses by name, in which names stand for parts of others, too.
+
+Such a name is MODULE:CLASS, of a file that Python finds, or that of an entry point of the table's
+group. A part from outside is imported when it is first asked for, and is then a row like all.
+"""
+
+from collections.abc import Iterable, Mapping
+import dataclasses
+import difflib
+import importlib
+import importlib.metadata
+import inspect
+import re
+import traceback
+import types
+from typing import Any
+
+
+class Table(dict[str, Any]):
+  """What a flag chooses, by name; `table[name]` brings in what is not there yet.
+
+  A row that is a text is the MODULE:CLASS of one that is imported when it is asked for.
+  """
+
+  def __init__(
+    self, flag: str, group: str, kind: type, rows: Mapping[str, Any], *, of_classes: bool = True
+  ):
+    """Makes a table.
+
+    Args:
+      flag: The flag whose values are the names.
+      group: The last word of the group of entry points.
+      kind: What rows are: subclasses of it, or instances if not `of_classes`.
+      rows: The project's own.
+      of_classes: Whether a row is a class.
+    """
+    super().__init__(rows)
+    self.own = frozenset(rows)
+    self.kind = kind
+    self._flag, self._group = flag, f"tff_superquantile.{group}"
+    self._of_classes = of_classes
+
+  def __missing__(self, name: str) -> Any:
+    return self._import(name, self._target(name))
+
+  def __getitem__(self, name: str) -> Any:
+    row = super().__getitem__(name)
+    return self._import(name, row) if isinstance(row, str) else row
+
+  def load(self, name: str | None) -> bool:
+    """Brings in what a name from outside stands for; returns whether that is new.
+
+    Raises:
+      ValueError: If MODULE:CLASS or an entry point has no such part.
+    """
+    is_new = name is not None and name not in self and self._target(name) != ""
+    return is_new and self[name or ""] is not None
+
+  def name_of(self, row: Any) -> str:
+    """Returns the name of a row; a class that has none yet becomes one as MODULE:CLASS."""
+    name = next((name for name, own in self.items() if own is row), "")
+    if not name:
+      name = f"{row.__module__}:{row.__qualname__}"
+      self._import(name, name)
+    return name
+
+  def _target(self, name: str) -> str:
+    """Returns the MODULE:CLASS for which a name stands; "" if it is none."""
+    if ":" in name:
+      return name
+    points = importlib.metadata.entry_points(group=self._group, name=name)
+    targets = sorted({f"{point.module}:{point.attr}" for point in points})
+    if len(targets) > 1:
+      raise ValueError(
+        f"Found --{self._flag}={name} in {len(targets)} packages; expected one of"
+        f" {', '.join(targets)}."
+      )
+    return "".join(targets)
+
+  def _import(self, name: str, target: str) -> Any:
+    said, is_target = f"Found --{self._flag}={name}", re.fullmatch(r"([\w.]+):([\w.]+)", target)
+    if is_target is None:
+      nearest = difflib.get_close_matches(name, self, n=1, cutoff=0.0)
+      raise ValueError(
+        f"{said}; expected one of {', '.join(sorted(self))} (did you mean {''.join(nearest)!r}?),"
+        f" MODULE:NAME in a file of yours, or an entry point of {self._group}."
+      )
+    module = _import_module(said, is_target[1])
+    row: Any = module
+    for part in is_target[2].split("."):
+      row = getattr(row, part, None)
+    if reason := self._objection(row):
+      names = [key for key, value in vars(module).items() if self._is_from(module, value)]
+      place = getattr(module, "__file__", None) or module.__name__
+      raise ValueError(
+        f"{said}, which {reason}; expected {'a subclass' if self._of_classes else 'one'} of"
+        f" {self.kind.__name__} in {place}{', such as ' * bool(names)}{', '.join(names)}."
+      )
+    self[name] = row
+    return row
+
+  def _objection(self, row: Any) -> str:
+    """Returns why something is no row; "" if it is one."""
+    if row is None:
+      return "is not there"
+    if not self._of_classes:
+      return "" if isinstance(row, self.kind) else f"is no {self.kind.__name__}"
+    if not (isinstance(row, type) and issubclass(row, self.kind)):
+      return f"is no {self.kind.__name__}"
+    if missing := sorted(vars(row).get("__abstractmethods__", ())):
+      return f"lacks {' and '.join(missing)}"
+    if any(isinstance(value, dataclasses.Field) for value in vars(row).values()):
+      return "lacks @dataclasses.dataclass(frozen=True, kw_only=True)"
+    return ""
+
+  def _is_from(self, module: types.ModuleType, value: Any) -> bool:
+    is_own = getattr(value, "__module__", module.__name__) == module.__name__
+    return (is_own or not self._of_classes) and not self._objection(value)
+
+
+def changed(kind: type, names: Iterable[str]) -> list[str]:
+  """Returns which attributes of a class come from one that is not this project's."""
+
+  def home(name: str) -> str:
+    homes = (own for own in kind.__mro__ if name in {**vars(own), **inspect.get_annotations(own)})
+    return next(homes).__module__.partition(".")[0]
+
+  return [name for name in names if home(name) not in ("privacy", "tff_superquantile")]
+
+
+def _import_module(said: str, name: str) -> types.ModuleType:
+  try:
+    return importlib.import_module(name)
+  except (Exception, SystemExit) as error:
+    if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+      raise ValueError(
+        f"{said}, but no module {error.name}; expected one that Python finds: run the command in"
+        " its folder, or name that folder in PYTHONPATH."
+      ) from None
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = "" if isinstance(error, SyntaxError) else f" in {frame.filename}, line {frame.lineno}"
+    raise ValueError(
+      f"{said}, whose import raised {type(error).__name__}{place}: {error}; mend it."
+    ) from error
