@@ -1,7 +1,9 @@
 """The command: its answers, its one sentence for a mistake, its exit codes."""
 
+import csv
 import json
 import pathlib
+import shlex
 import subprocess
 import sys
 
@@ -220,76 +222,25 @@ def test_without_its_packages(tmp_path):
   assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-  "argv,message",
-  [
-    ((), "Found no COMMAND"),
-    (("frob",), "Found COMMAND=frob; expected one of calibrate, spend, compose, audit"),
-    (("spend",), "Found no --population, --clients_per_round, --num_rounds"),
-    (("spend", *_RUN), "expected at least one release"),
-    ((*_SPEND, "--typo=1"), "Found --typo=1 among the flags"),
-    (
-      ("calibrate", "--eps=3"),
-      "among the flags; expected only those that exist, the nearest of them --epsilon",
-    ),
-    (("spend", "--noise_multiplier", "3"), "the nearest of them --update_noise_multiplier"),
-    ((*_SPEND, "--clients-per-round=3"), "the nearest of them --clients_per_round"),
-    (("audit", "--jsn", "x"), "the nearest of them --json"),
-    ((*_SPEND, "--clients_per_round=0.04"), "q = 0.04 means --clients_per_round=100."),
-    (("compose",), "Found nothing to compose"),
-    (("compose", "--run=--rh=1"), "Found --rh=1 among the flags"),
-    (("compose", f"--run={' '.join(_RUN)} --update_noise_multiplier=1 --times=0"), "Found --times"),
-    (("compose", "/nowhere"), "Found no nowhere in '/'"),
-    (("spend", "--rho=1"), "Found --rho without --delta"),
-    (("spend", "--rho=-1", "--delta=1e-5"), "Found --rho = -1"),
-    (("spend", "--rho=1", *_RUN), "Found --clients_per_round with --rho; expected one of them"),
-    (("spend", "--sensitivity=1", "--delta=1e-5"), "without --update_noise_multiplier"),
-    (("calibrate", "--sensitivity=0", "--delta=1e-5", "--epsilon=1"), "Found --sensitivity = 0"),
-    ((*_SPEND, "--coefficients=1"), "noise is correlated over rounds with cyclic or spaced"),
-    ((*_SPEND[:1], *_SPEND[2:], "--sampling=cyclic", "--coefficients=1,x"), "--coefficients=1,x"),
-    ((*_SPEND[:1], *_SPEND[2:], "--sampling=cyclic", "--coefficients=2"), "expected 1."),
-    ((*_SPEND, "--delta"), "Found --delta without a value"),
-    ((*_SPEND, "--accounting=paper"), "in a clone of the project `python -m paper.account` for"),
-    ((*_SPEND, "--num_rounds=1e10"), "Found --num_rounds=1e+10; expected at most 1e+09: no run"),
-    ((*_SPEND, "--sigma_update=1"), "Found --sigma_update with --update_noise_multiplier"),
-    ((*_SPEND, "--sigma_threshold=1"), "Found --sigma_threshold with"),
-    ((*_SPEND, "--scale=2"), "Found --scale without --num_bins"),
-    ((*_SPEND, "--clip_norm=-1"), "Found --clip_norm = -1"),
-    ((*_SPEND, "--relation=replace_one", "--accounting=rdp"), "expected accounting by 'pld'"),
-    ((*_SPEND, "--update_sum=distributed"), "Found --update_sum=distributed without"),
-    ((*_SPEND, "--num_parameters=10"), "Found --update_sum=central with --num_parameters"),
-    (
-      ("spend", *_RUN, "--sigma_threshold=1e300", "--scale=2", "--num_bins=64"),
-      "Found threshold_noise_multiplier = inf",
-    ),
-    ((*_SPEND, "--clip_norm=1e-300"), "Found --clip_norm = 1e-300"),
-    ((*_SPEND, "--plot=/nowhere/x.png"), "Found --plot=/nowhere/x.png, which cannot be written"),
-    ((*_SPEND, "--plot=x.frob"), "Found --plot=x.frob"),
-    ((*_BUDGET, "--num_bins=64"), "Found num_bins without a tree"),
-    ((*_BUDGET, "--rho_ratio=0", "--num_bins=64"), "Found num_bins without a tree"),
-    ((*_BUDGET, "--rho_ratio=1", "--threshold=geometric", "--num_bins=64"), "without a tree"),
-    (("spend", *_RUN, "--update_noise_multiplier=2", "--num_bins=64"), "without a tree"),
-    ((*_BUDGET, "--rho_ratio=inf", "--clip_rho_ratio=0.1"), "without weights"),
-    (
-      (*_BUDGET, "--rho_ratio=inf", "--update_sum=distributed", "--num_parameters=9"),
-      "a sum of updates without update_noise_multiplier",
-    ),
-    (
-      ("spend", *_RUN, "--threshold_noise_multiplier=3", "--update_sum=distributed")
-      + ("--num_parameters=9",),
-      "a sum of updates without update_noise_multiplier",
-    ),
-    (("audit",), "Found no FOLDER"),
-    (("audit", "/nowhere"), "Found no folder '/nowhere'"),
-  ],
-)
-def test_mistakes_are_one_sentence(capsys, monkeypatch, tmp_path, argv, message):
+_MISTAKES = pathlib.Path(__file__).with_name("mistakes.csv").read_text(encoding="utf-8")
+_WORDS = {
+  "RUN": _RUN,
+  "SPEND": _SPEND,
+  "BUDGET": _BUDGET,
+  "SPACED": (*_BUDGET, "--sampling=spaced", "--separation=12"),
+}
+
+
+@pytest.mark.parametrize("row", csv.DictReader(_MISTAKES.splitlines()), ids=lambda r: r["command"])
+def test_mistakes_are_one_sentence(capsys, monkeypatch, tmp_path, row):
   monkeypatch.chdir(tmp_path)
-  assert account.main(list(argv)) == 2
+  words = shlex.split(row["command"])
+  argv = [part for word in words for part in _WORDS.get(word, [word])]
+  argv = [part.replace("=RUN", f"={' '.join(_RUN)}") for part in argv]
+  assert account.main(argv) == account.USAGE_ERROR
   printed = capsys.readouterr()
   assert printed.out == ""
-  assert printed.err.startswith("Error: Found ")
-  assert message in printed.err
+  assert printed.err.startswith("Error: Found ") and row["words"] in printed.err
   assert printed.err.count("\n") == 1
 
 

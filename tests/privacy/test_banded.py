@@ -235,27 +235,3 @@ def test_command_for_people(capsys):
   assert max(map(len, printed.splitlines())) <= 100
   for words in ("(one Gaussian mechanism)", "  4  (s)", "  5  (k)", "for all to know"):
     assert words in printed
-
-
-@pytest.mark.parametrize(
-  "flag,words",
-  [
-    ("--separation=26", "expected 1 to 25"),
-    ("--separation=0", "at least 1"),
-    ("--bands=0", "expected 1 to 1000"),
-    ("--bands=1001", "expected 1 to 1000"),
-    ("--num_rounds=0", "expected 1 to 20000"),
-    ("--num_rounds=20001", "expected 1 to 20000"),
-    ("--sampling=poisson", "with poisson sampling"),
-    ("--sampling=cyclic", "with cyclic sampling"),
-    ("--accounting=rdp", "one Gaussian mechanism; expected 'tightest'"),
-    ("--update_sum=distributed", "without --num_parameters"),
-    ("--rho_ratio=0.1", "noise that clients make"),
-  ],
-)
-def test_mistakes_of_the_command_are_sentences(capsys, flag, words):
-  command = ["calibrate", *_RUN, "--epsilon=5", "--sampling=spaced", "--separation=12", flag]
-  assert account.main(command) == 2
-  printed = capsys.readouterr().err
-  assert printed.startswith("Error: Found ") and printed.count("\n") == 1
-  assert words in printed
