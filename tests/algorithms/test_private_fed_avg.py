@@ -57,9 +57,7 @@ def _rank(losses, strength=0.9):
 
 
 def _clipped_update(weights, x, y):
-  after = problems.local_sgd(weights, x, y, learning_rate=_RATE, batch_size=len(y))
-  update = problems.vector(after) - problems.vector(weights)
-  return update * min(1.0, _CLIP_NORM / np.linalg.norm(update))
+  return problems.clipped(problems.update(weights, x, y, _RATE), _CLIP_NORM)
 
 
 @pytest.mark.parametrize(

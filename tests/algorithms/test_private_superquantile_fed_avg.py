@@ -124,18 +124,7 @@ def _released(process, clients):
 
 def _updates(weights, arrays):
   """What each client's training adds to the weights, by hand: [clients, parameters]."""
-  return np.array(
-    [
-      problems.vector(problems.local_sgd(weights, x, y, learning_rate=_RATE, batch_size=len(y)))
-      - problems.vector(weights)
-      for x, y in arrays
-    ]
-  )
-
-
-def _clipped(updates, clip_norm):
-  norms = np.linalg.norm(updates, axis=1, keepdims=True)
-  return updates * np.minimum(1.0, clip_norm / norms)
+  return np.array([problems.update(weights, x, y, _RATE) for x, y in arrays])
 
 
 # One round against numpy.
@@ -231,7 +220,7 @@ def test_no_client_moves_the_model_further_than_the_clip_norm(distributed):
   updates = _updates(problems.initial_weights(), [_EXAMPLES[i] for i in cohort])
   assert np.all(np.linalg.norm(updates, axis=1) > clip_norm)  # Everybody is clipped here.
   noise = 1e-3 * clip_norm * 3 * np.sqrt(_NUM_PARAMETERS)
-  expected = _clipped(updates, clip_norm).sum(axis=0)
+  expected = sum(problems.clipped(update, clip_norm) for update in updates)
   assert np.linalg.norm(divisor * with_it - expected) < noise + 6 * steps
 
 

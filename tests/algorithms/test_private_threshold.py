@@ -1,6 +1,5 @@
 """Training with private thresholds: rounds of superquantile aggregation end to end."""
 
-import collections
 import functools
 
 import numpy as np
@@ -21,26 +20,6 @@ _ARRAYS = problems.client_arrays(seed=3)
 _MAX_LOSS = 6.0
 _KEY = bytes(range(16))
 _NUM_SHARES = 8
-_OFFSETS = np.cumsum([0] + [len(y) for _, y in _ARRAYS])
-_HANDLE_SPEC = collections.OrderedDict(
-  index=tf.TensorSpec([], tf.int32), seed=tf.TensorSpec([2], tf.int64)
-)
-
-
-@tf.function(input_signature=[_HANDLE_SPEC])
-def _examples(handle):
-  rows = tf.range(tf.gather(_OFFSETS, handle["index"]), tf.gather(_OFFSETS, handle["index"] + 1))
-  x, y = (np.concatenate(arrays) for arrays in zip(*_ARRAYS))
-  return tf.gather(x, rows), tf.gather(y, rows)
-
-
-def _handles(round_num=0, seed=0, num_clients=6):
-  return [
-    collections.OrderedDict(
-      index=np.int32(client % 6), seed=np.array([seed, 100 * round_num + client], np.int64)
-    )
-    for client in range(num_clients)
-  ]
 
 
 def _tree(z=1e-3, num_bins=256):
@@ -75,12 +54,7 @@ def _process(threshold, theta=0.5, **kwargs):
 
 def _of_handles(threshold, theta=0.5, **kwargs):
   return _process(
-    threshold,
-    theta,
-    local_batch_size=4,
-    examples_fn=_examples,
-    seed_fn=lambda handle: handle["seed"],
-    **kwargs,
+    threshold, theta, local_batch_size=4, **problems.reading_handles(_ARRAYS), **kwargs
   )
 
 
@@ -112,7 +86,7 @@ def test_theta_1_is_fed_avg():
 
 
 def test_with_little_noise_the_tree_selects_whom_the_exact_threshold_selects():
-  cohorts = [_handles(round_num) for round_num in range(3)]
+  cohorts = [problems.handles(range(6), round_num) for round_num in range(3)]
   uniform = dict(client_weighting=tff.learning.ClientWeighting.UNIFORM)
   tree, exact = _of_handles(_tree(), **uniform), _of_handles("exact", **uniform)
   weights, metrics = _run(tree, cohorts)
@@ -133,8 +107,8 @@ def test_with_little_noise_the_tree_selects_whom_the_exact_threshold_selects():
 def test_the_noise_has_a_seed_of_its_own():
   # Not the very seed, which may be that of the order of the examples.
   process = _of_handles(_tree(z=1.0, num_bins=16))
-  _, (metrics,) = _run(process, [_handles()])
-  handles = _handles()
+  _, (metrics,) = _run(process, [problems.handles(range(6))])
+  handles = problems.handles(range(6))
   bare = _tree(z=1.0, num_bins=16)(0.5)
   (w, b) = problems.initial_weights()
   losses = [np.float32(problems.losses_and_gradient((w, b), x, y)[0]) for x, y in _ARRAYS]

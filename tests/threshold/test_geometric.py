@@ -66,10 +66,7 @@ def test_equals_tffs_process_when_noise_is_negligible(learning_rate=0.7):
 def test_the_noise_in_the_sum():
   z, expected_clients = 3.0, 40.0
   of_key = gaussian_sum.GaussianSum(0.5, z / 2, _KEY, "geometric threshold")
-  state, noise, zero = of_key.initial_state(), [], tf.constant(0.0, tf.float64)
-  for _ in range(1000):
-    state, noised = of_key.add_noise(state, zero, zero)
-    noise.append(float(noised))
+  noise = np.ravel(problems.noise_of_rounds(of_key, [[]], 1000))
   assert np.std(noise) == pytest.approx(z / 2, rel=0.08)
   assert np.mean(noise) == pytest.approx(0.0, abs=0.2)
   # The process has this noise and no other.
