@@ -187,6 +187,13 @@ def noise_of_rounds(of_key, shapes, num_rounds):
   return noise_of_all
 
 
+def sums(computation):
+  """(open sums, secure sums, all else) by which something leaves the clients."""
+  text = computation.to_building_block().compact_representation()
+  kinds = (("sum", "aggregate"), ("secure_sum", "secure_modular_sum"), ("mean", "collect"))
+  return tuple(sum(text.count(f"federated_{name}(") for name in names) for names in kinds)
+
+
 def initial_weights():
   return [w.astype(np.float64) for w in linear_model().initial_weights[0]]
 
