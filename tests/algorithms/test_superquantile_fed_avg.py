@@ -153,23 +153,6 @@ def test_theta_1_is_tffs_fed_avg_with_momentum_and_server_adam():
   _assert_same_weights(*states, rtol=0, atol=1e-6)
 
 
-def test_keras_optimizers():
-  data = problems.datasets(problems.client_arrays())
-  keras_process = algorithms.build_superquantile_fed_avg(
-    problems.keras_model_fn,
-    0.5,
-    lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9),
-    lambda: tf.keras.optimizers.Adam(0.01),
-  )
-  tff_process = algorithms.build_superquantile_fed_avg(
-    problems.keras_model_fn,
-    0.5,
-    tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
-    tff.learning.optimizers.build_adam(0.01),
-  )
-  _assert_same_weights(_run(keras_process, data)[0], _run(tff_process, data)[0], rtol=0, atol=1e-6)
-
-
 def test_ragged_batches_are_followed_and_can_be_overridden():
   arrays = problems.client_arrays([10, 6])
 

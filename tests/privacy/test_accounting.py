@@ -59,21 +59,6 @@ def test_the_trap_that_floats_avoid():
   assert found == pytest.approx(1.457, abs=2e-3)
 
 
-def test_events_hold_floats_only():
-  def leaves(event):
-    if isinstance(event, dp_accounting.GaussianDpEvent):
-      yield event.noise_multiplier
-    for inner in [*getattr(event, "events", ()), getattr(event, "event", None)]:
-      if inner is not None:
-        yield from leaves(inner)
-
-  for sampling in flat.SAMPLED:
-    event = events.round_event(_release(np.float32(3), np.array(2), sampling))
-    values = list(leaves(event))
-    assert len(values) == 2
-    assert all(type(value) is float for value in values)
-
-
 @pytest.mark.parametrize("epsilon,separate", [(3, 3.21), (10, 13.3), (20, 30.3)])
 def test_joint_composition_costs_more_than_separate(epsilon, separate):
   # Threshold and weights, composed as if each had a sample of its own.

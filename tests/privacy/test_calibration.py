@@ -117,18 +117,6 @@ def test_the_tightest_accountant_asks_for_the_least_noise(relation, sampling):
     assert found is None or found > 2
 
 
-def test_calibrate_splits():
-  release = flat.calibrate(3, _DELTA, rho_ratio=0.5, accountant="rdp", **_RUN)
-  assert flat.of(release).threshold_noise_multiplier == pytest.approx(2.998, rel=0.01)
-  assert flat.of(release).update_noise_multiplier == pytest.approx(2.120, rel=0.01)
-  assert 2.999 < _cost(release, accountant="rdp") <= 3
-  release = flat.calibrate(3, _DELTA, rho_ratio=0.5, **_RUN)
-  assert (
-    flat.of(release).threshold_noise_multiplier,
-    flat.of(release).update_noise_multiplier,
-  ) == pytest.approx((1.5957 * math.sqrt(3), 1.5957 * math.sqrt(1.5)), rel=1e-4)
-
-
 def test_split_noise():
   assert flat.split_noise(1.5, None) == flat.split_noise(1.5, 0) == (None, 1.5)
   assert flat.split_noise(1.5, math.inf) == (1.5, None)
