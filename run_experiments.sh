@@ -79,13 +79,13 @@ EXPERIMENTS
                     folder of further files), --seeds and --num_workers; its own
                     flags:
                     .venv/bin/python -m \
-                        tff_superquantile.experiments.study tailbench --help
+                        benchmarks.tailbench --help
     private_quantile
                     The error of private quantiles against epsilon, the paper's
                     recipe beside ours: no training, three minutes. It takes the
                     options --quick and --output_dir; its own flags:
                     .venv/bin/python -m \
-                        tff_superquantile.experiments.study \
+                        paper.studies \
                         private_quantile --help
     convergence     The paper's convergence theorem in numbers, on a problem
                     whose optimum is known: no federated training, minutes. It
@@ -243,8 +243,11 @@ case "$experiment" in
   download)
     exec "$VENV/bin/python" -m tff_superquantile.experiments.download "$@"
     ;;
-  private_quantile | tailbench)
-    exec "$VENV/bin/python" -m tff_superquantile.experiments.study "$experiment" "$@"
+  private_quantile)
+    exec "$VENV/bin/python" -m paper.studies "$experiment" "$@"
+    ;;
+  tailbench)
+    exec "$VENV/bin/python" -m benchmarks.tailbench "$@"
     ;;
   convergence | nonconvex)
     exec "$VENV/bin/python" -m "paper.$experiment" "$@"

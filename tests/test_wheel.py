@@ -107,13 +107,14 @@ def test_works_away_from_the_checkout(wheel, tmp_path):
   code = f"for name in {_PACKAGES}: print(__import__(name).__file__)"
   paths = _python("-c", code, cwd=tmp_path, env=environment).splitlines()
   assert len(paths) == len(_PACKAGES) and all(path.startswith(str(site)) for path in paths)
-  study = ("-m", "tff_superquantile.experiments.study", "paper")
+  command = ("-m", "tff_superquantile.experiments.sweep", "--experiment=personalization")
   where = dict(cwd=tmp_path, env=environment)
-  result = subprocess.run([sys.executable, *study], capture_output=True, text=True, **where)
+  result = subprocess.run([sys.executable, *command], capture_output=True, text=True, **where)
   assert result.returncode == 2
   assert result.stderr == (
-    "Error: Found 'paper', a study of the paper, which is no part of the library; expected"
-    " ./run_experiments.sh paper in a clone of the project.\n"
+    "Error: Found no module paper.studies.personalization, which makes a page of"
+    " --experiment=personalization; expected a clone of the project, where it is beside the"
+    " library.\n"
   )
   sweep = ("-m", "tff_superquantile.experiments.sweep", "--experiment=default", "--thetas=0.5")
   _python(*sweep, "--quick", "--num_rounds=2", "--cache_dir=cache", cwd=tmp_path, env=environment)

@@ -1,7 +1,7 @@
 """Runs the study as a command."""
 
 from paper import convergence
-from tff_superquantile.experiments import study
+from tff_superquantile.experiments import cli
 
 if __name__ == "__main__":
-  study.run(convergence)
+  cli.run_module(convergence)

@@ -1,7 +1,7 @@
 """Runs the study as a command."""
 
 from paper import nonconvex
-from tff_superquantile.experiments import study
+from tff_superquantile.experiments import cli
 
 if __name__ == "__main__":
-  study.run(nonconvex)
+  cli.run_module(nonconvex)

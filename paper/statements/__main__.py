@@ -1,7 +1,7 @@
 """Runs the study as a command."""
 
 from paper import statements
-from tff_superquantile.experiments import study
+from tff_superquantile.experiments import cli
 
 if __name__ == "__main__":
-  study.run(statements)
+  cli.run_module(statements)

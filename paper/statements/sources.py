@@ -166,7 +166,7 @@ SOURCES: Mapping[str, Source] = {
     f"{DIGITS}, ConvNet, untuned, 100 rounds of 50 clients (the paper: letters, too, 1000 of 100)",
   ),
   "writers_linear": Source(
-    f"./run_experiments.sh emnist_linear {_WRITERS} --thetas=0.8,0.5,0.25 --num_rounds=600",
+    f"./run_experiments.sh emnist_linear {_WRITERS} --thetas=0.8,0.5,0.25,0.1 --num_rounds=600",
     _of_runs(f"emnist_linear{_FOLDS}"),
     f"{_EMNIST}, 600 rounds of 20 (the paper: 3000 of 100)",
   ),

@@ -27,8 +27,8 @@ _PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs/how_to").glob("*.md"))]
 _BUDGET_PAGE = _ROOT / "docs/how_to/compute_a_budget.md"
 # The modules, and their first arguments, of experiments that are no sweeps.
 _COMMAND_OF = {
-  "private_quantile": ("tff_superquantile.experiments.study", "private_quantile"),
-  "tailbench": ("tff_superquantile.experiments.study", "tailbench"),
+  "private_quantile": ("paper.studies", "private_quantile"),
+  "tailbench": ("benchmarks.tailbench",),
   "convergence": ("paper.convergence",),
   "nonconvex": ("paper.nonconvex",),
   "paper": ("paper.statements",),

@@ -206,7 +206,7 @@ class Lab:
     return self.fork("-m", f"{_PACKAGE}.{module}", *arguments).wait()
 
   def study(self, *arguments):
-    return self.bare("study", *arguments)
+    return self.fork("-m", "paper.studies", *arguments).wait()
 
   def train(self, *arguments):
     return self.bare("train", *self.small(arguments))

@@ -154,12 +154,12 @@ def test_a_new_study_is_a_command(user, compared):
     assert "Traceback" not in result.err, result.err
     return result
 
-  made = command("study", "lengths", "--output_dir=results", "--task=synthetic")
+  made = command("lengths", "--output_dir=results", "--task=synthetic")
   assert made.code == 0, made.err
   assert re.search(r"The longest run took \d rounds.", made.out)
   assert "| FedAvg " in (compared / "lengths.md").read_text()
-  assert "    lengths           How long did each method train?" in command("study", "--help").out
-  assert "private_quantile, lengths." in command("study", "length").err
+  assert "    lengths           How long did each method train?" in command("--help").out
+  assert "private_quantile, lengths." in command("length").err
 
 
 # What is refused.

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from paper.studies import availability
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.report import day
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.studies import availability
 
 _TASK = "tiny"
 _ADAPTIVE = "superquantile_updates_5"

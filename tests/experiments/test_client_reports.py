@@ -11,6 +11,7 @@ import pytest
 
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.references import decision
+from tff_superquantile.experiments.report import comparison
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report.clients import sizes
@@ -18,7 +19,6 @@ from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.training import evaluation_files
-from tff_superquantile.experiments.studies import comparison
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5")
 _ROUNDS = (0, 10, 20, 25)

@@ -15,12 +15,12 @@ from tff_superquantile.experiments.references import decision
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import making
 from tff_superquantile.experiments.references import who_loses
+from tff_superquantile.experiments.report import comparison
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
-from tff_superquantile.experiments.studies import comparison
 
 _THETA = "superquantile_theta_0.5"
 _SPREAD = np.linspace(0.2, 0.4, 41)

@@ -12,10 +12,10 @@ import tensorflow_federated as tff
 
 from privacy import audit
 from privacy import ledger
+from tff_superquantile.experiments.report import comparison
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
-from tff_superquantile.experiments.studies import comparison
 
 _KEPT = pathlib.Path(__file__).parent / "kept_results"
 _TREE = "superquantile_theta_0.5_tree_epsilon_20"

@@ -6,11 +6,11 @@ import finished_runs
 import numpy as np
 import pytest
 
+from paper.studies import family_choices
+from paper.studies import model_family
 from tff_superquantile.evaluation import model_family as model_family_lib
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.studies import family_choices
-from tff_superquantile.experiments.studies import model_family
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.1")
 _SEEDS = (0, 1, 2)

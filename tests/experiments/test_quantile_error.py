@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_superquantile.experiments.studies.private_quantile import quantile_error
+from paper.studies.private_quantile import quantile_error
 from tff_superquantile.threshold import hierarchical_histogram
 
 _EPSILONS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0)

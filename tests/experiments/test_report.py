@@ -16,6 +16,7 @@ import pytest
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.references import decision
 from tff_superquantile.experiments.report import budgets
+from tff_superquantile.experiments.report import comparison
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
@@ -25,7 +26,6 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.studies import comparison
 
 _ROOT = pathlib.Path(run_folder.__file__).parents[2]
 _SUPERQUANTILE = "superquantile_theta_0.5"

@@ -7,14 +7,14 @@ import re
 import numpy as np
 import pytest
 
+from paper.studies import sensitivity
+from paper.studies.sensitivity import curves
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.studies import sensitivity
-from tff_superquantile.experiments.studies.sensitivity import curves
 
 _TASK = "tiny"
 _SEEDS = (0, 1, 2)

@@ -15,14 +15,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from benchmarks.tailbench import data_sets
+from benchmarks.tailbench import pages
+from benchmarks.tailbench import plan
+from benchmarks.tailbench import results
+from benchmarks.tailbench import significance
+from benchmarks.tailbench import sources
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report.clients import bootstrap
-from tff_superquantile.experiments.studies.tailbench import data_sets
-from tff_superquantile.experiments.studies.tailbench import pages
-from tff_superquantile.experiments.studies.tailbench import plan
-from tff_superquantile.experiments.studies.tailbench import results
-from tff_superquantile.experiments.studies.tailbench import significance
-from tff_superquantile.experiments.studies.tailbench import sources
 
 _DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 _BY_NAME = {one.name: one for one in data_sets.DATA_SETS}
@@ -400,9 +400,9 @@ def _write_tables(folder, names):
 
 def test_quick_bench_from_tables_to_page_and_again(lab, tmp_path):
   _write_tables(tmp_path, plan.QUICK_DATA_SETS)
-  arguments = ("tailbench", "--quick", f"--output_dir={tmp_path}", "--algorithms=superquantile")
+  arguments = ("--quick", f"--output_dir={tmp_path}", "--algorithms=superquantile")
   arguments += (f"--cache_dir={tmp_path}/cache",)
-  result = lab.study(*arguments)
+  result = lab.fork("-m", "benchmarks.tailbench", *arguments).wait()
   assert result.code == 0, result.err
   assert "6 runs: every method on every data set" in result.out
   folder = tmp_path / "tailbench"
@@ -424,7 +424,7 @@ def test_quick_bench_from_tables_to_page_and_again(lab, tmp_path):
   # The same command runs what is missing alone, and leaves the same rows.
   before = (folder / "tailbench.csv").read_bytes()
   shutil.rmtree(run)
-  result = lab.study(*arguments)
+  result = lab.fork("-m", "benchmarks.tailbench", *arguments).wait()
   assert result.code == 0, result.err
   assert "1 runs: every method on every data set" in result.out
   assert (folder / "tailbench.csv").read_bytes() == before
@@ -441,5 +441,6 @@ def test_quick_bench_from_tables_to_page_and_again(lab, tmp_path):
   ],
 )
 def test_mistakes_end_in_one_sentence(lab, tmp_path, flag, message):
-  result = lab.study("tailbench", "--quick", f"--output_dir={tmp_path}", flag)
+  arguments = ("--quick", f"--output_dir={tmp_path}", flag)
+  result = lab.fork("-m", "benchmarks.tailbench", *arguments).wait()
   result.assert_fails_with_a_sentence(2, message)

@@ -43,6 +43,7 @@ class _Drawer:
 
   def __init__(self, seed: int):
     self.rng = np.random.default_rng(seed)
+    self.sizes = self.rng
 
   def one_of(self, options) -> Any:
     return options[int(self.rng.integers(len(options)))]
@@ -83,7 +84,7 @@ class _Drawer:
     return tff.StructWithPythonType(list(zip(names, parts)), collections.OrderedDict)
 
   def array(self, type_spec):
-    shape = [int(self.rng.integers(0, 4)) if size is None else size for size in type_spec.shape]
+    shape = [int(self.sizes.integers(0, 4)) if size is None else size for size in type_spec.shape]
     dtype = type_spec.dtype.type
     if dtype is np.str_:
       words = [self.one_of([b"", b"a", "\u00e9".encode(), b"long word", b"\xff"]) for _ in "abc"]
@@ -106,7 +107,7 @@ class _Drawer:
     return collections.OrderedDict(parts)
 
   def sequence(self, element_type):
-    elements = [self.value(element_type) for _ in range(self.rng.integers(0, 5))]
+    elements = [self.value(element_type) for _ in range(self.sizes.integers(0, 5))]
     specs = _specs(element_type)
     found = _empty(specs)
     for element in elements:
@@ -352,9 +353,14 @@ def draw(seed: int) -> tuple[Any, list]:
   num_clients = drawer.one_of([0, 1, 1, 2, 3, 5, 16, 16, 16, 16, 17, 18])
   kinds = [drawer.type() for _ in range(drawer.rng.integers(1, 3))]
   types = [tff.FederatedType(kind, tff.CLIENTS) for kind in kinds]
-  # In large cohorts all clients hold the same.
-  times = 1 if num_clients < 16 else num_clients
-  arguments = [[drawer.value(kind) for _ in range(num_clients // times)] * times for kind in kinds]
+
+  def held(kind):
+    if num_clients >= 16:  # In large cohorts all clients hold values of the same shapes.
+      drawer.sizes = np.random.default_rng(seed)
+    return drawer.value(kind)
+
+  arguments = [[held(kind) for _ in range(num_clients)] for kind in kinds]
+  drawer.sizes = drawer.rng
   if drawer.chance(0.5):
     kind = drawer.type()
     types.append(tff.FederatedType(kind, tff.SERVER))

@@ -155,6 +155,15 @@ def run(main: Callable[[], None]) -> None:
   app.run(guarded, flags_parser=parse)
 
 
+def run_module(module: types.ModuleType) -> None:
+  """Runs the command of a module: its flags, its `main`, and its docstring for --help."""
+  module.define_flags()
+  sys.modules["__main__"].__doc__ = module.__doc__
+  for flag in flags.FLAGS.get_key_flags_for_module(module.__name__):
+    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+  run(module.main)
+
+
 def run_parser(
   parser: argparse.ArgumentParser,
   main: Callable[[argparse.Namespace], None],

@@ -13,9 +13,11 @@ Without it the same command then makes the report.
 from collections.abc import Sequence
 import dataclasses
 import difflib
+import importlib
 import itertools
 import math
 import sys
+import types
 from typing import Any
 
 from absl import flags
@@ -25,7 +27,6 @@ from tff_superquantile import superquantile
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import describe
 from tff_superquantile.experiments import download
-from tff_superquantile.experiments import studies
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
@@ -216,8 +217,24 @@ def _tune(
   return [tuning.with_held_out(settings, preset) if warning else settings for settings in plan]
 
 
+def _study(name: str) -> types.ModuleType | None:
+  """Imports the study of a preset, which is beside the library, in a clone of the project alone."""
+  if not name:
+    return None
+  try:
+    return importlib.import_module(name)
+  except ModuleNotFoundError as error:
+    if not name.startswith(f"{error.name}"):
+      raise
+    raise ValueError(
+      f"Found no module {name}, which makes a page of --experiment={_EXPERIMENT.value}; expected a"
+      " clone of the project, where it is beside the library."
+    ) from None
+
+
 def main() -> None:
   planned, preset = plan(), _preset()
+  study = _study(preset.evaluation)
   first = run_config.of(**tuning.with_defaults(planned[0]))
   if preset.describes_data:
     print(f"Reading {flags.FLAGS.data_dir}", file=sys.stderr, flush=True)
@@ -243,15 +260,19 @@ def main() -> None:
     print("All runs are done; the same command without --print_commands reports.", file=sys.stderr)
     return
 
-  from tff_superquantile.experiments.report import page  # It imports matplotlib, which is slow.
+  # They import matplotlib, which is slow.
+  from tff_superquantile.experiments.report import comparison
+  from tff_superquantile.experiments.report import page
 
   runs = [run for run in run_folder.find_runs(folder.parent) if run.task == folder.name]
   if any(run.finished or run.diverged for run in runs):
     making.make(runs)
     print("Drawing the report", file=sys.stderr, flush=True)
-    further = preset.evaluation if any(run.finished for run in runs) else ""
-    for name in filter(None, ("comparison", further)):
-      print(page.publish(studies.load(name).report(folder.parent, folder.name), folder))
+    reports = [comparison.report]
+    if study is not None and any(run.finished for run in runs):
+      reports.append(study.report)
+    for report in reports:
+      print(page.publish(report(folder.parent, folder.name), folder))
   if failed:
     cli.fail(f"{len(failed)} of {len(configs)} runs failed: {', '.join(failed)}.", cli.FAILED)
 

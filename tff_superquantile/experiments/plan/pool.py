@@ -148,7 +148,7 @@ def _stop(active: Sequence[_ActiveRun]) -> None:
 
 def _prepare_report() -> None:
   """Imports what the report takes, while a core is idle; does nothing the second time."""
-  from tff_superquantile.experiments.studies import comparison  # noqa: F401
+  from tff_superquantile.experiments.report import comparison  # noqa: F401
 
 
 def core_shares(

@@ -57,7 +57,8 @@ class Preset:
     shared_grids: The grids that are tuned for all methods together, one after the other.
     validation_fraction: The fraction of training clients held out while tuning; 0 for tasks with
       validation clients of their own.
-    evaluation: The study of the finished runs besides the comparison, or "" for none.
+    evaluation: The module whose `report` makes a page of the finished runs besides the comparison,
+      or "" for none.
     epsilons: Privacy budgets, for each of which there are all methods; none for no privacy.
     with_public: Whether there are all methods without privacy, too, if there are budgets.
     describes_data: Whether what was found in the user's data is shown before the runs.

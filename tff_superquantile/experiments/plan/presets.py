@@ -139,7 +139,7 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     thetas=_THETAS_OF_THE_PAPER,
     seeds=preset_lib.FIVE_SEEDS,
     quick_flags=preset_lib.FEWER_ROUNDS,
-    evaluation="personalization",
+    evaluation="paper.studies.personalization",
   ),
   "model_family": preset_lib.Preset(
     task="emnist_linear",
@@ -147,7 +147,7 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     thetas=_THETAS_OF_THE_PAPER,
     seeds=preset_lib.FIVE_SEEDS,
     quick_flags=preset_lib.FEW_ROUNDS,
-    evaluation="model_family",
+    evaluation="paper.studies.model_family",
   ),
   "availability": preset_lib.Preset(
     **preset_lib.SYNTHETIC,
@@ -160,7 +160,7 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     ),
     quick_flags=dict(num_rounds=120),
     variants=(dict(wanted_updates=5, min_theta=0.1, max_theta=1.0),),
-    evaluation="availability",
+    evaluation="paper.studies.availability",
   ),
   "sensitivity": preset_lib.Preset(
     **preset_lib.SYNTHETIC,
@@ -169,7 +169,7 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     quick_flags=dict(num_rounds=50, rounds_per_evaluation=10),
     baselines=_one_at_a_time(algorithm="fed_avg"),
     variants=_one_at_a_time(theta=0.5),
-    evaluation="sensitivity",
+    evaluation="paper.studies.sensitivity",
   ),
   **private_presets.PRESETS,
 }

@@ -1,7 +1,7 @@
-"""Runs the study `comparison` as a command of its own."""
+"""Compares the finished runs of each task; `comparison` says how."""
 
-from tff_superquantile.experiments import studies
-from tff_superquantile.experiments import study
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments.report import comparison
 
 if __name__ == "__main__":
-  study.run(studies.load("comparison"))
+  cli.run_module(comparison)

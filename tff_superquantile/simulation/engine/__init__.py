@@ -23,14 +23,14 @@ How a computation becomes a cohort's, in order. Imports point down this list, an
   would get the same.
 - `reading` reads what clients hold in files and data sets, and keeps it in memory.
 - `components` reads each component once: as a function to call, or taken apart into expressions.
+- `rows` makes ops of expressions for all clients at once, if what they read has one shape.
 - `emission` makes TensorFlow ops of expressions, in the graph of the cohort.
 - `values` has the leaves of a value: a tensor each, with the clients along its first dimension if
   it is at the clients.
 - `graphs/` knows graphs, and nothing of federated computations. `inlining` makes expressions of a
   graph (`expressions`, `walks`): function calls are gone, `variables` are values, and a loop over
   a data set is one over positions in it (`data_sets`, `elements`). `ops` says what is stateful,
-  `folding` computes what is constant, and `sessions` has a session for each call of a graph with
-  queues or tables.
+  and `sessions` has a session for each call of a graph with queues or tables.
 
 What is promised of effects, shapes and of what clients share is in the docstrings of `inlining`,
 `emission` and `mapping`.

@@ -59,9 +59,6 @@ class Component:
     parameters = block.type_signature.parameter
     self.parameter_types = [] if parameters is None else values.leaf_types(parameters)
     self.is_deterministic = not any(op_types.is_stateful(op) for op in ops)
-    self.is_rowwise = all(
-      op_types.is_rowwise(node) for node in op_types.nodes_of(self._graph_def)
-    ) and not any(leaf.is_data_set for leaf in self.parameter_types)
     if self._shared:
       leaves = (*self.parameter_types, *self.result_types)
       if any(leaf.is_data_set for leaf in leaves):

@@ -32,14 +32,14 @@ from tff_superquantile.simulation.engine.graphs import expressions
 from tff_superquantile.simulation.engine.graphs import ops
 
 # Attributes that hold in an op's former graph alone: its colocation, and the shapes of its outputs.
-_DROPPED = ("_class", "_output_shapes")
+DROPPED = ("_class", "_output_shapes")
 
 
 def _call(
   node: tf.compat.v1.NodeDef, inputs: Sequence[tf.Tensor], functions: Sequence[Any]
 ) -> Sequence[tf.Tensor]:
   """Emits one op."""
-  attributes = {name: value for name, value in node.attr.items() if name not in _DROPPED}
+  attributes = {name: value for name, value in node.attr.items() if name not in DROPPED}
   if functions:
     return _call_with_functions(node.op, attributes, inputs, functions)
   graph = tf.compat.v1.get_default_graph()
@@ -76,12 +76,9 @@ class Emitter:
     self._parent = parent
 
   def _find(self, ref: expressions.Ref) -> tf.Tensor | None:
-    emitter: Emitter | None = self
-    while emitter is not None:
-      if ref in emitter._known:
-        return emitter._known[ref]
-      emitter = emitter._parent
-    return None
+    if ref in self._known or self._parent is None:
+      return self._known.get(ref)
+    return self._parent._find(ref)
 
   def emit(
     self,
@@ -111,31 +108,42 @@ class Emitter:
     elif expression.op in ops.LOOPS:
       results = self._loop(expression, inputs[: len(expression.bodies[1].parameters)])
     else:
-      results = _call(expression.node, inputs, expression.functions)
+      results = self._op(expression, inputs)
     for index, result in enumerate(results or [tf.constant(0)]):  # So that an effect is known, too.
       self._known[expressions.Ref(expression, index)] = result
+
+  def _op(
+    self, expression: expressions.Expression, inputs: Sequence[tf.Tensor]
+  ) -> Sequence[tf.Tensor]:
+    return _call(expression.node, inputs, expression.functions)
+
+  def _inside(
+    self,
+    body: expressions.Body,
+    known: Mapping[expressions.Ref, tf.Tensor],
+    targets: Sequence[expressions.Ref],
+  ) -> list[tf.Tensor]:
+    """Emits a branch or a step into the current graph; `targets` are what its results become."""
+    del targets
+    return Emitter(known, self).emit(body.outputs, body.effects)
 
   def _condition(
     self, expression: expressions.Expression, predicate: tf.Tensor
   ) -> Sequence[tf.Tensor]:
-    def branch(body: expressions.Body) -> list[tf.Tensor]:
-      return Emitter({}, self).emit(body.outputs, body.effects)
-
-    return tf.cond(predicate, *(functools.partial(branch, body) for body in expression.bodies))
-
-  def _step(self, body: expressions.Body, variables: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    known = {expressions.Ref(p, 0): value for p, value in zip(body.parameters, variables)}
-    return Emitter(known, self).emit(body.outputs, body.effects)
+    results = [expressions.Ref(expression, i) for i in range(len(expression.bodies[0].outputs))]
+    branches = (functools.partial(self._inside, body, {}, results) for body in expression.bodies)
+    return tf.cond(predicate, *branches)
 
   def _loop(
     self, expression: expressions.Expression, initial: Sequence[tf.Tensor]
   ) -> Sequence[tf.Tensor]:
     condition, body = expression.bodies
+    parameters = [expressions.Ref(p, 0) for p in body.parameters]
 
     def loop(shapes: list[tf.TensorShape]) -> Sequence[tf.Tensor]:
       return tf.while_loop(
-        lambda *variables: self._step(condition, variables)[0],
-        lambda *variables: self._step(body, variables),
+        lambda *own: self._inside(condition, dict(zip(parameters, own)), condition.outputs)[0],
+        lambda *own: self._inside(body, dict(zip(parameters, own)), parameters),
         initial,
         shape_invariants=shapes,
         parallel_iterations=1,

@@ -25,12 +25,14 @@ goes over them, and refused where that could be seen.
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
+import contextlib
 from typing import Any
 
 import tensorflow as tf
 
 from tff_superquantile.simulation.engine import components
 from tff_superquantile.simulation.engine import emission
+from tff_superquantile.simulation.engine import rows
 from tff_superquantile.simulation.engine import values
 from tff_superquantile.simulation.engine.graphs import data_sets
 from tff_superquantile.simulation.engine.graphs import errors
@@ -43,6 +45,9 @@ Leaf = values.Leaf
 # Clients may run ahead of the slowest by this number times the clients that compute at once.
 # TensorFlow's loops end in order, so that one slow client would otherwise keep all cores waiting.
 _WINDOW = 4
+# Clients that read, and compute more numbers than this, are computed one by one: all at once, they
+# would take more memory, and not less time.
+_MAX_ROW = 2**14
 
 
 class Mapper(abc.ABC):
@@ -99,16 +104,6 @@ class Mapper(abc.ABC):
     """Does the work of `map`, except for the cases that need no mapping."""
 
 
-def _map_rows(component: components.Component, leaves: Sequence[Leaf]) -> list[tf.Tensor]:
-  """Calls a component on all clients at once."""
-
-  def call_one(stacked: list[tf.Tensor]) -> list[tf.Tensor]:
-    own = iter(stacked)
-    return component.call([next(own) if leaf.stacked else leaf.tensor for leaf in leaves])
-
-  return tf.vectorized_map(call_one, [leaf.tensor for leaf in leaves if leaf.stacked])
-
-
 def _map_fn(function: Callable[[Any], Any], elements: Any, **options: Any) -> Any:
   """Calls `tf.map_fn`, and restores the variable scope if the function raises.
 
@@ -126,7 +121,7 @@ def _map_fn(function: Callable[[Any], Any], elements: Any, **options: Any) -> An
 class Sequential(Mapper):
   """Maps the clients in order, some at once; the values that they read may have any shape.
 
-  What computes nothing but `ops.ROWWISE` is computed for all at once, in one op each.
+  A component is computed for all of them at once if `rows` can, and what they read has one shape.
   """
 
   def __init__(
@@ -134,23 +129,56 @@ class Sequential(Mapper):
     library: components.Library,
     reads: Mapping[expressions.Ref, tuple[tf.Tensor, tf.Tensor, tf.Tensor]],
     parallel: int,
+    at_once: bool = True,
+    are_rows: bool = False,
   ):
     """Initializes the mapper, which computes `parallel` clients at once.
 
     `reads` has the values that clients have read: all of them in a row, client by client; the
-    positions at which each client's values begin, int64 [n + 1]; their shapes, int32 [n, rank].
+    positions at which each client's values begin, int64 [n + 1]; their shapes, int32 [n, rank]. If
+    `at_once`, all clients are computed at once where they can: if `are_rows`, also where they read.
     """
     super().__init__(library)
     self._reads = reads
     self._parallel = parallel
+    self._at_once = at_once
+    self._rows = reads if are_rows else {}
+    self.has_rows = False
+
+  def _map_rows(
+    self,
+    component: components.Component,
+    inputs: Sequence[values.Input],
+    body: expressions.Body,
+    num_clients: tf.Tensor,
+  ) -> list[tf.Tensor]:
+    """Computes a component for all clients at once, or raises `UnsupportedError`."""
+    if body.effects or any(leaf.made is not None for _, leaf, _ in inputs):
+      raise errors.UnsupportedError("effects of each client")
+    sizes = [tf.TensorShape(leaf.shape).num_elements() for leaf in component.result_types]
+    if sum(sizes) > _MAX_ROW and any(ref.expression.reads for ref in body.outputs):
+      raise errors.UnsupportedError("large values of each client")
+    known = {root: leaf.tensor for root, leaf, kind in inputs if not kind.is_data_set}
+    stacked = {root for root, leaf, _ in inputs if leaf.stacked}
+    stacked = rows.plan(body.outputs, {*stacked, *self._rows}, {*known, *self._rows})
+    for ref, (flat, _, shapes) in self._rows.items():
+      known[ref] = tf.reshape(flat, tf.concat([[num_clients], shapes[0]], 0))
+    results = rows.Rows(known, stacked, num_clients).emit_rows(body.outputs)
+    self.has_rows = True
+    return [
+      tf.ensure_shape(result, tf.TensorShape([None]).concatenate(leaf.shape))
+      for result, leaf in zip(results, component.result_types)
+    ]
 
   def _map(
     self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
   ) -> list[tf.Tensor]:
-    if component.is_rowwise:
-      return _map_rows(component, leaves)
-    are_made = any(leaf.made is not None for leaf in leaves)
-    found = self._library.body(component, leaves) if self._reads or are_made else None
+    found = self._library.body(component, leaves)
+    if found is not None and self._at_once:
+      with contextlib.suppress(errors.UnsupportedError, TypeError, ValueError):
+        return self._map_rows(component, *found, num_clients)
+    if not self._reads and not any(leaf.made is not None for leaf in leaves):
+      found = None  # Its own graph is enough.
     needed: set[expressions.Expression] = set()
     if found is not None:
       effects = [expressions.Ref(effect, 0) for effect in found[1].effects]

@@ -18,6 +18,8 @@ from tff_superquantile.simulation.engine.graphs import walks
 
 # The number of clients whose files are read in one call; these are in memory twice.
 _CLIENTS_A_CALL = 64
+# Larger values of a client gain nothing if all clients are computed at once, and take memory.
+_MAX_BYTES_OF_ROW = 2**16
 
 
 class Read(NamedTuple):
@@ -29,6 +31,12 @@ class Read(NamedTuple):
   ref: expressions.Ref
   flat: np.ndarray
   shapes: np.ndarray
+
+  def are_rows(self) -> bool:
+    """Tells whether values of one shape are small enough to be computed for all clients at once."""
+    if not len(self.shapes) or self.flat.nbytes > _MAX_BYTES_OF_ROW * len(self.shapes):
+      return False
+    return bool((self.shapes == self.shapes[0]).all())
 
   def parts(self) -> tuple[np.ndarray, ...]:
     """Returns the values, where each client's begin (int64 [n + 1]), and their shapes."""

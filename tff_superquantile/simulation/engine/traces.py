@@ -94,7 +94,7 @@ class CohortFunction:
     self._reader = reading.Reader(discovery.reads, origins, parallel) if discovery.reads else None
     self._looks_again = discovery.looks_again
     self._makes_data_sets = discovery.makes_data_sets
-    self._functions: dict[bool, Any] = {}
+    self._functions: dict[tuple[bool, bool, bool], tuple[Any, bool]] = {}
 
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
     """Returns the results of arrays or tensors; strings and data sets are arrays.
@@ -112,25 +112,41 @@ class CohortFunction:
     reads: list[reading.Read] = []
     if self._reader is not None and not is_live:
       reads = self._store.read(self._reader, arrays)
-    function = self._function(reads)
-    # Data sets that have been read need not be handed over.
-    tensors = [
-      data_sets.as_tensor(array, _is_used(tensor)) for array, tensor in zip(arrays, function.inputs)
-    ]
-    return function(tensors, [tuple(map(tf.constant, r.parts())) for r in reads])
+    given = [tuple(map(tf.constant, r.parts())) for r in reads]
 
-  def _function(self, reads: Sequence[reading.Read]) -> Any:
-    """Returns the traced function, of values that were read or of data sets."""
-    key = bool(reads)
+    def compute(at_once: bool) -> Sequence[tf.Tensor]:
+      function, _ = self._function(reads, at_once)
+      # Data sets that have been read need not be handed over.
+      tensors = [data_sets.as_tensor(a, _is_used(t)) for a, t in zip(arrays, function.inputs)]
+      return function(tensors, given)
+
+    try:
+      return compute(at_once=True)
+    except tf.errors.OpError:
+      if not self._function(reads, at_once=True)[1]:
+        raise
+      return compute(at_once=False)  # Only that knows what each client's branches need.
+
+  def _function(self, reads: Sequence[reading.Read], at_once: bool) -> tuple[Any, bool]:
+    """Returns the traced function, of values that were read or of data sets.
+
+    The second value tells whether it computes any component for all clients `at_once`.
+    """
+    are_rows = all(r.are_rows() for r in reads)
+    key = bool(reads), are_rows, at_once
     if key not in self._functions:
+      mappers = []
 
       def run(tensors: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:
         by_ref = {r.ref: parts for r, parts in zip(reads, given)}
-        return self._run(tensors, mapping.Sequential(self._library, by_ref, self._parallel))
+        own = mapping.Sequential(self._library, by_ref, self._parallel, at_once, are_rows)
+        mappers.append(own)
+        return self._run(tensors, own)
 
       signature = (list(self._specs), [r.specs() for r in reads])
       function = tf.function(run, input_signature=signature, autograph=False)
-      self._functions[key] = function.get_concrete_function()
+      traced = function.get_concrete_function()
+      self._functions[key] = traced, any(mapper.has_rows for mapper in mappers)
     return self._functions[key]
 
 

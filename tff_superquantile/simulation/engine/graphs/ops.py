@@ -31,14 +31,6 @@ _PURE = frozenset(
     *LOOPS,
   )
 )
-# Ops that `tf.vectorized_map` computes for all clients as TensorFlow does for one, whatever their
-# attributes and values: tests/simulation/test_ops.py compares each. (Others it gets wrong: it pads
-# with zeros alone, and rolls a negative axis over clients.)
-ROWWISE = frozenset(
-  "Abs AddV2 Const Exp ExpandDims Floor Greater GreaterEqual Identity IsFinite IsInf IsNan L2Loss"
-  " Less LessEqual Log LogicalAnd LogicalNot LogicalOr Max Maximum Mean Min Minimum Mul Neg NoOp"
-  " Pack Placeholder RealDiv Round Rsqrt SelectV2 Sign Sqrt Square Squeeze Sub Sum Tanh".split()
-)
 # TensorFlow does not mark this one.
 _SHUFFLES = frozenset(("ShuffleDataset", "ShuffleAndRepeatDataset"))
 
@@ -62,17 +54,6 @@ def is_stateful(op: str) -> bool:
 def has_effect(op: str) -> bool:
   """Tells whether an op must run though nobody needs its results: a random draw need not."""
   return is_stateful(op) and not op.startswith("Random") and op not in _SHUFFLES
-
-
-def is_rowwise(node: tf.compat.v1.NodeDef) -> bool:
-  """Tells whether TensorFlow can compute an op for the values of all clients at once."""
-  if node.op == "Cast":  # Kernels differ in the integers that floats beyond their range become.
-    return not tf.as_dtype(node.attr["DstT"].type).is_integer or not (
-      tf.as_dtype(node.attr["SrcT"].type).is_floating
-    )
-  if node.op == "Squeeze":  # Of all axes, it would squeeze that of a single client, too.
-    return bool(node.attr["squeeze_dims"].list.i)
-  return node.op in ROWWISE
 
 
 def makes_resource(op: str) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from paper.studies import finished_models
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.studies import finished_models
 
 NAME = "model_family"
 PARTS = ("held_in", "held_out")

@@ -9,13 +9,13 @@ import math
 import pathlib
 from typing import Any
 
+from benchmarks.tailbench import sources
 from privacy.settings import part
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import stages as stages_lib
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.studies.tailbench import sources
 
 NUM_ROUNDS, QUICK_ROUNDS = 100, 20
 EPSILON = 10.0

@@ -9,8 +9,8 @@ from matplotlib import figure as mpl_figure
 import numpy as np
 import pandas as pd
 
+from benchmarks.tailbench import significance
 from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.studies.tailbench import significance
 
 _GAIN, _LOSS = style.COLORS[2], style.COLORS[1]
 # What a data set may be told by, before or after a run of FedAvg, and its axis.

@@ -10,16 +10,16 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from benchmarks.tailbench import data_sets
+from benchmarks.tailbench import figures
+from benchmarks.tailbench import judging
+from benchmarks.tailbench import plan
+from benchmarks.tailbench import results as results_lib
+from benchmarks.tailbench import significance
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import bootstrap
-from tff_superquantile.experiments.studies.tailbench import data_sets
-from tff_superquantile.experiments.studies.tailbench import figures
-from tff_superquantile.experiments.studies.tailbench import judging
-from tff_superquantile.experiments.studies.tailbench import plan
-from tff_superquantile.experiments.studies.tailbench import results as results_lib
-from tff_superquantile.experiments.studies.tailbench import significance
 
 NAME = "tailbench"
 # The numbers that are compared, in sentences.

@@ -9,10 +9,10 @@ import math
 import numpy as np
 import pandas as pd
 
+from benchmarks.tailbench import plan
+from benchmarks.tailbench import results as results_lib
+from benchmarks.tailbench import significance
 from tff_superquantile.experiments.report.clients import bootstrap
-from tff_superquantile.experiments.studies.tailbench import plan
-from tff_superquantile.experiments.studies.tailbench import results as results_lib
-from tff_superquantile.experiments.studies.tailbench import significance
 
 
 @dataclasses.dataclass(frozen=True)

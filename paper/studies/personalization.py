@@ -1,6 +1,6 @@
 """Fine-tunes the models of finished runs on each test client's data; compares the errors.
 
-    python -m tff_superquantile.experiments.study personalization --output_dir=DIR --task=TASK
+    python -m paper.studies personalization --output_dir=DIR --task=TASK
 
 The paper's section "Delta-FL and Model Personalization": half of a test client's examples are for
 fine-tuning, ten epochs at the learning rate with which the run's training ended; error is measured
@@ -28,6 +28,7 @@ from typing import Any
 from absl import flags
 import pandas as pd
 
+from paper.studies import finished_models
 from privacy import checks
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import fine_tuning
@@ -39,7 +40,6 @@ from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.studies import finished_models
 
 _NAME = "personalization"
 _COLUMNS = tuple(

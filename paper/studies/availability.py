@@ -1,6 +1,6 @@
 """Compares fixed tail fractions with an adaptive one over a simulated day.
 
-    python -m tff_superquantile.experiments.study availability --output_dir=DIR --task=TASK
+    python -m paper.studies availability --output_dir=DIR --task=TASK
 
 Reads the rounds.csv of a task's finished runs, all of --sampling=diurnal, and trains nothing. A
 model is at its worst after hours with few clients, and the last round of training need not show
@@ -20,6 +20,7 @@ import os
 
 import pandas as pd
 
+from paper.studies import finished_models
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.report import day
 from tff_superquantile.experiments.report import page
@@ -30,7 +31,6 @@ from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.studies import finished_models
 
 _NAME = "availability"
 _MEAN_ERROR = "error.mean.average"

@@ -1,6 +1,6 @@
 """Lets each test client pick its model from a family of one for each tail fraction.
 
-    python -m tff_superquantile.experiments.study model_family --output_dir=DIR --task=TASK
+    python -m paper.studies model_family --output_dir=DIR --task=TASK
 
 The paper's section "The Delta-FL Framework" trains one model for each tail fraction theta side by
 side and "allow[s] each test client to select the best model according to its local data". Here the
@@ -30,6 +30,8 @@ from absl import flags
 import numpy as np
 import pandas as pd
 
+from paper.studies import family_choices
+from paper.studies import finished_models
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import choices
@@ -37,8 +39,6 @@ from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.studies import family_choices
-from tff_superquantile.experiments.studies import finished_models
 
 _COLUMNS = (
   *(

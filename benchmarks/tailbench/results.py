@@ -14,6 +14,8 @@ import pathlib
 import numpy as np
 import pandas as pd
 
+from benchmarks.tailbench import plan
+from benchmarks.tailbench import sources
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import making
@@ -24,8 +26,6 @@ from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.studies.tailbench import plan
-from tff_superquantile.experiments.studies.tailbench import sources
 
 # The statistics of a measure over the test clients, by their columns.
 STATISTICS = {

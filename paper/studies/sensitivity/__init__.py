@@ -1,6 +1,6 @@
 """Shows how errors depend on local epochs, on the size of cohorts, and on the tail fraction.
 
-    python -m tff_superquantile.experiments.study sensitivity --output_dir=DIR --task=TASK
+    python -m paper.studies sensitivity --output_dir=DIR --task=TASK
 
 Reads the finished runs of FedAvg and of superquantile aggregation with an exact threshold, and
 trains nothing. Of runs that differ in one setting from the most common one, it makes a curve; runs
@@ -20,6 +20,8 @@ import os
 from matplotlib import figure as mpl_figure
 import pandas as pd
 
+from paper.studies import finished_models
+from paper.studies.sensitivity import curves as curves_lib
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import rounds
@@ -27,8 +29,6 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.studies import finished_models
-from tff_superquantile.experiments.studies.sensitivity import curves as curves_lib
 
 _NAME = "sensitivity"
 _NOTE = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tff_superquantile.experiments.studies.tailbench import sources
+from benchmarks.tailbench import sources
 
 
 def _one_column_a_genre(frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,38 @@
+"""Makes the report of a study.
+
+    python -m paper.studies NAME [--flags]
+
+`NAME --help` describes a study's measurements, its files and its flags. The names:
+
+"""
+
+import functools
+import sys
+from typing import Any
+
+from paper import studies
+from tff_superquantile.experiments import cli
+
+__doc__ += "\n".join(f"    {name:<18}{question}" for name, question in studies.STUDIES.items())
+
+
+def _run(name: str) -> None:
+  """Runs a study's command; without `main`, its report is made of finished runs alone."""
+  study: Any = studies.load(name)
+  if not hasattr(study, "main"):
+    from paper.studies import finished_models  # With flags of its own.
+
+    study.define_flags = functools.partial(finished_models.declare_flags, study.__name__)
+    study.main = functools.partial(finished_models.publish, study.report)
+  cli.run_module(study)
+
+
+if __name__ == "__main__":
+  if len(sys.argv) > 1 and sys.argv[1] in studies.STUDIES:
+    _run(sys.argv.pop(1))
+  elif sys.argv[1:2] in (["--help"], ["--helpfull"]):
+    print(__doc__)
+  else:
+    text = repr(sys.argv[1]) if len(sys.argv) > 1 else "no name"
+    known = ", ".join(studies.STUDIES)
+    cli.fail(f"Found {text} in place of a study; expected one of {known}.", cli.USAGE_ERROR)
