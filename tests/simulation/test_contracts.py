@@ -326,7 +326,7 @@ def test_heavy_hitters_are_found_in_this_process(native):
   for words in (["a", "b", "a"], ["b", "cd"], ["a"] * 5):
     held = [tf.constant(one, tf.string) for one in (words, words[:1], [])]
     clients = [tf.data.Dataset.from_tensor_slices(texts).batch(2) for texts in held]
-    # TFF's runtime takes 15 seconds for each, so it is asked once, and a plain count always.
+    # TFF's runtime takes long for each, so it is asked once; a plain count is compared with always.
     for of_context in (here, native) if "cd" in words else (here,):
       found = invoke(of_context, compute, clients)
       counts = dict(zip(found.heavy_hitters, found.heavy_hitters_counts))
