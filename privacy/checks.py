@@ -34,6 +34,8 @@ def number(name: str, value: Any) -> float:
   # dp_accounting silently drops mechanisms whose noise multiplier is an int, a NumPy scalar or a
   # tensor when they are composed below a sampling event. So only floats may get that far.
   try:
+    if isinstance(value, bool):
+      raise TypeError
     found = float(value)
   except (TypeError, ValueError, OverflowError):
     raise ValueError(f"Found {name} = {value!r}; expected a number.") from None

@@ -1,21 +1,15 @@
 """An empirical audit: how well do rounds of training really tell who took part?
 
-The real TFF round runs many times on two cohorts that differ in one client, the canary, whose data
-are there or not (zero-out), with noise anew each time. A logistic regression on ALL that a round
-releases, the change of the model and everything that the threshold measures, with their squares,
-learns from the first rounds of each cohort to tell them apart; where it says "with" from, is chosen
-on them, too, and its error rates are counted in the other rounds. Clopper and Pearson's bounds on
-these rates, both at once with 95 % confidence, bound mu of Gaussian differential privacy from
-below, mu >= Phi^-1(TPR) - Phi^-1(FPR), and so epsilon at delta = 1e-5 (for Poisson cohorts, whose
-trade-off is no Gaussian's: epsilon >= log((TPR - delta) / FPR) or the same with error rates). It
-must be under the epsilon that `privacy.accounting` states, and above a good part of it, so that
-neither too little nor absurdly much noise passes.
+The round runs many times on two cohorts that differ in the data of one client, the canary. A
+logistic regression on ALL that rounds release, and its squares, learns from the first rounds of
+each cohort to tell them apart; its error rates in the others, by Clopper and Pearson with 95 %
+confidence, bound mu >= Phi^-1(TPR) - Phi^-1(FPR) from below, and so epsilon at delta = 1e-5 (of
+Poisson cohorts epsilon >= log((TPR - delta) / FPR)). It must be under the epsilon that
+`privacy.accounting` states and above a good part of it.
 
-Power, with mu = 2 as here and 100 + 400 rounds: the bound is about 1.7 (epsilon 8), where the
-accounted epsilon of 10.7 is that of mu = 2.1 and its half that of mu = 1.2, four standard
-deviations from either limit. Half the noise gives a bound of 3.4, three times the noise at most
-0.9. With `--run_slow` the same with 1000 + 7000. The noise has keys and seeds: a test that passes
-does so always.
+Power, with mu = 2 and 100 + 400 rounds: the bound is about 1.7, where the accounted epsilon is that
+of mu = 2.1 and its half that of mu = 1.2, four standard deviations from either limit. Half the
+noise gives 3.4, three times the noise at most 0.9. Noise has keys: what passes does so always.
 """
 
 import functools

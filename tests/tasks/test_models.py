@@ -25,45 +25,30 @@ def loss_and_gradients(model, weights, x, y):
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_linear_classifier_is_softmax_regression(intercept):
+@pytest.mark.parametrize("num_classes", [2, 10])
+def test_linear_models_are_softmax_and_logistic_regression(num_classes, intercept):
   rng = np.random.default_rng(0)
-  model = models.build_linear_classifier(_VECTORS, 10, intercept=intercept)
-  shapes = [w.shape for w in model.initial_weights[0]]
-  assert shapes == ([(20, 10), (10,)] if intercept else [(20, 10)])
+  if num_classes == 2:
+    model = models.build_logistic_regression(_VECTORS, intercept=intercept)
+    shapes = [(20,), ()][: 1 + intercept]
+  else:
+    model = models.build_linear_classifier(_VECTORS, 10, intercept=intercept)
+    shapes = [(20, 10), (10,)][: 1 + intercept]
+  assert [w.shape for w in model.initial_weights[0]] == shapes
   assert not any(w.any() for w in model.initial_weights[0])
   weights = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
   x = rng.normal(size=(7, 20)).astype(np.float32)
-  y = rng.integers(0, 10, 7).astype(np.int32)
-
-  logits = x.astype(np.float64) @ weights[0] + (weights[1] if intercept else 0.0)
-  p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+  y = rng.integers(0, num_classes, 7).astype(np.int32)
+  scores = x.astype(np.float64) @ weights[0] + (weights[1] if intercept else 0.0)
+  assert model.predict_on_batch((tuple(weights), ()), x).shape == scores.shape
+  if num_classes == 2:  # The one score is that of the second class, against 0.
+    scores = np.stack([0.0 * scores, scores], axis=1)
+  p = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
   loss, gradients = loss_and_gradients(model, weights, x, y)
   np.testing.assert_allclose(loss, -np.log(p[np.arange(7), y]).mean(), rtol=1e-5)
-  residuals = (p - np.eye(10)[y]) / 7
-  expected = [x.T @ residuals, residuals.sum(axis=0)][: len(weights)]
-  for got, want in zip(gradients, expected):
-    np.testing.assert_allclose(got, want, atol=1e-5)
-
-
-@pytest.mark.parametrize("intercept", [True, False])
-def test_logistic_regression(intercept):
-  rng = np.random.default_rng(0)
-  model = models.build_logistic_regression(_VECTORS, intercept=intercept)
-  shapes = [w.shape for w in model.initial_weights[0]]
-  assert shapes == ([(20,), ()] if intercept else [(20,)])
-  assert not any(w.any() for w in model.initial_weights[0])
-  weights = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
-  x = rng.normal(size=(7, 20)).astype(np.float32)
-  y = rng.integers(0, 2, 7).astype(np.int32)
-
-  logits = x.astype(np.float64) @ weights[0] + (weights[1] if intercept else 0.0)
-  p = 1 / (1 + np.exp(-logits))
-  assert model.predict_on_batch((tuple(weights), ()), x).shape == (7,)
-  loss, gradients = loss_and_gradients(model, weights, x, y)
-  np.testing.assert_allclose(loss, -np.log(np.where(y == 1, p, 1 - p)).mean(), rtol=1e-5)
-  residuals = (p - y) / 7
-  expected = [x.T @ residuals, residuals.sum()][: len(weights)]
-  for got, want in zip(gradients, expected):
+  residuals = (p - np.eye(num_classes)[y]) / 7
+  residuals = residuals[:, 1] if num_classes == 2 else residuals
+  for got, want in zip(gradients, [x.T @ residuals, residuals.sum(axis=0)]):
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 

@@ -129,23 +129,6 @@ def test_the_model_is_built_for_the_files_only_if_it_takes_them():
   assert make_task().open_standin is None
 
 
-@pytest.mark.parametrize(
-  "changes,message",
-  [
-    (dict(min_examples_per_client=-1), "min_examples_per_client = -1"),
-    (dict(num_train_clients=-2), "num_train_clients = -2"),
-    (dict(num_test_clients=-3), "num_test_clients = -3"),
-    (dict(validation_fraction=1.0), "validation_fraction=1.0"),
-    (dict(validation_fraction=-0.1), "validation_fraction = -0.1"),
-    (dict(validation_fraction=float("nan")), "validation_fraction = nan"),
-  ],
-)
-def test_a_request_out_of_range_is_refused(changes, message):
-  task.Request(cache_dir="c")
-  with pytest.raises(ValueError, match=message):
-    task.Request(cache_dir="c", **changes)
-
-
 def test_a_run_asks_for_what_its_config_says():
   config = run_config.of(
     task="sent140_lstm",

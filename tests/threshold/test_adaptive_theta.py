@@ -179,40 +179,6 @@ def _tree_run(process, reports, threshold=None):
   return process.next_of_reports(state, reports)
 
 
-@pytest.mark.parametrize("num_bins", [16, 64])  # With interpolation and without.
-def test_tree_with_little_noise_is_the_exact_decoding(num_bins):
-  mechanism = _mechanism(num_bins=num_bins)
-  process = _build_tree(_RULE, mechanism)
-  edges = hierarchical_histogram.bin_edges(num_bins, _MAX_LOSS)
-  for n in (2, 5, 7, 13, 25, 40, 200):
-    losses, theta = _losses(n), _clip_rule(5, 0.2, 0.8, n)
-    measured = _tree_run(process, [_summed_report(mechanism, losses)]).measurements
-    # The total is off by a hundredth of a client.
-    assert measured["theta"] == pytest.approx(theta, rel=0.02)
-    assert measured["aborted"] == 0
-    below = np.sum(np.minimum(losses, _MAX_LOSS) < edges[:, np.newaxis], axis=1)
-    below[-1] = n
-    if num_bins == 16:
-      after = np.searchsorted(below[1:-1], (1 - theta) * n - 0.2, side="left")
-      near = np.interp(
-        [(1 - theta) * n - 0.2, (1 - theta) * n + 0.2], np.unique(below), _last(below, edges)
-      )
-      assert after >= 0 and near[0] - 0.26 <= measured["threshold"] <= near[1] + 0.26
-      continue
-    distances = np.abs(below[:-1] - (1 - theta) * n)
-    chosen = np.flatnonzero(edges == measured["threshold"])
-    assert distances[chosen] <= distances.min() + 0.2
-    floor = _clip_rule(5, 0.2, 0.8, 20) * 20 / 2
-    assert measured["estimated_tail_size"] == pytest.approx(
-      max(n - below[chosen[0]], floor), abs=0.2
-    )
-
-
-def _last(below, edges):
-  """The last edge with each number of losses below it."""
-  return np.array([edges[np.flatnonzero(below == count)[-1]] for count in np.unique(below)])
-
-
 @pytest.mark.parametrize("decoder", ["least_squares", "dyadic"])
 def test_theta_is_a_function_of_the_released_histogram(decoder):
   mechanism = _mechanism(z=0.7)

@@ -1,0 +1,75 @@
+"""Each flag of a run refuses what its declaration does not allow, wherever a part has it."""
+
+import dataclasses
+import math
+
+import pytest
+
+from privacy import checks
+from privacy.settings import flag as flag_lib
+from privacy.settings import part
+from tff_superquantile.experiments import run
+
+# What rules refuse beyond kinds, choices and the least and largest values.
+_OF_RULES = {
+  None: (),
+  flag_lib.positive: (0.0, math.inf, math.nan),
+  flag_lib.below_one: (1.0, math.nan),
+  checks.scale: (0.0, 1e300, math.nan),
+}
+
+
+def _parts(kind):
+  """A part's class and those of all parts within it, in all their kinds."""
+  yield kind
+  for field in dataclasses.fields(kind):
+    if "choice" in field.metadata:
+      for inner in field.metadata["choice"].kinds.values():
+        yield from _parts(inner)
+    elif (inner := part._part_of(kind, field.name)) is not None:
+      yield from _parts(inner)
+
+
+def _wrong(flag):
+  yield from (True, object(), b"x")
+  if flag.choices:
+    yield "no such"
+  if flag.least is not None:
+    yield flag.kind(flag.least - 1)
+  if flag.kind is int:
+    yield from (flag.most[0] + 1, 0.5)
+  yield from _OF_RULES[flag.rule]
+
+
+def _good(flag):
+  if flag.kind is str:
+    return flag.choices[0] if flag.choices else "x"
+  return flag.kind(1 if flag.least is None or flag.least < 1 else flag.least)
+
+
+_FLAGS = {
+  (flag.name, kind.__name__): (kind, field)
+  for kind in _parts(run.RunConfig)
+  for field, flag in part.own_flags(kind).items()
+}
+
+
+@pytest.mark.parametrize("kind, field", _FLAGS.values(), ids=map("-".join, _FLAGS))
+def test_values_that_the_declaration_does_not_allow_are_refused(kind, field):
+  own = part.own_flags(kind)
+  required = {
+    one.name: _good(own[one.name]) if one.name in own else "x"
+    for one in dataclasses.fields(kind)
+    if one.default is one.default_factory is dataclasses.MISSING
+  }
+  for wrong in _wrong(own[field]):
+    if isinstance(wrong, float) and float not in (own[field].kind, *own[field].others):
+      continue
+    with pytest.raises((TypeError, ValueError), match=f"^Found .*{own[field].name}"):
+      kind(**{**required, field: wrong})
+      raise AssertionError(f"{field} = {wrong!r} was taken")
+
+
+def test_the_walk_finds_parts_within_parts():
+  names = {"num_rounds", "theta", "num_bins", "epsilon", "clip_norm", "folds"}
+  assert {name for name, _ in _FLAGS} >= names and len(_FLAGS) > 100
