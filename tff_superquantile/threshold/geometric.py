@@ -1,7 +1,6 @@
 """Builds a threshold with differential privacy that follows the losses from round to round."""
 
 import tensorflow as tf
-import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from privacy import checks
@@ -18,7 +17,6 @@ def build_geometric_quantile(
   initial_estimate: float,
   *,
   learning_rate: float = 0.2,
-  sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
   noise_key: noise_source.NoiseKey = None,
 ) -> process.ThresholdProcess:
   """Builds the (1 - theta)-quantile of the losses, tracked by a private bit of each client.
@@ -40,7 +38,6 @@ def build_geometric_quantile(
     expected_clients: The divisor of the sum, q n with Poisson sampling.
     initial_estimate: The first estimate, in units of the loss, positive.
     learning_rate: The step size of the estimate's logarithm.
-    sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
     noise_key: Secret key of the server's noise, 16 bytes, or a `BandedKey`; None for fresh entropy.
 
   Returns:
@@ -70,7 +67,6 @@ def build_geometric_quantile(
     query,
     theta,
     noise_multiplier,
-    sum_factory,
     noise_key,
     "geometric threshold",
     expected_clients,

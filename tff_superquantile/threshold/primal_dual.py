@@ -4,7 +4,6 @@ import collections
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
 from privacy import checks
@@ -113,7 +112,6 @@ def build_private_primal_dual_quantile(
   *,
   step: float = 0.01,
   initial_estimate: float = 0.0,
-  sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
   noise_key: noise_source.NoiseKey = None,
 ) -> process.ThresholdProcess:
   """Builds the threshold of `build_primal_dual_quantile` from a private bit of each client.
@@ -145,7 +143,6 @@ def build_private_primal_dual_quantile(
     initial_estimate: The first t, in units of the loss. From below, t rises by up to step_k
       (1 / theta - 1) in a round while all train; from above it would fall by step_k alone, and none
       would.
-    sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
     noise_key: Secret key of the server's noise, 16 bytes, or a `BandedKey`; None for fresh entropy.
 
   Returns:
@@ -178,7 +175,6 @@ def build_private_primal_dual_quantile(
     query,
     theta,
     noise_multiplier,
-    sum_factory,
     noise_key,
     "primal-dual threshold",
     expected_clients,

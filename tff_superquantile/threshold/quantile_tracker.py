@@ -21,40 +21,12 @@ from tff_superquantile.threshold import process
 # A record is 1/2 if the loss is below the estimate and -1/2 if not, which bounds a client's effect.
 _SENSITIVITY = 0.5
 _SUM = tf.TensorSpec([], tf.float32)
+# How many losses are below the estimate, and not below it.
+_COUNTS = tff.types.to_type(collections.OrderedDict(below=np.int32, above=np.int32))
 # The weight of a round in the mean of the noisy sums over rounds.
 _GAIN_OF_MEAN = 0.1
 # From the estimate, the next one and the noisy sum to the threshold and the size of its tail.
 _AtServerFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-
-
-class _SecureSignSumFactory(tff.aggregators.UnweightedAggregationFactory):
-  """Sums records exactly, by secure sums of the numbers of positive and negative ones."""
-
-  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-    @tff.tensorflow.computation(value_type)
-    def count(record):
-      return collections.OrderedDict(
-        below=tf.cast(record > 0, tf.int32), above=tf.cast(record < 0, tf.int32)
-      )
-
-    @tff.tensorflow.computation(count.type_signature.result)
-    def total(counts):
-      return _SENSITIVITY * tf.cast(counts["below"] - counts["above"], tf.float32)
-
-    @tff.federated_computation
-    def initialize():
-      return tff.federated_value((), tff.SERVER)
-
-    @tff.federated_computation(
-      initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
-    )
-    def next_fn(state, records):
-      counts = tff.federated_secure_sum(tff.federated_map(count, records), max_input=1)
-      return tff.templates.MeasuredProcessOutput(
-        state, tff.federated_map(total, counts), tff.federated_value((), tff.SERVER)
-      )
-
-    return tff.templates.AggregationProcess(initialize, next_fn)
 
 
 def check(
@@ -82,8 +54,8 @@ def _build_server(
 ) -> tuple[tff.Computation, tff.Computation]:
   """Builds the server's half of `build_tracker`, whose noise is `noise`.
 
-  It is the initial state, and a computation from the state and the sum of the records, float32 [],
-  to (the next state, the threshold, the measurements).
+  It is the initial state, and a computation from the state and the sum of the clients' counts to
+  (the next state, the threshold, the measurements).
   """
 
   @tff.tensorflow.computation
@@ -97,8 +69,9 @@ def _build_server(
       state["round_num"] = tf.constant(0)
     return state
 
-  @tff.tensorflow.computation(initial_state.type_signature.result, process.LOSS_TYPE)
-  def at_server(state, total):
+  @tff.tensorflow.computation(initial_state.type_signature.result, _COUNTS)
+  def at_server(state, counts):
+    total = _SENSITIVITY * tf.cast(counts["below"] - counts["above"], tf.float32)
     tracker = state["tracker"]
     before = tracker.current_estimate
     if learning_rate_fn is not None:
@@ -130,7 +103,6 @@ def build_tracker(
   query: tfp.QuantileEstimatorQuery,
   theta: float,
   noise_multiplier: float,
-  sum_factory: tff.aggregators.UnweightedAggregationFactory | None,
   noise_key: noise_source.NoiseKey,
   purpose: str,
   expected_clients: float,
@@ -171,17 +143,17 @@ def build_tracker(
     return query.derive_sample_params(state["tracker"])
 
   @tff.tensorflow.computation(sample_params.type_signature.result, process.LOSS_TYPE)
-  def record_at_client(params, loss):
-    record = query.preprocess_record(params, loss)
-    return tf.where(tf.math.is_nan(loss), 0.0, record)
-
-  sum_process = (sum_factory or _SecureSignSumFactory()).create(process.LOSS_TYPE)
+  def count_at_client(params, loss):
+    record = tf.where(tf.math.is_nan(loss), 0.0, query.preprocess_record(params, loss))
+    return collections.OrderedDict(
+      below=tf.cast(record > 0, tf.int32), above=tf.cast(record < 0, tf.int32)
+    )
 
   @tff.federated_computation
   def initialize():
     return tff.federated_zip(
       collections.OrderedDict(
-        query=tff.federated_eval(initial_state, tff.SERVER), sum=sum_process.initialize()
+        query=tff.federated_eval(initial_state, tff.SERVER), sum=tff.federated_value((), tff.SERVER)
       )
     )
 
@@ -190,12 +162,11 @@ def build_tracker(
   )
   def next_of_losses(state, losses):
     params = tff.federated_broadcast(tff.federated_map(sample_params, state["query"]))
-    records = tff.federated_map(record_at_client, (params, losses))
-    output = sum_process.next(state["sum"], records)
-    new_query, threshold, measurements = tff.federated_map(
-      at_server, (state["query"], output.result)
+    counts = tff.federated_secure_sum(
+      tff.federated_map(count_at_client, (params, losses)), max_input=1
     )
-    new_state = tff.federated_zip(collections.OrderedDict(query=new_query, sum=output.state))
+    new_query, threshold, measurements = tff.federated_map(at_server, (state["query"], counts))
+    new_state = tff.federated_zip(collections.OrderedDict(query=new_query, sum=state["sum"]))
     return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
 
   def report_fn(loss, weight, client):

@@ -367,10 +367,3 @@ def _divisor(threshold: ThresholdProcess) -> str | None:
   """Returns the measurement that estimates the sum of the shares; None for own losses."""
   measured = threshold.next.type_signature.result.measurements.member
   return next((name for name in _DIVISORS if hasattr(measured, name)), None)
-
-
-def of_options(options: dict[str, Any]) -> dict[str, Any]:
-  """Returns options whose values of fields of `Private`, as in version 0.3, are one `private`."""
-  fields = {field.name for field in dataclasses.fields(Private)} & set(options)
-  private = Private(**{name: options.pop(name) for name in fields})
-  return {**options, "private": private}
