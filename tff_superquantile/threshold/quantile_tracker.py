@@ -25,27 +25,24 @@ _SUM = tf.TensorSpec([], tf.float32)
 _COUNTS = tff.types.to_type(collections.OrderedDict(below=np.int32, above=np.int32))
 # The weight of a round in the mean of the noisy sums over rounds.
 _GAIN_OF_MEAN = 0.1
-# From the estimate, the next one and the noisy sum to the threshold and the size of its tail.
-_AtServerFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+# From the estimate, the next one, the noisy sum and theta m to the threshold and its tail's size.
+_AtServerFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, float], tuple[tf.Tensor, tf.Tensor]]
 
 
-def check(
-  name: str, theta: adaptive_theta.Theta, noise_multiplier: float, expected_clients: float
-) -> tuple[float, float, float]:
-  """Returns the settings of the threshold `name` as floats; `AdaptiveTheta` is refused."""
+def _fixed(name: str, theta: adaptive_theta.Theta) -> float:
+  """Returns the theta of the threshold `name`; a `ValueError` for one that adapts."""
   theta = adaptive_theta.check_theta(theta)
   if isinstance(theta, adaptive_theta.AdaptiveTheta):
     raise ValueError(
       f"Found theta = {theta} with the {name} threshold, which releases nothing that tells how"
       " many clients turned up; expected a number, or build_tree_quantile, whose histogram does."
     )
-  noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
-  return theta, noise_multiplier, checks.scale("expected_clients", expected_clients)
+  return theta
 
 
 def _build_server(
   query: tfp.QuantileEstimatorQuery,
-  moved_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+  is_geometric: bool,
   noise: gaussian_sum.GaussianSum,
   theta: float,
   expected_clients: float,
@@ -81,13 +78,14 @@ def _build_server(
     if noise.is_correlated:
       # The query cuts the fraction below to [0, 1], and later noise cannot cancel what is cut off.
       below = noised / expected_clients + 0.5
-      after = moved_fn(before, tracker.learning_rate * (below - tracker.target_quantile))
+      step = tracker.learning_rate * (below - tracker.target_quantile)
+      after = before * tf.exp(-step) if is_geometric else before - step
       tracker = tracker._replace(current_estimate=after)
       about = state["mean"] + _GAIN_OF_MEAN * (noised - state["mean"])
       new_state["mean"] = about
     else:
       after, tracker, _ = query.get_noised_result(noised, tracker)
-    threshold, tail_size = at_server_fn(before, after, about)
+    threshold, tail_size = at_server_fn(before, after, about, theta * expected_clients)
     if theta == 1.0:
       threshold = tf.constant(-np.inf, tf.float32)
     new_state = collections.OrderedDict(tracker=tracker, noise=noise_state, **new_state)
@@ -100,14 +98,16 @@ def _build_server(
 
 
 def build_tracker(
-  query: tfp.QuantileEstimatorQuery,
-  theta: float,
+  name: str,
+  theta: adaptive_theta.Theta,
   noise_multiplier: float,
-  noise_key: noise_source.NoiseKey,
-  purpose: str,
   expected_clients: float,
-  moved_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+  initial_estimate: float,
+  noise_key: noise_source.NoiseKey,
   at_server_fn: _AtServerFn,
+  *,
+  is_geometric: bool,
+  learning_rate: float = 1.0,
   learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> process.ThresholdProcess:
   """Builds a threshold that moves by the noisy sum of one bit a client.
@@ -118,23 +118,32 @@ def build_tracker(
   sum has sensitivity 1/2, and the noise has standard deviation noise_multiplier / 2. The server
   that adds the noise is trusted with the sum.
 
-  `query` moves the estimate by the noisy sum of the records, and adds no noise of its own. With
-  noise that is correlated over rounds, `moved_fn` stands for it, so that no noise is cut: from the
-  estimate and the step down that the query would take to the next estimate, float32 [] each.
+  TensorFlow Privacy's query moves the estimate by the noisy sum of the records, or its logarithm if
+  `is_geometric`. Noise that is correlated over rounds moves it without the query, which would cut
+  noise off.
 
   `at_server_fn` takes the estimate that the bits were made with, the next one and the noisy sum of
   the records (with noise that is correlated over rounds its mean over the last ten rounds or so, in
-  which most of the noise cancels), float32 [] each, to (the round's threshold, the estimated size
-  of its tail, positive). `learning_rate_fn` takes a round's number, int32 [] from 0, to the query's
-  learning rate; None for the query's own. These three are TensorFlow functions. `purpose` names the
-  use of the noise; the other arguments are those of `geometric.build_geometric_quantile`.
+  which most of the noise cancels), float32 [] each, and theta m to (the round's threshold, the
+  estimated size of its tail, positive). `learning_rate_fn` takes a round's number, int32 [] from 0,
+  to its learning rate. Both are TensorFlow functions. The threshold's `name` is that of the use of
+  the noise; the other arguments are those of `geometric.build_geometric_quantile`.
   """
-  noise = gaussian_sum.GaussianSum(
-    _SENSITIVITY, _SENSITIVITY * noise_multiplier, noise_key, purpose
+  theta = _fixed(name, theta)
+  stddev = _SENSITIVITY * checks.scale("noise_multiplier", noise_multiplier)
+  expected_clients = checks.scale("expected_clients", expected_clients)
+  query = tfp.QuantileEstimatorQuery(
+    initial_estimate=initial_estimate,
+    target_quantile=1.0 - theta,
+    learning_rate=checks.scale("learning_rate", learning_rate),
+    below_estimate_stddev=0.0,
+    expected_num_records=expected_clients,
+    geometric_update=is_geometric,
   )
+  noise = gaussian_sum.GaussianSum(_SENSITIVITY, stddev, noise_key, f"{name} threshold")
 
   initial_state, at_server = _build_server(
-    query, moved_fn, noise, theta, expected_clients, at_server_fn, learning_rate_fn
+    query, is_geometric, noise, theta, expected_clients, at_server_fn, learning_rate_fn
   )
   state_type = initial_state.type_signature.result
 

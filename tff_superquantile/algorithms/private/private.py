@@ -130,22 +130,15 @@ class Private:
   numbers: Sequence[adaptive_clipping.Number] = ()
 
   def __post_init__(self) -> None:
+    rules = dict(share_weight=checks.fraction, noise_multiplier=checks.scale)
     if not self._is_adaptive:
-      checks.of_type(
-        "clip_norm", self.clip_norm, numbers_lib.Real, "a positive number or AdaptiveClipNorm"
-      )
-      object.__setattr__(self, "clip_norm", checks.scale("clip_norm", self.clip_norm))
-    checks.of_type("share_weight", self.share_weight, numbers_lib.Real, "a number")
-    checked = {"share_weight": checks.fraction("share_weight", self.share_weight)}
-    checks.of_type("noise_multiplier", self.noise_multiplier, numbers_lib.Real, "a positive number")
-    checked["noise_multiplier"] = checks.scale("noise_multiplier", self.noise_multiplier)
+      rules["clip_norm"] = checks.scale
     if self.expected_clients is not None:
-      checks.of_type(
-        "expected_clients", self.expected_clients, numbers_lib.Real, "a positive number"
-      )
-      checked["expected_clients"] = checks.positive("expected_clients", self.expected_clients)
-    for name, value in checked.items():
-      object.__setattr__(self, name, value)
+      rules["expected_clients"] = checks.positive
+    for name, rule in rules.items():
+      kind = "a positive number or AdaptiveClipNorm" if name == "clip_norm" else "a positive number"
+      checks.of_type(name, getattr(self, name), numbers_lib.Real, kind)
+      object.__setattr__(self, name, rule(name, getattr(self, name)))
     self._check_update_sum()
 
   def _check_update_sum(self) -> None:
@@ -227,14 +220,14 @@ class Private:
       stddev = self.noise_multiplier * clip_norm
       central = gaussian_sum.GaussianSum(clip_norm, stddev, self.noise_key, "updates")
       return PrivateSum(
-        central.factory_of_reports(vector_type),
+        noisy_sum.FactoryOfReports(central.create_of_reports(vector_type)),
         lambda update, share, client: vector(central.report, update, share),
         share_sum,
       )
     assert not isinstance(self.noise_key, noise_source.BandedKey)  # It is refused above.
     distributed = noisy_sum.DistributedGaussianSumFactory(self.update_sum, noise_key=self.noise_key)
     return PrivateSum(
-      distributed.factory_of_reports(vector_type),
+      noisy_sum.FactoryOfReports(distributed.create_of_reports(vector_type)),
       lambda update, share, client: distributed.report(
         vector(gaussian_sum.scale, update, share), client.seed
       ),
