@@ -291,20 +291,6 @@ class _NoisyMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     return tff.templates.AggregationProcess(summed.initialize, next_fn)
 
 
-class Round(NamedTuple):
-  """What makes a process private.
-
-  Attributes:
-    hooks: The changes to a client's round.
-    options: Options of `learning_process.build`.
-    divisor_fn: From the measurements of the client work to D; None where the aggregator divides.
-  """
-
-  hooks: client_work.ClientHooks
-  options: dict[str, Any]
-  divisor_fn: Callable[[Any], tf.Tensor] | None
-
-
 def build_round(
   private: Private,
   model_fn: local_model.Model,
@@ -312,13 +298,8 @@ def build_round(
   threshold: ThresholdProcess | None,
   hooks: client_work.ClientHooks | None,
   theta: Theta,
-) -> Round:
-  """Builds the round that `Private` describes, of an algorithm's threshold, hooks and theta.
-
-  Raises:
-    TypeError: If an option is given that is not to be chosen.
-    ValueError: If the threshold is not private.
-  """
+) -> tuple[client_work.ClientHooks, dict[str, Any], Callable[[Any], tf.Tensor] | None]:
+  """Returns the hooks, the options and the divisor of `learning_process.build` with a `Private`."""
   checks.of_type("private", private, Private, "a tff_superquantile.Private or None")
   for name in _FIXED:
     if options.get(name) is not None:
@@ -345,7 +326,7 @@ def build_round(
       return tf.constant(private.cohort_size, tf.float32)
     return measurements["threshold"][divisor]
 
-  return Round(
+  return (
     dataclasses.replace(hooks or client_work.ClientHooks(), report_fn=report),
     {
       **options,
