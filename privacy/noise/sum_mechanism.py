@@ -82,10 +82,8 @@ def build_sum_mechanism(
   """
   noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   clip_norm = checks.scale("clip_norm", clip_norm)
-  for name, value in (("num_entries", num_entries), ("num_shares", num_shares)):
-    if value < 1:
-      raise ValueError(f"Found {name} = {value}; expected at least 1.")
-  num_entries, num_shares = int(num_entries), int(num_shares)
+  num_entries = checks.whole("num_entries", num_entries, 1)
+  num_shares = checks.whole("num_shares", num_shares, 1)
   norm_in_steps = max(
     _STEPS_PER_ROOT_OF_ENTRIES * math.sqrt(num_entries),
     tree_mechanism.least_sensitivity(noise_multiplier, num_shares),

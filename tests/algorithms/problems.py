@@ -169,6 +169,33 @@ def local_sgd(weights, x, y, *, learning_rate, batch_size, epochs=1, l2=0.0):
   return weights
 
 
+def update(weights, x, y, rate):
+  """What one step of a client adds to the weights, as one vector."""
+  trained = local_sgd(weights, x, y, learning_rate=rate, batch_size=len(y))
+  return vector(trained) - vector(weights)
+
+
+def clipped(update_of_client, norm):
+  return update_of_client * min(1.0, norm / max(np.linalg.norm(update_of_client), 1e-300))
+
+
+def noise_of_rounds(of_key, shapes, num_rounds):
+  """The noise that a `GaussianSum` adds in rounds in a row, each as one vector."""
+  zeros = [tf.zeros(shape, tf.float64) for shape in shapes]
+  state, noise_of_all = of_key.initial_state(zeros), []
+  for _ in range(num_rounds):
+    state, noise = of_key.add_noise(state, zeros, zeros)
+    noise_of_all.append(vector(n.numpy() for n in noise))
+  return noise_of_all
+
+
+def sums(computation):
+  """(open sums, secure sums, all else) by which something leaves the clients."""
+  text = computation.to_building_block().compact_representation()
+  kinds = (("sum", "aggregate"), ("secure_sum", "secure_modular_sum"), ("mean", "collect"))
+  return tuple(sum(text.count(f"federated_{name}(") for name in names) for names in kinds)
+
+
 def initial_weights():
   return [w.astype(np.float64) for w in linear_model().initial_weights[0]]
 

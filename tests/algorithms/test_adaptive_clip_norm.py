@@ -75,22 +75,15 @@ def _noise_of_rounds(num_shares, num_rounds):
   """The server's noise of each round, from its key: of the weights, perhaps a share, the count."""
   of_key = secure_sums.GaussianSum(np.hypot(1.0, _Z_W / _Z_B), _Z_W, _KEY, "updates")
   shapes = [[problems.NUM_FEATURES, problems.NUM_CLASSES], [problems.NUM_CLASSES]]
-  shapes += [[]] * (num_shares + 1)
-  state, found = of_key.initial_state(), []
-  zeros = [tf.zeros(shape, tf.float64) for shape in shapes]
-  for _ in range(num_rounds):
-    state, noise = of_key.add_noise(state, zeros, zeros)
-    found.append(problems.vector(n.numpy() for n in noise))
-  return found
+  return problems.noise_of_rounds(of_key, shapes + [[]] * (num_shares + 1), num_rounds)
 
 
 def _update_and_loss(weights, index):
   x, y = _EXAMPLES[index]
   if not len(y) or np.isnan(x).any():
     return None
-  after = problems.local_sgd(weights, x, y, learning_rate=_RATE, batch_size=len(y))
   loss, _ = problems.losses_and_gradient(weights, x, y)
-  return problems.vector(weights) - problems.vector(after), loss
+  return -problems.update(weights, x, y, _RATE), loss
 
 
 @pytest.mark.parametrize("kind", ["superquantile", "weighted"])
@@ -140,7 +133,5 @@ def test_the_state_tells_who_took_part_by_the_noisy_sums_alone(kind):
   assert all(set(found) == {"clip_norm", "sum"} for found in aggregators)
   for one, other in zip(*(tf.nest.flatten(found["sum"]) for found in aggregators)):
     np.testing.assert_array_equal(one, other)
-  text = process.next.to_building_block().compact_representation()
-  counts = [text.count(f"{name}(") for name in ("federated_sum", "federated_aggregate")]
-  secure = text.count("federated_secure_sum(")
-  assert (sum(counts), secure > 0) == (1, kind == "superquantile")
+  open_sums, secure, _ = problems.sums(process.next)
+  assert (open_sums, secure > 0) == (1, kind == "superquantile")

@@ -10,7 +10,6 @@ import tensorflow_federated as tff
 from privacy.noise import tree_mechanism
 from tff_superquantile import algorithms
 from tff_superquantile import threshold as threshold_lib
-from tff_superquantile.simulation import cohorts
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
@@ -57,17 +56,10 @@ def _clients(indices):
   return problems.datasets([_ARRAYS[i] for i in indices], batch_size=100)
 
 
-def _vector(weights):
-  return np.concatenate([np.ravel(w).astype(np.float64) for w in weights])
-
-
 def _losses_and_updates(weights, indices):
   """By hand, of the clients at these weights: [n], [n, parameters]."""
-  losses, updates = [], []
-  for x, y in (_ARRAYS[i] for i in indices):
-    losses.append(problems.losses_and_gradient(weights, x, y)[0])
-    trained = problems.local_sgd(weights, x, y, learning_rate=_RATE, batch_size=len(y))
-    updates.append(_vector(trained) - _vector(weights))
+  losses = [problems.losses_and_gradient(weights, *_ARRAYS[i])[0] for i in indices]
+  updates = [problems.update(weights, *_ARRAYS[i], _RATE) for i in indices]
   return np.array(losses), np.array(updates)
 
 
@@ -88,8 +80,8 @@ def test_rounds_against_numpy_while_the_cohort_changes(threshold):
     assert measured["cohort"]["cohort_size"] == size
     state = output.state
     np.testing.assert_allclose(
-      _vector(state.global_model_weights.trainable),
-      _vector(weights) + updates[tail].mean(axis=0),
+      problems.vector(state.global_model_weights.trainable),
+      problems.vector(weights) + updates[tail].mean(axis=0),
       atol=2e-6,
     )
 
@@ -99,32 +91,8 @@ def test_an_empty_cohort_leaves_the_model():
     state = process.initialize()
     output = process.next(state, [])
     before, after = (s.global_model_weights.trainable for s in (state, output.state))
-    np.testing.assert_array_equal(_vector(before), _vector(after))
+    np.testing.assert_array_equal(problems.vector(before), problems.vector(after))
     assert output.metrics["client_work"]["cohort"]["cohort_size"] == 0
-
-
-def test_a_day_of_diurnal_cohorts():
-  sample = cohorts.build_diurnal_sampler(range(12), 6, seed=1, rounds_per_day=8)
-  process = _process(threshold_lib.AdaptiveTheta(2, 0.1, 1.0))
-  state, sizes = process.initialize(), []
-  for round_num in range(1, 17):
-    cohort = sample(round_num)
-    output = process.next(state, _clients(cohort))
-    state, counts = output.state, output.metrics["client_work"]["cohort"]
-    assert counts["tail_size"] == min(2, len(cohort))
-    sizes.append(len(cohort))
-  assert max(sizes) > 3 * max(min(sizes), 1)
-
-
-def test_a_range_of_one_trains_as_a_fixed_theta():
-  results = []
-  for theta in (0.3, threshold_lib.AdaptiveTheta(3, 0.3, 0.3)):
-    process = _process(theta)
-    state = process.initialize()
-    for size in (12, 5):
-      state = process.next(state, _clients(range(size))).state
-    results.append(_vector(state.global_model_weights.trainable))
-  np.testing.assert_array_equal(*results)
 
 
 # Private.
@@ -147,8 +115,8 @@ def test_private_rounds_divide_the_sum_over_the_wanted_tail_by_its_estimate():
     assert tail.sum() == wanted and tail[np.argsort(-losses)[:wanted]].all()
     state = output.state
     np.testing.assert_allclose(
-      _vector(state.global_model_weights.trainable),
-      _vector(weights) + updates[tail].sum(axis=0) / measured["estimated_tail_size"],
+      problems.vector(state.global_model_weights.trainable),
+      problems.vector(weights) + updates[tail].sum(axis=0) / measured["estimated_tail_size"],
       atol=5e-6,
     )
 
@@ -166,7 +134,7 @@ def test_private_rounds_without_anybody_or_with_too_many(size):
   else:  # By its floor.
     assert measured["estimated_tail_size"] == 1.5 and measured["theta"] == 1.0
     assert measured["estimated_cohort_size"] == pytest.approx(0.0, abs=0.1)
-  change = _vector(output.state.global_model_weights.trainable) - _vector(
+  change = problems.vector(output.state.global_model_weights.trainable) - problems.vector(
     state.global_model_weights.trainable
   )
   if size:  # Everybody is above a threshold of 0.

@@ -41,9 +41,3 @@ def test_the_model_is_the_mean_of_models(num_rounds):
   start = tf.nest.map_structure(lambda w: 0.0 * w + 1.0, process.get_model_weights(state))
   state = process.set_model_weights(state, start)
   assert set(_weights(process, state)) == set(_weights(inner, state["process"])) == {1.0}
-
-
-@pytest.mark.parametrize("num_rounds", [0, 2.5])
-def test_bad_numbers_of_rounds(num_rounds):
-  with pytest.raises(ValueError, match="num_rounds"):
-    algorithms.build_averaged(_process(), num_rounds)

@@ -18,19 +18,17 @@ deviations from either limit. Half the noise gives a bound of 3.4, three times t
 does so always.
 """
 
-import collections
 import functools
 
 import flat
+import gaussian
 import numpy as np
 import problems
 import pytest
-from scipy import optimize
 from scipy import stats
 from sklearn import linear_model
 from sklearn import pipeline
 from sklearn import preprocessing
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import accounting
@@ -59,16 +57,9 @@ _X = np.array([[0, 1, 0], [0, 0, -2], [0, 0.1, 0.1], [9, 0, 0]], np.float32)
 _LOSSES = np.array([0.2, 3.0, 0.5, 9.0], np.float32)
 _NOBODY = 4
 _COHORTS = {"with": (0, 1, 2, 3), "without": (0, 1, 2, _NOBODY)}
-_HANDLE_SPEC = collections.OrderedDict(
-  index=tf.TensorSpec([], tf.int32), seed=tf.TensorSpec([2], tf.int64)
+_READING = problems.reading_handles(
+  [(_X[i : i + 1], _LOSSES[i : i + 1]) for i in range(_NOBODY + 1)]
 )
-
-
-@tf.function(input_signature=[_HANDLE_SPEC])
-def _examples(handle):
-  index = handle["index"]
-  rows = tf.range(index, tf.minimum(index + 1, len(_X)))
-  return tf.gather(_X, rows), tf.gather(_LOSSES, rows)
 
 
 def _fresh_but_for_the_noise(state, initial):
@@ -104,12 +95,7 @@ def _outputs(process, cohort_fn, num_rounds, first_seed):
   state = initial = process.initialize()
   found = []
   for trial in range(num_rounds):
-    clients = [
-      collections.OrderedDict(
-        index=np.int32(index), seed=np.array([first_seed + trial, position], np.int64)
-      )
-      for position, index in enumerate(cohort_fn(trial))
-    ]
+    clients = problems.handles(cohort_fn(trial), first_seed + trial)
     output = process.next(_fresh_but_for_the_noise(state, initial), clients)
     state = output.state
     weights = np.asarray(state.global_model_weights.trainable[0], np.float64)
@@ -163,22 +149,10 @@ def _mu_at_least(with_canary, without, num_choosing):
   return max(stats.norm.ppf(tpr) - stats.norm.ppf(fpr), 0.0)
 
 
-def _gaussian_epsilon(mu, delta):
-  """Of the Gaussian mechanism, exactly (Balle and Wang, 2018)."""
-  if mu <= 0:
-    return 0.0
-
-  def excess(epsilon):
-    tail = np.exp(epsilon + stats.norm.logcdf(-epsilon / mu - mu / 2))
-    return stats.norm.cdf(mu / 2 - epsilon / mu) - tail - delta
-
-  return optimize.brentq(excess, 0.0, 20 + mu * mu + 20 * mu) if excess(0.0) > 0 else 0.0
-
-
 def test_the_formula_for_epsilon():
   # Of a Gaussian of sigma = 1, and between PLD and RDP of the accountant.
   release = flat.release(4, 4, None, 1.0, "none")
-  exact = _gaussian_epsilon(1.0, _DELTA)
+  exact = gaussian.epsilon(1.0, _DELTA)
   assert exact == pytest.approx(4.3776, abs=1e-3)
   assert exact <= accounting.epsilon(release, 1, _DELTA, "pld").epsilon <= 1.01 * exact
   assert exact <= accounting.epsilon(release, 1, _DELTA).epsilon <= 1.1 * exact
@@ -208,7 +182,7 @@ def _audit(process, release, sizes, num_helpers=0):
   found["without"] = found["without"][1:]
   tell = _learn_to_tell(*(outputs[:num_choosing] for outputs in found.values()))
   mu = _mu_at_least(*(tell(outputs) for outputs in found.values()), num_choosing)
-  epsilon = _gaussian_epsilon(mu, _DELTA)
+  epsilon = gaussian.epsilon(mu, _DELTA)
   accounted = accounting.epsilon(release, 1, _DELTA).epsilon
   print(f"epsilon of at least {epsilon:.3f} found, {accounted:.3f} accounted for")  # For -rP.
   assert epsilon <= accounted, "less noise than the accounting says"
@@ -228,8 +202,7 @@ def _training(z_w, update_sum=None, clip_norm=_CLIP_NORM, noise_key=_KEY, share_
       share_weight=share_weight,
     ),
     local_batch_size=0,
-    examples_fn=_examples,
-    seed_fn=lambda handle: handle["seed"],
+    **_READING,
   )
 
 
@@ -421,13 +394,7 @@ def _sums_of_run(process, is_with_canary, trial):
   for round_num in range(_NUM_ROUNDS):
     # In its rounds the canary is there with its data, or without them.
     canary = (3 if is_with_canary else _NOBODY,) if round_num % _SEPARATION == 0 else ()
-    clients = [
-      collections.OrderedDict(
-        index=np.int32(index), seed=np.array([trial, round_num * 8 + position], np.int64)
-      )
-      for position, index in enumerate((0, 1, 2, *canary))
-    ]
-    output = process.next(state, clients)
+    output = process.next(state, problems.handles((0, 1, 2, *canary), trial))
     state = output.state
     measured = output.metrics["client_work"]["threshold"]
     after = np.asarray(state.global_model_weights.trainable[0], np.float64)
@@ -478,7 +445,7 @@ def test_whole_runs_of_banded_noise(sizes):
     for is_with, found in runs.items()
   }
   mu = _mu_at_least(scores[True], scores[False], sizes[0])
-  epsilon = _gaussian_epsilon(mu, _DELTA)
+  epsilon = gaussian.epsilon(mu, _DELTA)
   accounted = accounting.epsilon(release, _NUM_ROUNDS, _DELTA).epsilon
   print(f"epsilon of at least {epsilon:.3f} found, {accounted:.3f} accounted for")
   assert epsilon <= accounted, "less noise than the accounting says"

@@ -1,6 +1,5 @@
 """Training with private thresholds: rounds of superquantile aggregation end to end."""
 
-import collections
 import functools
 
 import numpy as np
@@ -21,26 +20,6 @@ _ARRAYS = problems.client_arrays(seed=3)
 _MAX_LOSS = 6.0
 _KEY = bytes(range(16))
 _NUM_SHARES = 8
-_OFFSETS = np.cumsum([0] + [len(y) for _, y in _ARRAYS])
-_HANDLE_SPEC = collections.OrderedDict(
-  index=tf.TensorSpec([], tf.int32), seed=tf.TensorSpec([2], tf.int64)
-)
-
-
-@tf.function(input_signature=[_HANDLE_SPEC])
-def _examples(handle):
-  rows = tf.range(tf.gather(_OFFSETS, handle["index"]), tf.gather(_OFFSETS, handle["index"] + 1))
-  x, y = (np.concatenate(arrays) for arrays in zip(*_ARRAYS))
-  return tf.gather(x, rows), tf.gather(y, rows)
-
-
-def _handles(round_num=0, seed=0, num_clients=6):
-  return [
-    collections.OrderedDict(
-      index=np.int32(client % 6), seed=np.array([seed, 100 * round_num + client], np.int64)
-    )
-    for client in range(num_clients)
-  ]
 
 
 def _tree(z=1e-3, num_bins=256):
@@ -75,12 +54,7 @@ def _process(threshold, theta=0.5, **kwargs):
 
 def _of_handles(threshold, theta=0.5, **kwargs):
   return _process(
-    threshold,
-    theta,
-    local_batch_size=4,
-    examples_fn=_examples,
-    seed_fn=lambda handle: handle["seed"],
-    **kwargs,
+    threshold, theta, local_batch_size=4, **problems.reading_handles(_ARRAYS), **kwargs
   )
 
 
@@ -99,10 +73,6 @@ def _assert_same(first, second, atol=0.0):
     np.testing.assert_allclose(a, b, rtol=0, atol=atol)
 
 
-def _distance(first, second):
-  return max(np.abs(a - b).max() for a, b in zip(first, second))
-
-
 def test_theta_1_is_fed_avg():
   cohorts = [problems.datasets(_ARRAYS)]
   fed_avg = algorithms.build_fed_avg(
@@ -116,7 +86,7 @@ def test_theta_1_is_fed_avg():
 
 
 def test_with_little_noise_the_tree_selects_whom_the_exact_threshold_selects():
-  cohorts = [_handles(round_num) for round_num in range(3)]
+  cohorts = [problems.handles(range(6), round_num) for round_num in range(3)]
   uniform = dict(client_weighting=tff.learning.ClientWeighting.UNIFORM)
   tree, exact = _of_handles(_tree(), **uniform), _of_handles("exact", **uniform)
   weights, metrics = _run(tree, cohorts)
@@ -134,32 +104,11 @@ def test_with_little_noise_the_tree_selects_whom_the_exact_threshold_selects():
     }
 
 
-def test_seeded_runs_repeat():
-  process = _of_handles(_tree(z=1.0, num_bins=16))
-
-  def run(seed):
-    return _run(process, [_handles(round_num, seed) for round_num in range(3)])
-
-  weights, metrics = run(0)
-  again, metrics_again = run(0)
-  _assert_same(weights, again)
-  assert [m["threshold"] for m in metrics] == [m["threshold"] for m in metrics_again]
-  _, others = run(1)
-  sizes = {m["threshold"]["estimated_cohort_size"] for m in metrics + others}
-  assert len(sizes) == 6  # Other noise in each round, and with another seed.
-
-  process = _of_handles(_geometric())
-  weights, metrics = _run(process, [_handles()] * 3)
-  again, metrics_again = _run(process, [_handles()] * 3)
-  _assert_same(weights, again)
-  assert [m["threshold"] for m in metrics] == [m["threshold"] for m in metrics_again]
-
-
 def test_the_noise_has_a_seed_of_its_own():
   # Not the very seed, which may be that of the order of the examples.
   process = _of_handles(_tree(z=1.0, num_bins=16))
-  _, (metrics,) = _run(process, [_handles()])
-  handles = _handles()
+  _, (metrics,) = _run(process, [problems.handles(range(6))])
+  handles = problems.handles(range(6))
   bare = _tree(z=1.0, num_bins=16)(0.5)
   (w, b) = problems.initial_weights()
   losses = [np.float32(problems.losses_and_gradient((w, b), x, y)[0]) for x, y in _ARRAYS]
@@ -180,55 +129,10 @@ def test_the_noise_has_a_seed_of_its_own():
   assert own["threshold"] == pytest.approx(metrics["threshold"]["threshold"])
 
 
-def test_the_geometric_threshold_follows_the_losses():
-  weights, metrics = _run(_process(_geometric(z=1e-3)), [problems.datasets(_ARRAYS)] * 8)
-  assert _distance(weights, problems.initial_weights()) > 1e-2
-  thresholds = [float(m["threshold"]["threshold"]) for m in metrics]
-  assert len(set(thresholds)) > 4
-  steps = np.abs(np.diff(np.log([1.0, *thresholds])))
-  assert steps.max() <= 0.2 * 0.5 + 1e-5
-  assert [m["threshold"]["estimated_tail_size"] for m in metrics] == [3] * 8
-
-
-def test_the_tree_trains_and_keeps_its_threshold_through_an_aborted_round():
-  cohorts = [_handles(0), _handles(1, num_clients=_NUM_SHARES + 1), _handles(2)]
-  weights, metrics = _run(_of_handles(_tree()), cohorts)
-  first, aborted, last = (m["threshold"] for m in metrics)
-  assert [m["aborted"] for m in (first, aborted, last)] == [0, 1, 0]
-  assert aborted["threshold"] == first["threshold"] > 0
-  assert (aborted["estimated_cohort_size"], aborted["estimated_tail_size"]) == (6, 3)
-  assert last["threshold"] != first["threshold"]
-  assert _distance(weights, problems.initial_weights()) > 1e-2
-
-
-@pytest.mark.parametrize(
-  "threshold,theta",
-  [(_tree(), 0.6), (_tree(), 1.0), (_geometric(z=1e-3), 1.0)],
-  ids=["tree", "tree_theta_1", "geometric_theta_1"],
-)
-def test_a_client_with_a_nan_loss_is_not_selected(threshold, theta):
-  spoilt = [(x.copy(), y) for x, y in _ARRAYS]
-  spoilt[4][0][0, 0] = np.nan
-  healthy = [spoilt[i] for i in (0, 1, 2, 3, 5)]
-  process = _process(threshold, theta)
-  weights, (metrics,) = _run(process, [problems.datasets(spoilt)])
-  expected, (healthy_metrics,) = _run(process, [problems.datasets(healthy)])
-  _assert_same(weights, expected, atol=1e-6)
-  assert metrics["cohort"]["num_excluded"] == 1
-  assert metrics["cohort"]["tail_size"] == healthy_metrics["cohort"]["tail_size"]
-  if "estimated_cohort_size" in metrics["threshold"]:
-    assert metrics["threshold"]["estimated_cohort_size"] == pytest.approx(5, abs=0.1)
-
-
 def test_no_loss_leaves_the_clients():
   # What is summed openly is the model, the metrics of training and the sizes of the cohort.
-  process = _process(_tree())
-  text = process.next.to_building_block().compact_representation()
-  assert text.count("federated_secure_modular_sum(") == 1
-  assert "federated_collect" not in text
-  open_sums = text.count("federated_sum(") + text.count("federated_aggregate(")
   fed_avg = algorithms.build_fed_avg(
     problems.linear_model(), tff.learning.optimizers.build_sgdm(0.2)
   )
-  text = fed_avg.next.to_building_block().compact_representation()
-  assert open_sums == text.count("federated_sum(") + text.count("federated_aggregate(")
+  open_sums, _, _ = problems.sums(fed_avg.next)
+  assert problems.sums(_process(_tree()).next) == (open_sums, 1, 0)

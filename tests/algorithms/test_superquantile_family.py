@@ -9,7 +9,6 @@ import tensorflow_federated as tff
 import tree
 
 from tff_superquantile import algorithms
-from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
 
 _THETAS = (0.5, 1.0, 0.25)
@@ -66,37 +65,6 @@ def test_each_model_is_that_of_a_process_of_its_own(outputs, theta):
     _assert_same(found.metrics[j], wanted.metrics)
 
 
-def test_models_of_different_theta_differ(outputs):
-  models = [problems.vector(state.global_model_weights.trainable) for state in outputs[-1].state]
-  for a in range(len(models)):
-    for b in range(a):
-      assert np.abs(models[a] - models[b]).max() > 1e-3
-
-
-def test_theta_of_one_is_tffs_fed_avg(outputs):
-  process = tff.learning.algorithms.build_weighted_fed_avg(**_OPTIONS)
-  expected = process.get_model_weights(_rounds(process)[-1].state)
-  found = _family().get_model_weights(outputs[-1].state)[_THETAS.index(1.0)]
-  for a, b in zip(found.trainable, expected.trainable):
-    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-def test_a_client_trains_the_models_in_whose_tail_it_is(outputs):
-  """The tails of the second round, by numpy, at the weights of each model after the first."""
-  cohort = _COHORTS[1]
-  num_examples = np.array([_SIZES[i] for i in cohort], np.float64)
-  for theta, state, metrics in zip(_THETAS, outputs[0].state, outputs[1].metrics):
-    weights = [w.astype(np.float64) for w in state.global_model_weights.trainable]
-    losses = [problems.losses_and_gradient(weights, *_ARRAYS[i])[0] for i in cohort]
-    quantile = superquantile.quantile(losses, theta, num_examples)
-    counts = metrics["client_work"]["cohort"]
-    assert counts["tail_size"] == np.sum(np.array(losses) >= quantile)
-    assert counts["cohort_size"] == len(cohort)
-    if theta < 1.0:
-      found = metrics["client_work"]["threshold"]["threshold"]
-      np.testing.assert_allclose(found, quantile, rtol=1e-5)
-
-
 def test_weights_and_hyperparameters_of_all_models(outputs):
   process, state = _family(), outputs[-1].state
   weights, hparams = process.get_model_weights(state), process.get_hparams(state)
@@ -114,9 +82,6 @@ def test_weights_and_hyperparameters_of_all_models(outputs):
   [
     ((), ValueError, r"Found thetas = \(\); expected"),
     ((0.5, 1.0, 0.5), ValueError, r"Found thetas = \(0.5, 1.0, 0.5\); expected different"),
-    ((1.0, 0.0), ValueError, "Found theta = 0.0"),
-    ((1.0, 1.5), ValueError, "Found theta = 1.5"),
-    (0.5, TypeError, "Found thetas = 0.5, of type float; expected a sequence"),
     ((1.0, "0.5"), TypeError, "Found theta = '0.5', of type str"),
   ],
 )
@@ -132,5 +97,5 @@ def test_a_private_threshold_is_refused():
     expected_clients=6,
     initial_estimate=1.0,
   )
-  with pytest.raises(ValueError, match="Found a private threshold for a family of models"):
+  with pytest.raises(ValueError, match="Found a private threshold.* for a family of models"):
     algorithms.build_superquantile_family(thetas=(1.0, 0.5), threshold=threshold, **_OPTIONS)

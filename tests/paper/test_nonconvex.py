@@ -296,11 +296,3 @@ def test_command_leaves_tables_and_figures(tmp_path):
   assert (rows["squared_norm"] <= rows["bound"]).all()
   text = (folder / "report.md").read_text()
   assert "| 0.1, 10 " in text and "Checks: passed" in text and "FAILED" not in text
-
-
-# The code of its flags is that of the other study, which has tests of the others.
-@pytest.mark.parametrize("flag", ["--num_seeds=1"])
-def test_mistakes_end_in_one_sentence(flag):
-  result = _run(flag)
-  assert result.returncode == 2
-  assert flag.split("=")[0].strip("-") in result.stderr and "Traceback" not in result.stderr

@@ -357,11 +357,6 @@ def test_renyi_divergences_of_samples_are_bounded_from_below():
     assert on_privacy.renyi_at_least(z, q, order) < exact < order / (2 * z**2)
 
 
-def test_a_modulus_that_wraps_too_often_is_false(monkeypatch):
-  monkeypatch.setattr(on_quantiles, "wrap_chance", lambda sigma, num, bins, delta: delta / 3)
-  assert _verdicts(on_quantiles.of_theorem())["modulus", ""] is rows.Verdict.FALSE
-
-
 def test_norms_of_gradients_are_those_of_a_loop_over_examples(monkeypatch):
   rng = np.random.default_rng(1)
   x, y = rng.normal(size=(5, 4, 3)), rng.integers(0, 3, size=(5, 4))

@@ -1,5 +1,8 @@
 """Every verdict turns where the number behind it is another one."""
 
+import csv
+import pathlib
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,10 +19,7 @@ from paper.statements import printed
 from paper.statements import rows
 from paper.statements import sources
 
-_P90, _MEAN = "test.error.p90", "test.error.mean"
-_TREE, _FED_AVG = "Superquantile θ = 0.5, tree, ε = {}", "FedAvg, ε = {}"
-_SMALL_TREE = "Superquantile θ = 0.25, tree, ε = {}"
-_FOUND, _ELSEWHERE = rows.Verdict.REPRODUCED, rows.Verdict.ELSEWHERE
+_FOUND = rows.Verdict.REPRODUCED
 
 
 @pytest.fixture(scope="module")
@@ -31,129 +31,40 @@ def kept():
   }
 
 
-def _with_another(frames, source, method, metric, change):
-  """Returns the measurements with another mean of one."""
-  frame = frames[source].copy()
-  chosen = (frame["method"] == method) & (frame["metric"] == metric)
-  assert chosen.sum() == 1, (source, method, metric)
-  frame.loc[chosen, "mean"] = change(frame.loc[chosen, "mean"].item())
-  return measurements.Evidence({**frames, source: frame})
-
-
 def _verdict(made, key, about=""):
   # The first one: statements after it need not be made.
   return next(row.verdict for row in made if row.key == key and row.about == about)
 
 
-def _to(value):
-  return lambda before: value
+_CHANGES = {
+  "to": lambda before, number: number,
+  "by": lambda before, number: number * before,
+  "plus": lambda before, points: before + points / 100,
+}
+_MODULES = (on_comparisons, on_convergence, on_privacy, on_quantiles, on_settings)
 
 
-def _by(factor):
-  return lambda before: factor * before
+def _measured():
+  """A statement by a measurement, and a change of this with which it has the other verdict."""
+  path = pathlib.Path(__file__).with_name("turning_measurements.csv")
+  modules = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
+  for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+    module, _, name = row.pop("statements").partition(".")
+    yield pytest.param(getattr(modules[module], name), row, id=" ".join(row.values()))
 
 
-def _plus(points):
-  return lambda before: before + points / 100
-
-
-_RATE = on_convergence.of_nonconvex
-# A statement by a measurement; another measurement with which it has the other verdict.
-_MEASURED = [
-  (on_convergence.statements, "bias", "", "sampling_bias", "0.5 10", "largest", _to(2.3)),
-  (
-    on_convergence.statements, "convex", "", "convergence", "0.5 100 65536 reweighting", "error",
-    _to(1e-3),
-  ),
-  (_RATE, "nonconvex", "", "nonconvex", "theorem 0.5 100 5 32768", "squared_norm", _by(2.0)),
-  (_RATE, "nonconvex", "", "nonconvex", "theorem 0.5 10 5 64", "squared_norm", _to(1e3)),
-  (_RATE, "drift", "", "nonconvex", "rate 0.5 100 5 8192", "drift", _to(1.0)),
-  (
-    on_quantiles.of_quantiles, "quantile_1", "", "private_quantile", "uniform 64 16 1.0 paper",
-    "error", _to(0.17),
-  ),
-  (
-    on_quantiles.of_quantiles, "quantile_5", "", "private_quantile", "uniform 64 16 5.0 paper",
-    "error", _to(0.05),
-  ),
-  (
-    on_quantiles.of_quantiles, "wraps", "", "private_quantile", "uniform 64 10 2.0 paper", "error",
-    _by(1.3),
-  ),
-  (
-    on_quantiles.of_quantiles, "wraps", "", "private_quantile", "uniform 64 10 5.0 paper", "error",
-    _by(0.15),
-  ),
-  (
-    on_quantiles.of_quantiles, "similar", "", "private_quantile", "chi2(4) 64 16 5.0 paper",
-    "error", _by(1.3),
-  ),
-  (
-    on_quantiles.of_quantiles, "more_bins", "", "private_quantile", "uniform 1024 20 1.0 paper",
-    "error", _by(0.4),
-  ),
-  (
-    on_quantiles.of_bounds, "theorem_b", "", "private_quantile", "uniform 16 16 10.0 paper",
-    "error", _by(8.0),
-  ),
-  (on_settings.of_settings, "loss_end", "", "synthetic", "FedAvg", "train.loss.mean", _plus(5.0)),
-  (
-    on_privacy.of_training, "half_tail", "", "private_synthetic", _TREE.format(5), _P90, _plus(1.8),
-  ),
-  (
-    on_privacy.of_training, "half_tail", "", "private_synthetic", _TREE.format(5), _MEAN,
-    _plus(0.6),
-  ),
-  (
-    on_privacy.of_training, "quarter", "", "private_synthetic", _SMALL_TREE.format(5), _MEAN,
-    _plus(-1.2),
-  ),
-  (
-    on_privacy.of_training, "quarter", "", "private_synthetic", _SMALL_TREE.format(5), _P90,
-    _plus(1.3),
-  ),
-  (
-    on_privacy.of_training, "quarter", "", "private_synthetic", _FED_AVG.format(5), _P90,
-    _plus(-2.0),
-  ),
-  (
-    on_privacy.of_training, "figure_6", "", "private_synthetic", _TREE.format(20), _P90, _plus(3.5),
-  ),
-  (
-    on_privacy.of_training, "figure_6", "the mean", "private_synthetic", _TREE.format(3), _MEAN,
-    _plus(0.5),
-  ),
-  (on_privacy.of_training, "even_at_3", "", "private_synthetic", _TREE.format(3), _P90, _plus(3.0)),
-  (
-    on_comparisons.statements, "competitive", "the synthetic task", "synthetic",
-    "Superquantile θ = 0.5", _MEAN, _plus(1.0),
-  ),
-  (
-    on_comparisons.statements, "afl", "the synthetic task", "synthetic", "AFL (q-FFL q = 10)", _P90,
-    _plus(9.0),
-  ),
-  (
-    on_settings.of_histograms, "histogram", "ConvNet", "emnist_convnet", "Superquantile θ = 0.5",
-    "test.error.superquantile_90", _plus(2.0),
-  ),
-  (
-    on_settings.of_spread, "loss_variance", "", "emnist_convnet", "Superquantile θ = 0.1",
-    "train.loss.std", _by(3.0),
-  ),
-  (
-    on_settings.of_spread, "error_variance", "", "emnist_convnet", "Superquantile θ = 0.8",
-    "test.smallest_third.error.std", _by(1.2),
-  ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("made, key, about, source, method, metric, change", _MEASURED)
-def test_another_measurement_has_another_verdict(
-  kept, made, key, about, source, method, metric, change
-):
-  before = _verdict(made(measurements.Evidence(kept)), key, about)
-  other = _verdict(made(_with_another(kept, source, method, metric, change)), key, about)
-  assert {before, other} & {_FOUND, _ELSEWHERE} and before is not other
+@pytest.mark.parametrize("made, row", _measured())
+def test_another_measurement_has_another_verdict(kept, made, row):
+  frame = kept[row["source"]].copy()
+  chosen = (frame["method"] == row["method"]) & (frame["metric"] == row["metric"])
+  assert chosen.sum() == 1
+  change = _CHANGES[row["change"]]
+  frame.loc[chosen, "mean"] = change(frame.loc[chosen, "mean"].item(), float(row["number"]))
+  before, other = (
+    _verdict(made(measurements.Evidence(evidence)), row["key"], row["about"])
+    for evidence in (kept, {**kept, row["source"]: frame})
+  )
+  assert {before, other} & {_FOUND, rows.Verdict.ELSEWHERE} and before is not other
   assert {before, other} & {rows.Verdict.DIFFERS, rows.Verdict.FALSE}
 
 

@@ -7,6 +7,8 @@ import json
 import flat
 import numpy as np
 
+from privacy import ledger
+
 
 def flags_of(entry, **changes):
   """The flags of the run of a ledger, with changes; None for a flag that is not there."""
@@ -39,6 +41,19 @@ def flags_of(entry, **changes):
     output_dir="results",
   )
   return {name: value for name, value in {**values, **changes}.items() if value is not None}
+
+
+def ledger_of(release, rounds, *, done=None, claim=None, delta=1e-3, clip_norm=0.5, **entries):
+  """The ledger of a run of so many rounds, of which all or some are done."""
+  return ledger.build_ledger(
+    release,
+    claim_epsilon=claim,
+    delta=delta,
+    clip_norm=clip_norm,
+    num_rounds_planned=rounds,
+    rounds_done=rounds if done is None else done,
+    **entries,
+  )
 
 
 def columns_of(release):

@@ -36,14 +36,9 @@ _RELEASES = {
 
 @functools.cache
 def _ledger(name="geometric", claim=9.0, starts=(_START,)):
-  return ledger.build_ledger(
-    _RELEASES[name],
-    claim_epsilon=claim,
-    delta=1e-3,
-    clip_norm=None if name == "adaptive" else 0.5,
-    num_rounds_planned=_ROUNDS,
-    rounds_done=_ROUNDS,
-    starts=starts,
+  clip_norm = None if name == "adaptive" else 0.5
+  return run_folders.ledger_of(
+    _RELEASES[name], _ROUNDS, claim=claim, clip_norm=clip_norm, starts=starts
   )
 
 
@@ -186,14 +181,8 @@ def test_coefficients_may_not_be_a_little_less(tmp_path, bands):
   optimal = banded.optimal(bands, participation)
 
   def write(coefficients):
-    entry = ledger.build_ledger(
-      dataclasses.replace(release, coefficients=tuple(coefficients)),
-      claim_epsilon=None,
-      delta=1e-3,
-      clip_norm=0.5,
-      num_rounds_planned=3 * bands,
-      rounds_done=_ROUNDS,
-    )
+    of_run = dataclasses.replace(release, coefficients=tuple(coefficients))
+    entry = run_folders.ledger_of(of_run, 3 * bands, done=_ROUNDS)
     flags = run_folders.flags_of(entry)
     columns = run_folders.columns_of(entry.release)
     return run_folders.write(
@@ -236,16 +225,7 @@ def test_the_epsilons_of_rounds_are_compared(run):
 def test_an_empty_flags_file_hides_nothing(run):
   # Half the noise for twice the clients, and no threshold.
   release = flat.release(40, 4, None, 4.0)
-  entry = dataclasses.replace(
-    ledger.build_ledger(
-      release,
-      claim_epsilon=9.0,
-      delta=1e-3,
-      clip_norm=0.5,
-      num_rounds_planned=_ROUNDS,
-      rounds_done=_ROUNDS,
-    )
-  )
+  entry = run_folders.ledger_of(release, _ROUNDS, claim=9.0)
   _change(run / "manifest.json", lambda found: found.pop("flags"))
   _change(run / "manifest.json", lambda found: found.pop("starts"))
   (run / "privacy.json").write_text(entry.to_json())

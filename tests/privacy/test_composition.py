@@ -10,11 +10,11 @@ import functools
 import math
 
 import flat
+import gaussian
 import numpy as np
 import pytest
 from scipy import fft
 from scipy import optimize
-from scipy import special
 
 from privacy import accounting
 from privacy.noise import composition
@@ -102,12 +102,6 @@ def _oracle(q, mu, num_rounds, epsilon, parts, delta):
   )
 
 
-def _gaussian_delta(epsilon, mu):
-  return special.ndtr(mu / 2 - epsilon / mu) - math.exp(
-    epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
-  )
-
-
 def _epsilon(q, z, num_rounds, delta):
   return accounting.pld_epsilon(((1.0, _Pair(q, 1 / z, 2 / z)),), num_rounds, delta)
 
@@ -116,7 +110,7 @@ def _assert_tight(q, z, num_rounds, delta, parts):
   """An epsilon is an upper bound, and 99 % of it is none."""
   epsilon = _epsilon(q, z, num_rounds, delta)
   if epsilon == 0.0:
-    assert num_rounds * q * _gaussian_delta(0.0, 1 / z) <= delta * (1 + 1e-9)
+    assert num_rounds * q * gaussian.delta(0.0, 1 / z) <= delta * (1 + 1e-9)
     return
   found = _oracle(q, 1 / z, num_rounds, epsilon, parts, delta)
   assert found[0] <= delta * (1 + 1e-5)
@@ -129,9 +123,9 @@ def _assert_tight(q, z, num_rounds, delta, parts):
 def test_the_oracle_knows_gaussians(mu, num_rounds, parts):
   total = mu * math.sqrt(num_rounds)
   for epsilon in (4.4, 7.8):
-    delta = _gaussian_delta(epsilon, total)
+    delta = gaussian.delta(epsilon, total)
     found = _oracle(1.0, mu, num_rounds, epsilon, parts, delta)
-    expected = [_gaussian_delta(e, total) for e in (epsilon, 0.99 * epsilon)]
+    expected = [gaussian.delta(e, total) for e in (epsilon, 0.99 * epsilon)]
     np.testing.assert_allclose(found, expected, rtol=3e-5)
 
 
@@ -199,7 +193,7 @@ def test_epsilon_falls_with_delta(q, z, num_rounds, deltas):
 
 def test_as_many_rounds_as_delta_has_room_for_cost_nothing():
   q, z = 1e-6, 1.0
-  round_delta = q * _gaussian_delta(0.0, 1 / z)
+  round_delta = q * gaussian.delta(0.0, 1 / z)
   assert _epsilon(q, z, 100, 101 * round_delta) == 0.0
   assert _epsilon(q, z, 1, 0.99 * round_delta) > 0.0
 
@@ -318,7 +312,7 @@ def test_the_largest_losses_count_as_infinite():
     losses, _ = dominating_pairs.losses_of_round(mixture, 1e-3, beyond)
     epsilons.append(composition.Composition((losses, 1)).epsilon(delta))
     assert 0.0 < losses.infinity <= beyond
-  assert _gaussian_delta(epsilons[1], 1.0) <= delta
+  assert gaussian.delta(epsilons[1], 1.0) <= delta
   assert epsilons[1] >= epsilons[0]
 
 
@@ -365,7 +359,7 @@ def test_the_whole_grid(q, num_rounds):
       epsilon, found = _epsilon(q, z, num_rounds, delta), np.zeros(2)
       for parts in (4, 20, 100, 400):
         if epsilon == 0.0:
-          assert num_rounds * q * _gaussian_delta(0.0, 1 / z) <= delta * (1 + 1e-9)
+          assert num_rounds * q * gaussian.delta(0.0, 1 / z) <= delta * (1 + 1e-9)
           break
         last, found = found, _oracle(q, 1 / z, num_rounds, epsilon, parts, delta)
         if np.isnan(found[0]):

@@ -4,10 +4,10 @@ import dataclasses
 import itertools
 import math
 
-from dp_accounting.pld import common
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution
 import flat
+import gaussian
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
@@ -145,6 +145,8 @@ def test_poisson_divergences_are_exact_in_both_directions(q, z):
     (0.5, 4.0, 30, 1e-5),
     (1.0, 3.0, 10, 1e-5),
     (0.2, 2.0, 1, 1e-3),
+    # The likelier losses are next to 0: the client is hardly ever in the sample.
+    (1e-3, 2.0, 1000, 1e-6),
   ],
 )
 def test_poisson_epsilons_are_those_of_dp_accounting(q, z, rounds, delta):
@@ -158,19 +160,7 @@ def test_poisson_epsilons_are_those_of_dp_accounting(q, z, rounds, delta):
   assert found.get_epsilon_for_delta(delta) == pytest.approx(epsilon, rel=1e-4)
   # And the grid that is chosen for an answer is fine enough.
   chosen = accounting.pld_epsilon(((1.0, pair),), rounds, delta)
-  assert chosen == pytest.approx(epsilon, rel=2e-3)
-
-
-def test_the_losses_of_a_small_sample_are_kept():
-  # The likelier ones are next to 0: the client is hardly ever in the sample.
-  expected = privacy_loss_distribution.from_gaussian_mechanism(
-    2.0, sampling_prob=1e-3, value_discretization_interval=5e-4
-  ).self_compose(1000)
-  pair = _Pair(1e-3, 1 / 2.0, 2 / 2.0)
-  found = _losses_of_round(((1.0, pair),), 5e-4).self_compose(1000)
-  assert found.get_epsilon_for_delta(1e-6) == pytest.approx(
-    expected.get_epsilon_for_delta(1e-6), rel=1e-4
-  )
+  assert chosen == pytest.approx(epsilon, rel=2e-3 if q > 1e-3 else 0.1)
 
 
 @pytest.mark.parametrize("population,size", [(4, 2), (5, 3), (6, 3), (6, 5)])
@@ -399,13 +389,6 @@ def test_a_mixture_is_the_mean_of_its_divergences():
   assert half.get_delta_for_epsilon(0.5) == pytest.approx(0.5 * whole.get_delta_for_epsilon(0.5))
 
 
-def test_a_mixture_of_equal_mechanisms_is_one():
-  pair = _Pair(0.04, 0.6, 1.2, is_replaced=True)
-  one = _losses_of_round(((1.0, pair),), 1e-3).self_compose(50)
-  two = _losses_of_round(((0.3, pair), (0.7, pair)), 1e-3).self_compose(50)
-  assert two.get_epsilon_for_delta(1e-5) == pytest.approx(one.get_epsilon_for_delta(1e-5), rel=1e-9)
-
-
 _pairs = st.builds(
   lambda q, mu, factor, is_replaced, replace_one: _Pair(
     q, mu, factor * mu, is_replaced, replace_one
@@ -418,19 +401,13 @@ _pairs = st.builds(
 )
 
 
-def _gaussian(epsilons, mu):
-  return special.ndtr(mu / 2 - epsilons / mu) - np.exp(
-    epsilons + special.log_ndtr(-mu / 2 - epsilons / mu)
-  )
-
-
 @hypothesis.given(_pairs)
 def test_divergences_fall_and_are_probabilities(pair):
   epsilons = np.linspace(0, 40, 300)
   for curve in dominating_pairs.divergences(pair, epsilons):
     assert (curve >= 0).all()
     # Not more likely than that the data count and tell two clients apart.
-    assert (curve <= pair.probability * _gaussian(np.zeros(1), pair.replaced) + 1e-12).all()
+    assert (curve <= pair.probability * gaussian.delta(np.zeros(1), pair.replaced) + 1e-12).all()
     if pair.replace_one or not pair.is_replaced:
       assert (np.diff(curve) <= 1e-15).all()
 
@@ -512,7 +489,7 @@ def test_a_delta_that_is_almost_too_small_for_double_precision(is_replaced, repl
   pair = _Pair(1.0, 0.1, 0.2, is_replaced, replace_one)
   rounds, delta = 100, 1e-13
   mu = 10 * (pair.replaced if replace_one else pair.removed)
-  exact = optimize.brentq(lambda e: _gaussian(e, mu) - delta, 1.0, 30.0, xtol=1e-6)
+  exact = gaussian.epsilon(mu, delta)
   found = accounting.pld_epsilon(((1.0, pair),), rounds, delta)
   # Fourier transforms err by 1e-15, a hundredth of delta.
   assert found == pytest.approx(exact, rel=1e-3)
@@ -525,17 +502,3 @@ def test_too_many_losses_are_refused():
   many = tuple((1e-3, _Pair(1.0, 5.0, 10.0)) for _ in range(1000))
   with pytest.raises(ValueError, match="privacy losses"):
     _losses_of_round(many, 1e-3)
-
-
-def test_dp_accounting_knows_the_same_gaussian():
-  # Its closed form, with which both of ours agree for everybody in every round.
-  for z, epsilon in ((1.0, 1.0), (0.5, 3.0), (4.0, 0.2)):
-    delta = common.DifferentialPrivacyParameters(epsilon, _gaussian(np.array(epsilon), 1 / z))
-    for is_replaced in (False, True):
-      found = dominating_pairs.divergences(
-        _Pair(1.0, 1 / z, 1 / z, is_replaced), np.array([epsilon])
-      )
-      assert found[0][0] == pytest.approx(delta.delta, rel=1e-9)
-      assert found[1][0] == pytest.approx(
-        delta.delta if not is_replaced else _gaussian(np.array(epsilon), 1 / z), rel=1e-9
-      )

@@ -10,7 +10,6 @@ import run_folders
 
 from privacy import account
 from privacy import accounting
-from privacy import ledger
 from privacy.audit import experiment
 from privacy.evaluation import entries
 from privacy.evaluation import query as query_lib
@@ -30,14 +29,7 @@ def _write_clients(folder, split, names):
 
 def _run(path, key, test=("a", "b"), validation=(), release=_RELEASE, task="own", delta=1e-3):
   """A private run that tests on some clients and trains on 40 others."""
-  entry = ledger.build_ledger(
-    release,
-    claim_epsilon=None,
-    delta=delta,
-    clip_norm=0.5,
-    num_rounds_planned=_ROUNDS,
-    rounds_done=_ROUNDS,
-  )
+  entry = run_folders.ledger_of(release, _ROUNDS, delta=delta)
   columns = run_folders.columns_of(release)
   flags = run_folders.flags_of(entry, task=task)
   run_folders.write(path, entry, flags, columns=columns, rounds=_ROUNDS, num_clients=40)

@@ -10,6 +10,7 @@ import dp_accounting
 import flat
 import numpy as np
 import pytest
+import run_folders
 from scipy import signal
 from scipy import special
 
@@ -77,9 +78,7 @@ def test_the_cost_of_known_cohorts_is_that_of_the_worst_rounds(sampling, relatio
 @pytest.mark.parametrize("sampling", [cohorts.CYCLIC, cohorts.SPACED])
 def test_a_ledger_keeps_known_cohorts(sampling):
   release = _run(sampling)
-  found = ledger.build_ledger(
-    release, claim_epsilon=9.0, delta=1e-5, clip_norm=1.0, num_rounds_planned=12, rounds_done=5
-  )
+  found = run_folders.ledger_of(release, 12, done=5, claim=9.0, delta=1e-5)
   again = ledger.Ledger.from_json(found.to_json())
   assert again == found and again.release.coefficients == release.coefficients
   assert "for all to know" in found.guarantee[2] and "and the cohorts" in found.guarantee[-1]
@@ -198,14 +197,8 @@ def test_an_audit_finds_coefficients_that_are_not_the_runs(sampling):
   release = _run(sampling, bands=separation)
 
   def audited(coefficients, **values):
-    found = ledger.build_ledger(
-      dataclasses.replace(release, coefficients=coefficients),
-      claim_epsilon=None,
-      delta=1e-5,
-      clip_norm=1.0,
-      num_rounds_planned=12,
-      rounds_done=12,
-    )
+    of_run = dataclasses.replace(release, coefficients=coefficients)
+    found = run_folders.ledger_of(of_run, 12, delta=1e-5)
     flags = audit_flags.wrong_coefficients({"num_rounds": "12", **values}, found)
     return found.epsilon_spent, flags
 

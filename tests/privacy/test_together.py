@@ -6,10 +6,9 @@ import math
 import dp_accounting
 from dp_accounting import pld
 import flat
+import gaussian
 import numpy as np
 import pytest
-from scipy import optimize
-from scipy import special
 
 from privacy import accounting
 from privacy import releases
@@ -27,16 +26,6 @@ def _spent(*runs, delta=_DELTA):
   return together.spent([together.Repeated(release, rounds) for release, rounds in runs], delta)
 
 
-def _gaussian(mu, delta):
-  """Epsilon of one Gaussian mechanism, from the two tails of its law."""
-
-  def excess(epsilon):
-    found = special.ndtr(mu / 2 - epsilon / mu)
-    return found - math.exp(epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)) - delta
-
-  return optimize.brentq(excess, 0.0, 600.0, xtol=1e-12)
-
-
 def test_rounds_that_sample_nobody_are_one_gaussian_mechanism():
   everybody = _release(3.0, 50, 50, sampling="none")
   cyclic = _release(4.0, 100, 20, sampling="cyclic")
@@ -47,7 +36,7 @@ def test_rounds_that_sample_nobody_are_one_gaussian_mechanism():
   # 12 rounds of 5 groups are three of a client, and 10 are two.
   bands = 2 * (1 + 0.25 + 0.0625)
   distance = math.sqrt(7 / 9 + 3 / 16 + bands / 16 + 1 / z**2)
-  assert found.epsilon == pytest.approx(_gaussian(distance, _DELTA), rel=1e-9)
+  assert found.epsilon == pytest.approx(gaussian.epsilon(distance, _DELTA), rel=1e-9)
   assert (found.method, found.relation) == ("gaussian", "zero_out")
   assert "still in the list and counted" in found.neighboring_relation
 

@@ -1,21 +1,15 @@
 """The parameters of the private histogram against their formulas, and what is refused."""
 
 import math
-import pathlib
-import subprocess
-import sys
 
 import dp_accounting
 from dp_accounting import rdp
 import hypothesis
 from hypothesis import strategies as st
-import numpy as np
 import pytest
 
-from privacy import checks
 from privacy.noise import tree_mechanism
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _build = tree_mechanism.build_tree_mechanism
 
 
@@ -99,14 +93,6 @@ def test_the_default_scale_is_large_enough_despite_rounding(z, num_bins, clients
   assert _build(z, num_bins, clients).local_stddev >= 2
 
 
-@pytest.mark.parametrize("number", [2, np.float32(2.0), np.float64(2.0), np.array(2.0)])
-def test_the_noise_multiplier_becomes_a_python_float(number):
-  # Otherwise dp_accounting drops the other mechanism of the round.
-  assert type(_build(number).noise_multiplier) is float
-  assert type(checks.positive("z", number)) is float
-  assert _build(number) == _build(2.0)
-
-
 def test_the_papers_recipe():
   # Noise for c L instead of c sqrt(L); any modulus, decoded around zero.
   paper = _build(2.0, 64, 100, sensitivity="paper", bits=5)
@@ -119,38 +105,15 @@ def test_the_papers_recipe():
 @pytest.mark.parametrize(
   "arguments,message",
   [
-    (dict(num_bins=48), "num_bins = 48"),
-    (dict(num_bins=1), "num_bins = 1"),
-    (dict(num_bins=0), "num_bins = 0"),
-    (dict(num_bins=8.5), "num_bins = 8.5"),
-    (dict(noise_multiplier=0.0), "noise_multiplier = 0.0"),
-    (dict(noise_multiplier=-1), "noise_multiplier = -1.0"),
-    (dict(noise_multiplier=float("nan")), "noise_multiplier = nan"),
-    (dict(noise_multiplier=float("inf")), "noise_multiplier = inf"),
     (dict(scale=4), r"scale = 4, .* 1\.96; expected at least 2,.* larger scale"),
-    (dict(scale=0), "scale = 0"),
-    (dict(scale=4.5), "scale = 4.5"),
     (dict(bits=9), "bits = 9; 100 clients with 64 bins and noise multiplier 2 need .* 10 bits"),
     (dict(num_shares=99), "expected_clients = 100 and num_shares = 99"),
-    (dict(expected_clients=0), "expected_clients = 0"),
-    (dict(num_bins=2**17), "num_bins = 131072; expected at most 65536"),
-    (dict(noise_multiplier=1e-300), r"noise_multiplier = 1e-300; .* from 1e-09 to 1e\+09"),
-    (dict(noise_multiplier=1e300), r"noise_multiplier = 1e\+300; .* from 1e-09 to 1e\+09"),
     (
       dict(noise_multiplier=1e-9, expected_clients=10**6),
       r"1e-09 needs sums modulo .* at most 2\^53",
     ),
-    (dict(sensitivity="l1"), "sensitivity = 'l1'"),
   ],
 )
 def test_bad_arguments(arguments, message):
   with pytest.raises(ValueError, match=message):
     _build(**{**dict(noise_multiplier=2.0), **arguments})
-
-
-def test_tensorflow_is_not_imported():
-  code = "import sys, privacy.noise.tree_mechanism; print(sorted(sys.modules))"
-  done = subprocess.run(
-    [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True
-  )
-  assert "'privacy.noise.tree_mechanism'" in done.stdout and "'tensorflow" not in done.stdout

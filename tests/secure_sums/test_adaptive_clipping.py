@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import numpy as np
+import problems
 import pytest
 from scipy import stats
 import tensorflow as tf
@@ -54,13 +55,8 @@ def _flat(result):
 def _noise_of_rounds(z_w, z_b, k, num_rounds):
   """The server's noise of each round, from its key, of standard deviation z_w."""
   of_key = secure_sums.GaussianSum(np.hypot(1.0, z_w / z_b), z_w, _KEY, "updates")
-  shapes = [*_SIZES, *([()] if k else []), ()]
-  state, found = of_key.initial_state(), []
-  zeros = [tf.zeros(shape, tf.float64) for shape in shapes]
-  for _ in range(num_rounds):
-    state, noise = of_key.add_noise(state, zeros, zeros)
-    found.append(_flat(noise))
-  return found
+  shapes = [*([size] for size in _SIZES), *([()] if k else []), ()]
+  return problems.noise_of_rounds(of_key, shapes, num_rounds)
 
 
 def _round(norm, clients, noise, z_w, z_b, gamma, k):
@@ -202,11 +198,10 @@ def test_a_further_number_travels_with_its_own_noise(is_adaptive):
   )
   process = factory.create(_VALUE_TYPE)
   of_key = secure_sums.GaussianSum(np.hypot(1.0, np.linalg.norm(in_noise)), z_w, _KEY, "updates")
-  zeros = [tf.zeros(shape, tf.float64) for shape in (*_SIZES, *([()] * len(in_noise)))]
-  state, of_noise, total = process.initialize(), of_key.initial_state(), 0.5
-  for clients in (_EXTREME, [], _EXTREME[:3]):
-    of_noise, noise = of_key.add_noise(of_noise, zeros, zeros)
-    noise = _flat(noise)
+  shapes = [*([size] for size in _SIZES), *([()] * len(in_noise))]
+  state, total = process.initialize(), 0.5
+  noises = problems.noise_of_rounds(of_key, shapes, 3)
+  for clients, noise in zip((_EXTREME, [], _EXTREME[:3]), noises):
     norm = float(state["clip_norm"]) if is_adaptive else 0.7
     expected, next_norm = _round(norm, clients, noise[:6], z_w, z_b, gamma, 0.0)
     output = process.next(state, clients)
@@ -227,18 +222,3 @@ def test_the_norm_stays_in_its_range(norm, client):
   process = _sum(*_SETTINGS[0])
   state = process.next(_starting_at(process, norm), [client] * 30).state
   assert state["clip_norm"] == np.float32(norm)
-
-
-@pytest.mark.parametrize(
-  "values,error,message",
-  [
-    (dict(count_noise_multiplier=0.0), ValueError, "count_noise_multiplier = 0"),
-    (dict(count_noise_multiplier=None), TypeError, "count_noise_multiplier = None"),
-    (dict(initial_norm=float("nan")), ValueError, "initial_norm = nan"),
-    (dict(target_quantile=1.0), ValueError, "target_quantile = 1"),
-    (dict(learning_rate=-0.2), ValueError, "learning_rate = -0.2"),
-  ],
-)
-def test_bad_arguments(values, error, message):
-  with pytest.raises(error, match=message):
-    secure_sums.AdaptiveClipNorm(**{**dict(count_noise_multiplier=1.0), **values})

@@ -8,6 +8,7 @@ import sqlite3
 
 import numpy as np
 from PIL import Image
+import pytest
 import tensorflow as tf
 
 import tasks
@@ -118,7 +119,11 @@ def load(data_dir, cache_dir, **changes):
   return tasks.get_task("emnist_linear").load_clients(request)
 
 
-def assert_one_sentence(error, *parts):
+@contextlib.contextmanager
+def refused(*parts):
+  """Asserts a `ValueError` of one sentence that has these parts."""
+  with pytest.raises(ValueError) as error:
+    yield
   message = str(error.value)
   assert message.endswith(".") and "\n" not in message
   assert not re.search(r"\.\s+[A-Z]", message), message

@@ -2,7 +2,6 @@
 
 import emnist_fixtures
 import numpy as np
-import pytest
 
 from tasks.emnist import parquet
 from tasks.emnist import readers
@@ -36,6 +35,7 @@ def _write_all(folder, writers):
   emnist_fixtures.write_leaf(folder, writers, {})
   return {
     "sqlite": emnist_fixtures.write_sqlite(folder / "a.sqlite", writers),
+    "without index": emnist_fixtures.write_sqlite(folder / "b.sqlite", writers, index=False),
     "black": emnist_fixtures.write_parquet(folder / "black.parquet", writers),
     "white": emnist_fixtures.write_parquet(folder / "white.parquet", writers, ink=0),
   }
@@ -91,9 +91,8 @@ def test_one_writers_images_do_not_turn_those_of_others(tmp_path):
 
 
 def _assert_wrong(path, *parts):
-  with pytest.raises(ValueError) as error:
+  with emnist_fixtures.refused(str(path), *parts):
     list(readers.iterate_file(str(path)))
-  emnist_fixtures.assert_one_sentence(error, str(path), *parts)
 
 
 def test_broken_parquet_files(tmp_path):
@@ -119,7 +118,6 @@ def test_broken_parquet_files(tmp_path):
   for changes, message in (
     (dict(character="left out"), "no columns ['character']"),
     (dict(image=dict(bytes=b"no PNG", path="")), "writer 'f1'"),
-    (dict(image=dict(bytes=None, path="a.png")), "cannot be read|writer 'f1'"),
     (dict(image=b"no structure"), "cannot be read"),
     (dict(character=62), "labels that are not integers in 0..61"),
     (dict(character="A"), "labels that are not integers in 0..61"),
@@ -127,6 +125,4 @@ def test_broken_parquet_files(tmp_path):
     (dict(writer_id=3.5), "neither a text nor a whole number"),
   ):
     write(**changes)
-    with pytest.raises(ValueError, match=message.replace("[", "\\[")) as error:
-      list(readers.iterate_file(str(path)))
-    emnist_fixtures.assert_one_sentence(error, str(path))
+    _assert_wrong(path, message)

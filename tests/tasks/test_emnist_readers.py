@@ -19,27 +19,17 @@ def read_all(iterator):
   return {writer: (x, y) for writer, x, y in iterator}
 
 
-def test_both_formats_hold_the_same_images_in_the_same_order(tmp_path):
-  writers = emnist_fixtures.make_writers([10, 3])
-  emnist_fixtures.write_leaf(tmp_path, writers, {})
-  leaf = read_all(readers.iterate_leaf([str(tmp_path / "train" / "all_data_train.json")]))
-  for index in (True, False):
-    path = emnist_fixtures.write_sqlite(tmp_path / f"{index}.sqlite", writers, index=index)
-    database = read_all(readers.iterate_sqlite(str(path)))
-    assert set(leaf) == set(database) == set(writers)
-    for writer, (levels, labels) in writers.items():
-      expected = levels.reshape(-1, 28, 28) / np.float32(255.0)
-      for x, y in (leaf[writer], database[writer]):
-        assert x.dtype == np.float32 and y.dtype == np.int32
-        np.testing.assert_allclose(x, expected, atol=1e-4)
-        np.testing.assert_array_equal(y, labels)
-
-
 def test_writers_named_as_the_keys_of_a_user(tmp_path):
   writers = dict(zip("xy", emnist_fixtures.make_writers([2, 3]).values()))
   emnist_fixtures.write_leaf(tmp_path, writers, {})
   read = read_all(readers.iterate_leaf([str(tmp_path / "train" / "all_data_train.json")]))
   assert [len(y) for _, y in read.values()] == [2, 3]
+
+
+@pytest.fixture
+def leaf_dir(tmp_path):
+  train, test = (emnist_fixtures.make_writers([2], prefix=prefix) for prefix in "ft")
+  return emnist_fixtures.write_leaf(tmp_path, train, test)
 
 
 # What breaks a LEAF file, and what the error says of it.
@@ -67,53 +57,38 @@ _USER = ("user_data", "f0001")
 _BROKEN_LEAF = [
   (_delete("users"), "lacks the keys users"),
   (_delete("user_data"), "lacks the keys user_data"),
-  (_set("num_samples", {}), "lacks the keys num_samples"),
   (_delete("num_samples", 0), "1 num_samples"),
   (_delete(*_USER), "1 writers in user_data"),
   (_set("users", 0, "other"), "the same writers in all three"),
-  (_set(*_USER, []), "lacks x or y"),
   (_delete(*_USER, "x"), "lacks x or y"),
-  (_delete(*_USER, "y"), "lacks x or y"),
   (_set(*_USER, "x", 3), "no list of images"),
   (_set("num_samples", 1, 4), "num_samples says 4"),
   (_delete(*_USER, "x", 0), "2 images and 3 labels"),
-  (_delete(*_USER, "y", 0), "3 images and 2 labels"),
   (_set(*_USER, {"x": [], "y": []}), "has no examples"),
   (_delete(*_USER, "x", 0, 0), "784 numbers"),
-  (_set(*_USER, "x", [[0.0] * 783] * 3), "784 numbers"),
   (_set(*_USER, "x", 0, 5, "ink"), "784 numbers"),
-  (_set(*_USER, "x", 0, 5, [0.5]), "784 numbers"),
   (_set(*_USER, "x", 0, 5, float("nan")), "NaN or outside [0, 1]"),
-  (_set(*_USER, "x", 0, 5, None), "NaN or outside [0, 1]"),
   (_set(*_USER, "x", 0, 5, 1.01), "NaN or outside [0, 1]"),
   (_set(*_USER, "x", 0, 5, -0.01), "NaN or outside [0, 1]"),
-  (_set(*_USER, "x", 0, 5, 1e300), "NaN or outside [0, 1]"),
-  (_set(*_USER, "x", 0, 5, 10**400), "784 numbers"),
   (_set(*_USER, "y", 0, 62), "integers in 0..61"),
   (_set(*_USER, "y", 0, -1), "integers in 0..61"),
   (_set(*_USER, "y", 0, 3.5), "integers in 0..61"),
   (_set(*_USER, "y", 0, "a"), "integers in 0..61"),
-  (_set(*_USER, "y", 0, None), "integers in 0..61"),
   (_set(*_USER, "y", 0, True), "integers in 0..61"),
-  (_set(*_USER, "y", 0, [1, 2]), "integers in 0..61"),
 ]
 
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.parametrize("change,message", _BROKEN_LEAF)
-def test_broken_leaf_files(tmp_path, change, message):
+def test_broken_leaf_files(leaf_dir, change, message):
   data = emnist_fixtures.leaf_data(emnist_fixtures.make_writers([2, 3]))
   change(data)
-  path = tmp_path / "train" / "all_data.json"
-  emnist_fixtures.write_leaf(
-    tmp_path, emnist_fixtures.make_writers([2]), emnist_fixtures.make_writers([2], prefix="t")
-  )
-  os.remove(tmp_path / "train" / "all_data_train.json")
+  path = leaf_dir / "train" / "all_data.json"
+  os.remove(leaf_dir / "train" / "all_data_train.json")
   path.write_text(json.dumps(data))
-  with pytest.raises(ValueError) as error:
-    emnist_fixtures.load(tmp_path, tmp_path / "cache")
-  emnist_fixtures.assert_one_sentence(error, str(path), message)
-  assert not os.listdir(tmp_path / "cache")
+  with emnist_fixtures.refused(str(path), message):
+    emnist_fixtures.load(leaf_dir, leaf_dir / "cache")
+  assert not os.listdir(leaf_dir / "cache")
 
 
 @pytest.mark.parametrize(
@@ -127,26 +102,18 @@ def test_broken_leaf_files(tmp_path, change, message):
     ("[" * 50_000 + "]" * 50_000, "not complete JSON"),
   ],
 )
-def test_files_that_are_not_leafs(tmp_path, text, message):
-  emnist_fixtures.write_leaf(
-    tmp_path, emnist_fixtures.make_writers([2]), emnist_fixtures.make_writers([2], prefix="t")
-  )
-  path = tmp_path / "test" / "all_data_test.json"
+def test_files_that_are_not_leafs(leaf_dir, text, message):
+  path = leaf_dir / "test" / "all_data_test.json"
   text = path.read_text()[: path.stat().st_size // 2] if text is None else text
   path.write_text(text)
-  with pytest.raises(ValueError) as error:
-    emnist_fixtures.load(tmp_path, tmp_path / "cache")
-  emnist_fixtures.assert_one_sentence(error, str(path), message)
+  with emnist_fixtures.refused(str(path), message):
+    emnist_fixtures.load(leaf_dir, leaf_dir / "cache")
 
 
-def test_a_binary_file_is_not_leafs(tmp_path):
-  emnist_fixtures.write_leaf(
-    tmp_path, emnist_fixtures.make_writers([2]), emnist_fixtures.make_writers([2], prefix="t")
-  )
-  (tmp_path / "train" / "b.json").write_bytes(b"\xff\xfe\x80")
-  with pytest.raises(ValueError) as error:
-    emnist_fixtures.load(tmp_path, tmp_path / "cache")
-  emnist_fixtures.assert_one_sentence(error, "b.json", "not complete JSON")
+def test_a_binary_file_is_not_leafs(leaf_dir):
+  (leaf_dir / "train" / "b.json").write_bytes(b"\xff\xfe\x80")
+  with emnist_fixtures.refused("b.json", "not complete JSON"):
+    emnist_fixtures.load(leaf_dir, leaf_dir / "cache")
 
 
 @pytest.mark.parametrize(
@@ -158,14 +125,10 @@ def test_a_binary_file_is_not_leafs(tmp_path):
     lambda path: path.symlink_to("nowhere"),
   ],
 )
-def test_what_is_no_file_is_not_leafs(tmp_path, make):
-  emnist_fixtures.write_leaf(
-    tmp_path, emnist_fixtures.make_writers([2]), emnist_fixtures.make_writers([2], prefix="t")
-  )
-  make(tmp_path / "train" / "x.json")
-  with pytest.raises(ValueError) as error:
-    emnist_fixtures.load(tmp_path, tmp_path / "cache")
-  emnist_fixtures.assert_one_sentence(error, "x.json", "move it away")
+def test_what_is_no_file_is_not_leafs(leaf_dir, make):
+  make(leaf_dir / "train" / "x.json")
+  with emnist_fixtures.refused("x.json", "move it away"):
+    emnist_fixtures.load(leaf_dir, leaf_dir / "cache")
 
 
 def test_a_writer_in_two_files_of_a_split(tmp_path):
@@ -176,11 +139,8 @@ def test_a_writer_in_two_files_of_a_split(tmp_path):
     emnist_fixtures.leaf_data({"f0001": emnist_fixtures.make_writers([2, 3])["f0001"]})
   )
   (tmp_path / "train" / "more.json").write_text(again)
-  with pytest.raises(ValueError) as error:
+  with emnist_fixtures.refused("more.json", "all_data_train.json", "'f0001' is there twice"):
     emnist_fixtures.load(tmp_path, tmp_path / "cache")
-  emnist_fixtures.assert_one_sentence(
-    error, "more.json", "all_data_train.json", "'f0001' is there twice"
-  )
 
 
 def test_a_writer_twice_in_a_file(tmp_path):
@@ -222,9 +182,8 @@ def test_broken_databases(tmp_path, statement, parameters, message):
   with contextlib.closing(sqlite3.connect(path)) as connection:
     connection.execute(statement, parameters)
     connection.commit()
-  with pytest.raises(ValueError) as error:
+  with emnist_fixtures.refused(str(path), message):
     emnist_fixtures.load(tmp_path, tmp_path / "cache")
-  emnist_fixtures.assert_one_sentence(error, str(path), message)
   assert not os.path.exists(tmp_path / "cache") or not os.listdir(tmp_path / "cache")
 
 
@@ -232,9 +191,8 @@ def test_broken_databases(tmp_path, statement, parameters, message):
 def test_a_file_that_is_no_database(tmp_path, contents):
   path = tmp_path / "emnist_all.sqlite"
   path.write_bytes(contents)
-  with pytest.raises(ValueError) as error:
+  with emnist_fixtures.refused(str(path), "--data_dir"):
     emnist_fixtures.load(tmp_path, tmp_path / "cache")
-  emnist_fixtures.assert_one_sentence(error, str(path), "--data_dir")
   assert path.read_bytes() == contents
 
 
@@ -243,9 +201,8 @@ def test_a_database_cut_short(tmp_path):
     tmp_path / "emnist_all.sqlite", emnist_fixtures.make_writers([50, 50])
   )
   path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-  with pytest.raises(ValueError) as error:
+  with emnist_fixtures.refused(str(path), "not a readable SQLite database"):
     emnist_fixtures.load(path, tmp_path / "cache")
-  emnist_fixtures.assert_one_sentence(error, str(path), "not a readable SQLite database")
 
 
 @pytest.mark.parametrize("container", [lzma.FORMAT_ALONE, lzma.FORMAT_XZ])
@@ -262,7 +219,6 @@ def test_a_compressed_file_that_is_damaged(tmp_path, damage):
   path = tmp_path / "emnist_all.sqlite.lzma"
   contents = np.random.default_rng(0).bytes(1000)
   path.write_bytes(damage(lzma.compress(contents, format=lzma.FORMAT_ALONE)))
-  with pytest.raises(ValueError) as error:
+  with emnist_fixtures.refused(str(path), "truncated or not an lzma file"):
     emnist_fixtures.load(tmp_path, tmp_path / "cache")
-  emnist_fixtures.assert_one_sentence(error, str(path), "truncated or not an lzma file")
   assert not os.listdir(tmp_path / "cache")

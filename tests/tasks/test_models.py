@@ -275,21 +275,6 @@ def test_metrics_are_sums_over_batches():
   assert float(metrics["loss"]) == 7.0 / 4 and int(metrics["num_examples"]) == 4
 
 
-def test_tffs_own_algorithms_take_the_models(simulation_context):
-  rng = np.random.default_rng(0)
-  x = rng.normal(size=(8, 20)).astype(np.float32)
-  y = rng.integers(0, 10, 8).astype(np.int32)
-  model = tasks.get_task("synthetic").build_model(0)
-  evaluate = tff.learning.algorithms.build_fed_eval(model)
-  state = evaluate.set_model_weights(
-    evaluate.initialize(), tff.learning.models.ModelWeights(*model.initial_weights)
-  )
-  batches = [tf.data.Dataset.from_tensor_slices((x, y)).batch(n) for n in (3, 8)]
-  metrics = evaluate.next(state, batches).metrics["client_work"]["eval"]["current_round_metrics"]
-  np.testing.assert_allclose(metrics["loss"], np.log(10), rtol=1e-5)
-  assert metrics["num_examples"] == 16
-
-
 def test_tffs_own_algorithms_train_the_lstm(simulation_context):
   """Which of two directions the last of six vectors has, in TFF's runtime."""
   rng = np.random.default_rng(0)

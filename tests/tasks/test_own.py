@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pandas as pd
+import pools
 import pytest
 import tensorflow as tf
 
@@ -62,15 +63,6 @@ def ask(tmp_path, table):
   return ask
 
 
-def _load(files):
-  """{client: (x, y)}."""
-  x, y, offsets = files.load()
-  return {
-    client: (x[start:end], y[start:end])
-    for client, start, end in zip(files.client_ids, offsets, offsets[1:])
-  }
-
-
 def _expected_x(table, reference):
   """What pandas makes of the columns, {client: x}; the last is said to be an id, but is used."""
   of_reference = table[table["site"].isin(reference)]
@@ -98,7 +90,7 @@ def test_features_are_those_of_pandas_by_the_reference_clients_alone(ask, table,
   assert set.union(*ids.values()) == set(table["site"])
   expected = _expected_x(table, ids["validation"] | ids["test"] if is_private else ids["train"])
   for files in splits.values():
-    for client, (x, y) in _load(files).items():
+    for client, (x, y) in pools.by_client(files).items():
       np.testing.assert_allclose(x, expected[client], rtol=1e-5, atol=1e-6)
       labels = table[table["site"] == client]["outcome"]
       np.testing.assert_array_equal(y, labels == "yes")
@@ -114,7 +106,7 @@ def test_an_exported_model_makes_the_same_of_numbers(ask, table):
   names = ["age", "dose", "ward", "smokes", "number"]
   categories = ["a,b", 'say "c"', "«ü»"]
   numbers = dict(zip(categories, range(3)))
-  for client, (x, _) in _load(one.load_clients(request)["train"]).items():
+  for client, (x, _) in pools.by_client(one.load_clients(request)["train"]).items():
     rows = table[table["site"] == client][names]
     raw = rows.assign(ward=rows["ward"].map(numbers)).to_numpy(np.float32)
     np.testing.assert_allclose(way.apply(tf.constant(raw)), x, rtol=1e-4, atol=1e-4)
@@ -127,34 +119,6 @@ def test_an_exported_model_makes_the_same_of_numbers(ask, table):
   two, request = ask(known, features="ward,age", min_examples_per_client=2)
   x = two.preprocessing(request).apply(tf.constant([[np.nan, np.nan], [2.0, 1e30]]))
   np.testing.assert_array_equal(x, [[0, 0, 0, 0], [0, 0, 1, 1e6]])
-
-
-def test_values_of_test_clients_do_not_enter(ask, table):
-  one, request = ask(features="age,ward")
-  test = one.load_clients(request)["test"].client_ids
-  other = table.copy()
-  other.loc[other["site"].isin(test), "age"] = 1e9
-  other.loc[other["site"].isin(test), "ward"] = "unknown"
-  two, request = ask(other, features="age,ward")
-  first, second = (_load(t.load_clients(request)["train"]) for t in (one, two))
-  for client in first:
-    np.testing.assert_array_equal(first[client][0], second[client][0])
-  for x, _ in _load(two.load_clients(request)["test"]).values():
-    assert np.all(x[:, 0] > 1e6 - 1) and not x[:, 1:].any()
-
-
-def test_in_private_runs_values_of_training_clients_change_their_own_inputs_alone(ask, table):
-  one, request = ask(features="age,dose,ward", is_private=True)
-  changed, *others = one.load_clients(request)["train"].client_ids
-  other = table.copy()
-  other.loc[other["site"] == changed, ["age", "dose"]] = 1e50
-  other.loc[other["site"] == changed, "ward"] = "unknown"
-  two, request = ask(other, features="age,dose,ward", is_private=True)
-  assert two.description == one.description
-  first, second = (_load(t.load_clients(request)["train"]) for t in (one, two))
-  for client in others:
-    np.testing.assert_array_equal(first[client][0], second[client][0])
-  assert not np.array_equal(first[changed][0], second[changed][0])
 
 
 def _later(table):
@@ -182,7 +146,7 @@ def test_columns_of_a_run_are_carried_out_on_a_later_table(ask, table):
   for name in ("smokes", "number"):
     columns.append((later[name] - known[name].mean()) / known[name].std(ddof=0))
   x = np.column_stack(columns).astype(np.float32)
-  found = {k: v for files in two.load_clients(request).values() for k, v in _load(files).items()}
+  found = pools.by_client(two.load_clients(request))
   assert set(found) == set(later["site"])
   for site, (inputs, labels) in found.items():
     np.testing.assert_allclose(inputs, x[later["site"] == site], rtol=1e-5, atol=1e-5)
@@ -205,18 +169,6 @@ def test_columns_of_a_run_are_those_of_its_own_table_and_need_none(ask, table, m
   np.testing.assert_array_equal(bare.preprocessing(request).apply(raw), way.apply(raw))
 
 
-def test_columns_hold_nothing_of_training_clients_in_private_runs(ask, table):
-  one, request = ask(features="age,dose,ward", is_private=True)
-  test = one.load_clients(request)["test"].client_ids
-  other = table.copy()
-  is_other = ~other["site"].isin(test)
-  other.loc[is_other, ["age", "dose"]] += 1e3
-  other.loc[is_other, "ward"] = "unknown"
-  assert ask(other, features="age,dose,ward", is_private=True)[0].columns == one.columns
-  other.loc[other["site"].isin(test), "age"] += 1.0
-  assert ask(other, features="age,dose,ward", is_private=True)[0].columns != one.columns
-
-
 def test_texts_and_classes_that_look_like_numbers_are_known_again(ask):
   def text(codes, labels):
     rows = (f"s{i % 6},{labels[i % len(labels)]},{codes[i % len(codes)]}\n" for i in range(25))
@@ -224,7 +176,7 @@ def test_texts_and_classes_that_look_like_numbers_are_known_again(ask):
 
   def load(columns="", **given):
     one, request = ask(None, text=text(**given), columns=columns)
-    found = {k: v for files in one.load_clients(request).values() for k, v in _load(files).items()}
+    found = pools.by_client(one.load_clients(request))
     return one, found["s1"][0][0].tolist(), found["s1"][1][0]
 
   # The second row is of s1. Codes have zeros in front; the later ones alone look like numbers.
@@ -248,7 +200,7 @@ def test_numbers_of_a_later_table_are_in_the_unit_of_the_run(ask, table):
   later = numbers.assign(outcome=7 * numbers["outcome"])
   two, request = ask(later, "later.csv", features="age", columns=one.columns)
   assert two.label_scale == one.label_scale == (train.mean(), train.std(ddof=0))
-  for client, (_, y) in _load(two.load_clients(request)["test"]).items():
+  for client, (_, y) in pools.by_client(two.load_clients(request)["test"]).items():
     wanted = (later[later["site"] == client]["outcome"] - train.mean()) / train.std(ddof=0)
     np.testing.assert_allclose(y, wanted, rtol=1e-5)
 
@@ -312,7 +264,7 @@ def test_columns_that_no_run_has_written_are_refused(ask, place, change, said):
 @pytest.mark.parametrize("form", ["gz", "folder", "folder with a column", "parquet"])
 def test_all_forms_of_a_table_hold_the_same(ask, table, tmp_path, form):
   base, request = ask()
-  expected = {split: _load(files) for split, files in base.load_clients(request).items()}
+  expected = {split: pools.by_client(files) for split, files in base.load_clients(request).items()}
   table = table.sort_values("site", kind="stable")
   if form == "gz":
     with gzip.open(tmp_path / "visits.csv.gz", "wt") as file:
@@ -329,7 +281,7 @@ def test_all_forms_of_a_table_hold_the_same(ask, table, tmp_path, form):
       rows.to_csv(tmp_path / "visits" / f"{site}.csv", index=False)
     one, request = ask(None, "visits", client_column="site" if has_column else None)
   for split, files in one.load_clients(request).items():
-    found = _load(files)
+    found = pools.by_client(files)
     assert list(found) == list(expected[split])
     for client, (x, y) in found.items():
       np.testing.assert_allclose(x, expected[split][client][0], rtol=1e-5, atol=1e-6)
@@ -397,7 +349,9 @@ def test_step_suits_the_client_with_the_largest_inputs(ask, outcome, most, is_pr
       assert rate == 0.1  # Nothing follows from clients whose statistics are not taken.
       continue
     loaded = {
-      c: x for files in one.load_clients(asked).values() for c, (x, _) in _load(files).items()
+      c: x
+      for files in one.load_clients(asked).values()
+      for c, (x, _) in pools.by_client(files).items()
     }
     squares = 1 + (loaded[rainy].astype(np.float64) ** 2).sum(axis=1)
     np.testing.assert_allclose(rate, min(0.1, most / squares.mean()), rtol=1e-5)
@@ -408,22 +362,13 @@ def test_step_suits_the_client_with_the_largest_inputs(ask, outcome, most, is_pr
     assert 0.1 * curvature > 2
 
 
-def test_small_clients_are_dropped_counted_and_said(ask):
-  one, request = ask(min_examples_per_client=6)
-  ids = {i for files in one.load_clients(request).values() for i in files.client_ids}
-  assert ids == {f"Köln, {i:02d}" for i in range(3, 12)}
-  assert "dropped: 3 clients with fewer than 6 examples (--min_examples_per_client)" in (
-    one.description
-  )
-
-
 def test_numbers_are_standardised_and_predicted_by_least_squares(ask, table):
   numbers = table.assign(outcome=1e6 + 50 * table["age"])
   one, request = ask(numbers, features="age")
   splits = one.load_clients(request)
   assert one.error == "rmse"
   train = numbers[numbers["site"].isin(splits["train"].client_ids)]["outcome"]
-  for client, (_, y) in _load(splits["test"]).items():
+  for client, (_, y) in pools.by_client(splits["test"]).items():
     wanted = (numbers[numbers["site"] == client]["outcome"] - train.mean()) / train.std(ddof=0)
     np.testing.assert_allclose(y, wanted, rtol=1e-5)
   model = one.build_model_for(splits["train"], 0)

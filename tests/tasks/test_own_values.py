@@ -10,6 +10,7 @@ import socket
 
 import numpy as np
 import pandas as pd
+import pools
 import pyarrow as pa
 from pyarrow import parquet
 import pytest
@@ -65,16 +66,6 @@ def ask(tmp_path):
   return ask
 
 
-def _load(splits):
-  """{client: (x, y)}."""
-  found = {}
-  for files in splits.values():
-    x, y, offsets = files.load()
-    for client, start, end in zip(files.client_ids, offsets, offsets[1:]):
-      found[client] = (x[start:end], y[start:end])
-  return found
-
-
 def _cycle(*texts):
   return [texts[i % len(texts)] for i in _TURN]
 
@@ -111,12 +102,12 @@ def test_classes_keep_their_names(ask, is_private, texts, classes):
   assert one.labels == classes
   names = [text if text in classes else _NAMES[text] for text in _cycle(*texts)]
   wanted = [classes.index(name) for name in names[::_NUM_CLIENTS]]
-  for _, y in _load(splits).values():
+  for _, y in pools.by_client(splits).values():
     assert y.tolist() == wanted
   # A later table has the same texts, read by what the run has kept.
   later, splits = ask(label=_cycle(*texts), name="later", columns=one.columns, seed=3)
   assert later.labels == classes
-  for _, y in _load(splits).values():
+  for _, y in pools.by_client(splits).values():
     assert y.tolist() == wanted
 
 
@@ -203,7 +194,7 @@ def test_texts_with_nul_in_parquet_are_no_numbers(ask, is_private):
   assert values.parse_numbers(pd.Series(["0\0.5", "1"])) is None
   # They are not all one client either.
   sites = [f"s\0{i % _NUM_CLIENTS}" for i in range(_ROWS)]
-  assert len(_load(ask("parquet", put=dict(site=sites), seed=2)[1])) == _NUM_CLIENTS
+  assert len(pools.by_client(ask("parquet", put=dict(site=sites), seed=2)[1])) == _NUM_CLIENTS
 
 
 def test_numbers_beyond_float64_are_refused_as_infinite(ask):
@@ -244,11 +235,11 @@ def test_standard_deviations_of_small_numbers_are_those_of_fractions():
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_categories_of_a_later_table_may_come_as_other_numbers(ask, form):
   one, splits = ask("csv", put=dict(w=_cycle("1", "2", "3", "x")))
-  wanted = _load(splits)["s1"][0]
+  wanted = pools.by_client(splits)["s1"][0]
   later = pd.Series([t % 4 + 1.0 for t in _TURN]).where(_TURN % 4 < 3)  # With missing ones.
   column = pa.array(later, from_pandas=True) if form == "parquet" else later
   two, splits = ask(form, name="later", put=dict(w=column), columns=one.columns)
-  found = _load(splits)["s1"][0]
+  found = pools.by_client(splits)["s1"][0]
   known = _TURN[::_NUM_CLIENTS] % 4 < 3
   np.testing.assert_array_equal(found[known], wanted[known])
   assert known.any() and found[known][:, 1:].any(axis=1).all()
@@ -259,7 +250,11 @@ def test_integers_of_a_later_table_are_exact_beside_missing_ones(ask):
   one, _ = ask(put=dict(w=_cycle(f"{2**60}", f"{2**60 + 1}", "x")))
   w = pa.array(_cycle(2**60, None, 2**60 + 1, 2**60 + 2), pa.int64())
   two, splits = ask("parquet", name="later", put=dict(w=w), columns=one.columns)
-  assert _load(splits)["s1"][0][:3, 1:].tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
+  assert pools.by_client(splits)["s1"][0][:3, 1:].tolist() == [
+    [1, 0, 0],
+    [0, 0, 0],
+    [0, 1, 0],
+  ]
   assert f"Column w: {_ROWS // 4} rows of unknown categories" in two.remarks[0]
 
 
@@ -400,13 +395,13 @@ def test_in_private_runs_a_clients_types_change_its_own_rows_alone(tmp_path, col
   for i in range(_NUM_CLIENTS):
     parquet.write_table(pa.table(columns), folder / f"s{i}.parquet")
   one, splits = load()
-  whole, changed = _load(splits), splits["train"].client_ids[0]
+  whole, changed = pools.by_client(splits), splits["train"].client_ids[0]
   other = {**columns, column: [value] * 8}
   parquet.write_table(pa.table(other), folder / f"{changed}.parquet")
   two, parts = load()
   assert two.columns == one.columns and two.description == one.description
   assert parts["train"].client_ids == splits["train"].client_ids
-  found = _load(parts)
+  found = pools.by_client(parts)
   assert len(found[changed][1]) == (0 if column == "y" else 8)
   for client in set(whole) - {changed}:
     np.testing.assert_array_equal(found[client][0], whole[client][0])
@@ -420,9 +415,9 @@ def test_columns_without_a_name_are_left_out(ask, tmp_path):
   for name, raw in (("index", frame.to_csv().encode()), ("commas", trailing)):
     one, parts = ask(raw=raw, name=name)
     assert one.columns == plain.columns
-    for client, (x, y) in _load(splits).items():
-      np.testing.assert_array_equal(_load(parts)[client][0], x)
-      np.testing.assert_array_equal(_load(parts)[client][1], y)
+    for client, (x, y) in pools.by_client(splits).items():
+      np.testing.assert_array_equal(pools.by_client(parts)[client][0], x)
+      np.testing.assert_array_equal(pools.by_client(parts)[client][1], y)
 
 
 @pytest.mark.parametrize("is_private", [False, True])
@@ -531,8 +526,8 @@ def test_a_damaged_description_is_made_anew(ask, damage, caplog):
   two, again = ask(label=_cycle("no", "yes"))
   assert (two.columns, two.labels) == (one.columns, one.labels)
   assert "made anew from the table" in caplog.text
-  for client, (x, y) in _load(splits).items():
-    np.testing.assert_array_equal(_load(again)[client][0], x)
-    np.testing.assert_array_equal(_load(again)[client][1], y)
+  for client, (x, y) in pools.by_client(splits).items():
+    np.testing.assert_array_equal(pools.by_client(again)[client][0], x)
+    np.testing.assert_array_equal(pools.by_client(again)[client][1], y)
   with open(path, encoding="utf-8") as file:
     assert file.read() == text

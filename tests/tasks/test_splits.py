@@ -1,27 +1,16 @@
 """Splits of pools of clients: who is dropped, in which order the others come, who is taken."""
 
-import numpy as np
+import pools
 import pytest
 
 import tasks
 from tasks import places
 from tasks import splits
 from tasks import task
-from tff_superquantile.simulation import client_files
-
-
-def _pool(counts, **changes):
-  ids = tuple(counts)
-  sizes = np.array([counts[client_id] for client_id in ids])
-  return client_files.ClientFiles("/nowhere", ids, sizes, (7,), "float32", 1.0, 2, **changes)
-
-
-def _pool_of(ids, **changes):
-  return _pool(dict.fromkeys(ids, 1), **changes)
 
 
 def test_small_clients_are_dropped_with_a_remark():
-  pool = _pool({"b": 5, "a": 4, "d": 3, "c": 6})
+  pool = pools.pool({"b": 5, "a": 4, "d": 3, "c": 6})
   assert splits.drop_small_clients(pool, 3) is pool
   found = splits.drop_small_clients(pool, 5)
   assert (found.client_ids, found.num_examples.tolist()) == (("b", "c"), [5, 6])
@@ -33,24 +22,26 @@ def test_small_clients_are_dropped_with_a_remark():
 
 @pytest.mark.parametrize("num_dropped, remark", [(7, "the 7 of 9 clients"), (0, ""), (None, "")])
 def test_clients_that_were_dropped_before_count_too(num_dropped, remark):
-  pool = splits.drop_small_clients(_pool({"a": 5, "b": 5}, num_dropped=num_dropped), 5)
+  pool = splits.drop_small_clients(pools.pool({"a": 5, "b": 5}, num_dropped=num_dropped), 5)
   assert pool.client_ids == ("a", "b")
   assert remark in pool.remark and bool(remark) == bool(pool.remark)
 
 
 def test_a_remark_that_is_there_is_kept():
-  pool = _pool({"a": 5}, remark=", without some")
+  pool = pools.pool({"a": 5}, remark=", without some")
   assert splits.drop_small_clients(pool, 5).remark == ", without some"
 
 
 def test_shuffling_depends_on_the_seed_and_not_on_the_order():
-  [pool] = splits.shuffle([_pool_of("badc")], 0)
+  [pool] = splits.shuffle([pools.pool("badc")], 0)
   assert sorted(pool.client_ids) == ["a", "b", "c", "d"]
-  assert [again.client_ids for again in splits.shuffle([_pool_of("dcab")], 0)] == [pool.client_ids]
-  orders = {splits.shuffle([_pool_of("badc")], seed)[0].client_ids for seed in range(20)}
+  assert [again.client_ids for again in splits.shuffle([pools.pool("dcab")], 0)] == [
+    pool.client_ids
+  ]
+  orders = {splits.shuffle([pools.pool("badc")], seed)[0].client_ids for seed in range(20)}
   assert len(orders) > 5 and {len(order) for order in orders} == {4}
   # One generator for all pools: the second is not shuffled as the first.
-  pairs = [splits.shuffle([_pool_of("abcd")] * 2, seed) for seed in range(5)]
+  pairs = [splits.shuffle([pools.pool("abcd")] * 2, seed) for seed in range(5)]
   assert any(first.client_ids != second.client_ids for first, second in pairs)
 
 
@@ -72,16 +63,16 @@ def test_runs_of_before_go_on_with_their_own_split(name):
   for seed, expected in zip((0, 3), _SHUFFLED[name]):
     for private in (False, True):
       asked = dict(seed=seed, client_split="shuffled", is_private=private)
-      assert _split(split, [_pool_of("kbcdaefghij")], **asked) == expected
-      two = [_pool_of("dcba"), _pool_of("efghi")]
+      assert _split(split, [pools.pool("kbcdaefghij")], **asked) == expected
+      two = [pools.pool("dcba"), pools.pool("efghi")]
       assert _split(split, two, **asked) == [["cabd", "gihfe"], ["dcba", "hegfi"]][seed == 3]
   request = task.Request("c", validation_fraction=0.3, client_split="shuffled")
-  held_out = [pool.client_ids for pool in splits.hold_out(_pool_of("abcdefghijk"), request)]
+  held_out = [pool.client_ids for pool in splits.hold_out(pools.pool("abcdefghijk"), request)]
   assert held_out == [tuple("abcdefgh"), tuple("ijk")]
 
 
 def test_clients_are_split_by_their_places():
-  pool = _pool_of("abcdefghij")
+  pool = pools.pool("abcdefghij")
   of_test = {i: places.place(i, 5, "test") for i in pool.client_ids}
   ordered = sorted(of_test, key=of_test.get)
   num_test = sum(value < 0.3 for value in of_test.values())
@@ -94,12 +85,12 @@ def test_clients_are_split_by_their_places():
     assert list(map(sorted, found)) == list(map(sorted, expected))
   assert found != expected
   # Two pools stay.
-  two = _split(splits.Split(0.3), [_pool_of("abcde"), _pool_of("fghij")], seed=5)
+  two = _split(splits.Split(0.3), [pools.pool("abcde"), pools.pool("fghij")], seed=5)
   assert two == ["".join(i for i in ordered if i in part) for part in ("abcde", "fghij")]
 
 
 def test_without_privacy_no_side_is_empty():
-  pool = _pool_of("abcdefghij")
+  pool = pools.pool("abcdefghij")
   for fraction, sizes in ((1e-9, [9, 1]), (1 - 1e-9, [1, 9])):
     found = _split(splits.Split(fraction), [pool])
     assert [len(part) for part in found] == sizes
@@ -113,7 +104,7 @@ def test_without_privacy_no_side_is_empty():
 
 
 def test_take():
-  pool = _pool_of("abc", remark=", without some,")
+  pool = pools.pool("abc", remark=", without some,")
   assert splits.take(pool, 0, 2, "test").client_ids == ("a", "b")
   assert splits.take(pool, 0, 5, "test").client_ids == ("a", "b", "c")
   assert splits.take(pool, 0, 0, "test").client_ids == ("a", "b", "c")
@@ -123,7 +114,7 @@ def test_take():
 
 
 def test_hold_out():
-  pool = _pool_of("abcdefghij")
+  pool = pools.pool("abcdefghij")
 
   def held_out(fraction, **asked):
     request = task.Request("c", validation_fraction=fraction, **asked)

@@ -3,6 +3,7 @@
 import sys
 
 import numpy as np
+import pools
 import pytest
 
 import tasks
@@ -166,15 +167,8 @@ def test_a_run_asks_for_what_its_config_says():
   assert private.is_private and not private.is_standin
 
 
-def _pool(counts, **changes):
-  counts = dict(counts)
-  return client_files.ClientFiles(
-    "/nowhere", tuple(counts), np.array(list(counts.values())), (7,), "float32", 1.0, 2, **changes
-  )
-
-
-def _task_of(*pools, **fields):
-  return task.Task("t", None, lambda request: pools, _GOOD, **fields)
+def _task_of(*clients, **fields):
+  return task.Task("t", None, lambda request: clients, _GOOD, **fields)
 
 
 def _load(one, **request):
@@ -188,7 +182,7 @@ def _keep(pools, seed):
 
 
 def test_what_a_task_has_no_use_for_is_refused():
-  one = _task_of(_pool(dict(a=1, b=1)))
+  one = _task_of(pools.pool(dict(a=1, b=1)))
   assert set(_load(one, seed=3)) == {"train", "test"}
   for request in (dict(data_dir="d"), dict(glove="g"), dict(min_examples_per_client=2)):
     [(name, value)] = request.items()
@@ -197,7 +191,7 @@ def test_what_a_task_has_no_use_for_is_refused():
   with pytest.raises(ValueError, match="Found --data=standin for t"):
     _load(one, data="standin")
   reading = _task_of(
-    _pool(dict(a=1, b=1)), reads=["data_dir"], min_examples=1, open_standin=one.open_clients
+    pools.pool(dict(a=1, b=1)), reads=["data_dir"], min_examples=1, open_standin=one.open_clients
   )
   assert _load(reading, data_dir="d", min_examples_per_client=1)
   assert _load(reading, data="standin")
@@ -207,22 +201,22 @@ def test_what_a_task_has_no_use_for_is_refused():
 
 
 def test_first_clients_are_taken_and_some_of_them_held_out():
-  pools = _pool(dict(d=1, c=1, b=1, a=1)), _pool(dict(f=2, e=2, a=2))
-  one = _task_of(*pools, split=_keep, clients_per_split=2)
+  clients = pools.pool(dict(d=1, c=1, b=1, a=1)), pools.pool(dict(f=2, e=2, a=2))
+  one = _task_of(*clients, split=_keep, clients_per_split=2)
   expected = {"train": ("d", "c"), "validation": ("b",), "test": ("f", "e")}
   asked = dict(num_train_clients=3, validation_fraction=0.3)
   assert _load(one, **asked, client_split="shuffled") == expected
   # The place of d is 0.117.
   assert _load(one, **asked) == {"train": ("c", "b"), "validation": ("d",), "test": ("f", "e")}
   assert _load(one) == {"train": ("d", "c"), "test": ("f", "e")}
-  assert _load(_task_of(*pools, split=_keep))["train"] == ("d", "c", "b", "a")
+  assert _load(_task_of(*clients, split=_keep))["train"] == ("d", "c", "b", "a")
   loaded = one.load_clients(task.Request("cache"))
   assert loaded["test"].num_examples.tolist() == [2, 2]
 
 
 def test_validation_clients_of_a_tasks_own():
-  pools = _pool(dict(a=1)), _pool(dict(b=1)), _pool(dict(c=1, d=1))
-  one = _task_of(*pools, split=_keep, clients_per_split=1)
+  clients = pools.pool(dict(a=1)), pools.pool(dict(b=1)), pools.pool(dict(c=1, d=1))
+  one = _task_of(*clients, split=_keep, clients_per_split=1)
   assert _load(one) == {"train": ("a",), "test": ("b",), "validation": ("c", "d")}
   with pytest.raises(ValueError, match="the task has 2 validation clients of its own"):
     _load(one, validation_fraction=0.5)
@@ -233,7 +227,7 @@ def test_small_clients_are_dropped_and_every_error_says_how_many():
 
   def open_clients(request):
     asked.append(request.min_examples_per_client)
-    return [_pool(dict(b=5, a=4, d=3, c=6))]
+    return [pools.pool(dict(b=5, a=4, d=3, c=6))]
 
   one = task.Task("t", None, open_clients, _GOOD, min_examples=4)
   assert sorted(sum(_load(one).values(), ())) == ["a", "b", "c"]
@@ -248,6 +242,6 @@ def test_small_clients_are_dropped_and_every_error_says_how_many():
 
 def test_without_clients_to_test_on_the_error_says_where_the_data_is():
   with pytest.raises(ValueError, match="cache has 1 clients .* either: get more data"):
-    _load(_task_of(_pool(dict(a=1))))
+    _load(_task_of(pools.pool(dict(a=1))))
   with pytest.raises(ValueError, match="^d has 1 clients"):
-    _load(_task_of(_pool(dict(a=1)), reads=["data_dir"]), data_dir="d")
+    _load(_task_of(pools.pool(dict(a=1)), reads=["data_dir"]), data_dir="d")

@@ -114,12 +114,6 @@ def test_the_order_of_reports_does_not_matter():
 
 
 def test_bad_arguments():
-  for build in (threshold_lib.build_exact_quantile, threshold_lib.build_exact_reweighting):
-    with pytest.raises(ValueError, match="tail fraction"):
-      build(0.0)
-  for smoothing in (-1.0, np.inf, np.nan):
-    with pytest.raises(ValueError, match="smoothing"):
-      threshold_lib.build_exact_reweighting(0.5, smoothing)
   with pytest.raises(ValueError, match="threshold = 'tre'"):
     threshold_lib.build_threshold("tre", 0.5)
   with pytest.raises(TypeError, match="ThresholdProcess"):

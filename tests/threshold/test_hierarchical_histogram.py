@@ -182,14 +182,6 @@ def test_cumulative_variances(num_bins):
   np.testing.assert_allclose(variances, _cumulative_variances(num_bins), rtol=1e-9)
 
 
-def test_cumulative_variances_against_simulation():
-  full = _matrix(16) @ np.full(16, 1000.0)
-  noise = np.random.default_rng(4).normal(size=[20_000, 30])
-  below = hierarchical_histogram.decode_least_squares(tf.constant(full + noise), 16).below
-  measured = np.var(below[:, 1:], axis=0)
-  np.testing.assert_allclose(measured, tree_mechanism.cumulative_variances(16), rtol=0.05)
-
-
 @pytest.mark.parametrize("num_bins", [2, 16, 64])
 def test_least_squares_then_isotonic(num_bins):
   rng = np.random.default_rng(5)

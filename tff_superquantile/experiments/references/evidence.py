@@ -103,7 +103,7 @@ class Evidence:
   def of_clients(self, method: names.Name, column: str = "") -> pd.Series:
     """Returns a column of a method's test clients, "" for the leading measure, means over seeds."""
     of_seeds = self._of_clients(method, column or self.compared.leading.name)
-    together = pd.concat([pd.Series(dtype=float), *of_seeds.values()])
+    together = pd.concat([*of_seeds.values()]) if of_seeds else pd.Series(dtype=float)
     return together[np.isfinite(together)].groupby(level=0).mean()
 
   def _of_clients(self, what: str, measure: str) -> dict[int, pd.Series]:
@@ -239,7 +239,8 @@ class Evidence:
       return None
     clients = pd.concat(frames).groupby("client_id").mean()
     clients = clients[np.isfinite(clients).all(axis=1)]
-    usual = pd.concat([pd.Series(), *self._of_clients(kept.CONSTANT, "error").values()]).median()
+    constant = self._of_clients(kept.CONSTANT, "error").values()
+    usual = pd.Series(np.concatenate([[], *constant])).median()
     total = clients["loss"].sum()
     if len(clients) < FEWEST or not total:
       return None
