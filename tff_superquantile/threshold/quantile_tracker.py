@@ -145,9 +145,8 @@ def build_tracker(
   initial_state, at_server = _build_server(
     query, is_geometric, noise, theta, expected_clients, at_server_fn, learning_rate_fn
   )
-  state_type = initial_state.type_signature.result
 
-  @tff.tensorflow.computation(state_type)
+  @tff.tensorflow.computation(initial_state.type_signature.result)
   def sample_params(state):
     return query.derive_sample_params(state["tracker"])
 
@@ -171,9 +170,8 @@ def build_tracker(
   )
   def next_of_losses(state, losses):
     params = tff.federated_broadcast(tff.federated_map(sample_params, state["query"]))
-    counts = tff.federated_secure_sum(
-      tff.federated_map(count_at_client, (params, losses)), max_input=1
-    )
+    bits = tff.federated_map(count_at_client, (params, losses))
+    counts = tff.federated_secure_sum(bits, max_input=1)
     new_query, threshold, measurements = tff.federated_map(at_server, (state["query"], counts))
     new_state = tff.federated_zip(collections.OrderedDict(query=new_query, sum=state["sum"]))
     return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
