@@ -15,8 +15,7 @@ def build_ftrl(num_clients: int, decision_step: float = 1.0) -> process.Threshol
 
   In round t = 1, 2, ... with the cohort S of n of K clients, let C = n / K and
 
-      r_i = C cdf(F_i / mean over S of F)                          the response of i in S, with
-                                                                     the CDF of N(1, 1),
+      r_i = C cdf(F_i / mean over S of F)                          of i in S; cdf is N(1, 1)'s,
       r~_i = r + [i in S] (r_i - r) / C,    r = mean over S of r_i   its doubly robust estimate,
       l(p) = -log(1 + <p, r>)                                         the decision loss,
       g_t = -r~ / (1 + r) + r <p_t, r~ - r 1> / (1 + r)^2 1          its gradient in p,
