@@ -83,11 +83,7 @@ class Participation:
   def bands(self, asked: int | None = None) -> int:
     """Returns the number of bands of a run: b.
 
-    Args:
-      asked: What it asks for; None for s, or 1,000 if that is less.
-
-    Raises:
-      ValueError: If it asks for more than a band a round, or than 1,000.
+    It is what the run asks for, at most one a round and 1,000; by default s, at most 1,000.
     """
     most = min(self.num_rounds, _MOST_BANDS)
     if asked is None:
@@ -123,14 +119,7 @@ def _checked(coefficients: Coefficients, num_rounds: int) -> np.ndarray:
 
 
 def square_root(bands: int) -> np.ndarray:
-  """Returns the first coefficients of the square root of the summing matrix A.
-
-  Args:
-    bands: b.
-
-  Returns:
-    c_j = binom(2 j, j) / 4^j, shape (b,): C C = A if b = T.
-  """
+  """Returns c_j = binom(2 j, j) / 4^j, shape (b,), of the root of A: C C = A if b = T."""
   j = np.arange(1, checks.whole("bands", bands, 1))
   return np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
 
@@ -148,12 +137,7 @@ def checked(coefficients: Coefficients) -> tuple[float, ...]:
 
 
 def is_exact(coefficients: Coefficients, separation: int) -> bool:
-  """Tells whether `sensitivity` is exact and no mere upper bound.
-
-  Args:
-    coefficients: c, shape (b,).
-    separation: s.
-  """
+  """Returns whether `sensitivity` is exact and no mere upper bound."""
   falling = bool((np.diff(coefficients) <= 0.0).all() and coefficients[-1] >= 0.0)
   return len(coefficients) <= separation or falling
 
@@ -161,17 +145,9 @@ def is_exact(coefficients: Coefficients, separation: int) -> bool:
 def sensitivity(coefficients: Coefficients, participation: Participation) -> float:
   """Returns Delta, the largest norm of C g, for contributions of norm 1 a round.
 
-  Args:
-    coefficients: c, shape (b,).
-    participation: The rounds in which a client may take part.
-
-  Returns:
-    Delta to removing a client's data; sqrt(k) |c| if b <= s and the last column has all bands. If
-    not `is_exact`, it is the upper bound (k r_0 + 2 sum_(l < k) (k - l) max_(d >= l s) r_d)^(1/2)
-    with r_d = sum_t |c_t c_(t + d)|.
-
-  Raises:
-    ValueError: If the coefficients are no such vector.
+  It is about removing a client's data; sqrt(k) |c| if b <= s and the last column has all bands. If
+  not `is_exact`, it is the upper bound (k r_0 + 2 sum_(l < k) (k - l) max_(d >= l s) r_d)^(1/2)
+  with r_d = sum_t |c_t c_(t + d)|.
   """
   c = _checked(coefficients, participation.num_rounds)
   if is_exact(c, participation.separation):
@@ -186,26 +162,16 @@ def sensitivity(coefficients: Coefficients, participation: Participation) -> flo
 def reach(coefficients: Coefficients, separation: int) -> float:
   """Returns a bound on |(C g)_t| in any round t, for contributions of norm 1 a round.
 
-  Args:
-    coefficients: c, shape (b,).
-    separation: s.
-
-  Returns:
-    sum_i max_(d >= i s) |c_d|; 1 if b <= s and c does not increase from c_0 = 1.
+  It is sum_i max_(d >= i s) |c_d|, which is 1 if b <= s and c does not increase from c_0 = 1.
   """
   largest = np.maximum.accumulate(np.abs(coefficients)[::-1])[::-1]
   return float(largest[::separation].sum())
 
 
 def tracking_variance(coefficients: Coefficients, gain: float) -> float:
-  """Returns the variance of a number that follows noisy measurements, for z of variance 1.
+  """Returns the variance of e_t = (1 - g) e_(t-1) + g n_t, n = C^-1 z, for large t and gain g.
 
-  Args:
-    coefficients: c, shape (b,).
-    gain: g in (0, 1], of e_t = (1 - g) e_(t-1) + g n_t with n = C^-1 z.
-
-  Returns:
-    That of e_t after many rounds; g / (2 - g) for independent noise.
+  z has variance 1. For independent noise it is g / (2 - g).
   """
   impulse = np.eye(1, len(coefficients) + round(40.0 / gain))[0]
   noise = signal.lfilter([1.0], coefficients, impulse)
@@ -215,15 +181,7 @@ def tracking_variance(coefficients: Coefficients, gain: float) -> float:
 def error(coefficients: Coefficients, num_rounds: int) -> float:
   """Returns the RMS over rounds of the running sums' noise, for z of standard deviation 1.
 
-  Args:
-    coefficients: c, shape (b,).
-    num_rounds: T.
-
-  Returns:
-    (sum_ij (A C^-1)_ij^2 / T)^(1/2), for one coordinate.
-
-  Raises:
-    ValueError: If the coefficients are no such vector.
+  It is (sum_ij (A C^-1)_ij^2 / T)^(1/2), for one coordinate.
   """
   w = signal.lfilter([1.0], _checked(coefficients, num_rounds), np.ones(num_rounds))
   return float(np.sqrt((1.0 - np.arange(num_rounds) / num_rounds) @ np.square(w)))
@@ -256,18 +214,9 @@ def optimal(bands: int, participation: Participation) -> np.ndarray:
   """Returns the coefficients with the least noise of the running sums for a given budget.
 
   They minimise Delta^2 error^2 over all c that are not negative and do not increase, for which the
-  sensitivity is exact, by L-BFGS-B from the square root.
-
-  Args:
-    bands: b, the most bands.
-    participation: The rounds in which a client may take part.
-
-  Returns:
-    c, shape (b,), c_0 = 1. Where a client takes part as often as fits, the coefficients of more
-    bands than `separation` were found to be 0; they help where k is small.
-
-  Raises:
-    ValueError: If there are more bands than rounds.
+  sensitivity is exact, by L-BFGS-B from the square root; c_0 = 1. Where a client takes part as
+  often as fits, the coefficients of more bands than `separation` were found to be 0; they help
+  where k is small.
   """
   start = _checked(square_root(bands), participation.num_rounds)
 
@@ -296,14 +245,6 @@ def noise_multiplier(target_epsilon: float, delta: float) -> float:
 
 
 def epsilon(noise_multiplier: float, delta: float) -> float:
-  """Returns epsilon of the Gaussian mechanism, exactly (Balle and Wang 2018).
-
-  Args:
-    noise_multiplier: z, the noise's standard deviation over Delta.
-    delta: The delta of (epsilon, delta)-differential privacy.
-
-  Raises:
-    ValueError: If a number is out of its range.
-  """
+  """Returns epsilon of the Gaussian mechanism of noise z Delta, exactly (Balle and Wang 2018)."""
   z = checks.positive("noise_multiplier", noise_multiplier)
   return float(dp_accounting.get_epsilon_gaussian(z, checks.fraction("delta", delta)))

@@ -31,8 +31,8 @@ class Clip(part.Part, abc.ABC):
     """Returns C of the first round, or its default in a unit of --clip_unit."""
 
   @abc.abstractmethod
-  def check(self, update_sum: str) -> None:
-    """Raises a `ValueError` if a private run with this --update_sum cannot have it."""
+  def check(self, noise_by_clients: bool) -> None:
+    """Raises a `ValueError` if a private run cannot have it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class FixedClip(Clip):
   def first_norm(self, unit: str) -> float | None:
     return self.norm
 
-  def check(self, update_sum: str) -> None:
+  def check(self, noise_by_clients: bool) -> None:
     if self.norm is None:
       raise ValueError("Found no --clip_norm in a private run; give one, such as 0.1, or adaptive.")
     checks.scale("--clip_norm", self.norm)
@@ -75,8 +75,8 @@ class _Adapting(Clip):
   def first_norm(self, unit: str) -> float | None:
     return {"update": 0.1, "gradient": 1.0}[unit] if self.norm is None else self.norm
 
-  def check(self, update_sum: str) -> None:
-    if update_sum == "distributed":
+  def check(self, noise_by_clients: bool) -> None:
+    if noise_by_clients:
       raise ValueError(
         "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a"
         " fixed norm; give a number, or use --update_sum=central."

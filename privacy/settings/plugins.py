@@ -25,14 +25,9 @@ class Table(dict[str, Any]):
   def __init__(
     self, flag: str, group: str, kind: type, rows: Mapping[str, Any], *, of_classes: bool = True
   ):
-    """Makes a table.
+    """Makes a table of subclasses of `kind`, or instances if not `of_classes`.
 
-    Args:
-      flag: The flag whose values are the names.
-      group: The last word of the group of entry points.
-      kind: What rows are: subclasses of it, or instances if not `of_classes`.
-      rows: The project's own.
-      of_classes: Whether a row is a class.
+    `group` is the last word of the group of entry points, and `rows` are the project's own.
     """
     super().__init__(rows)
     self.own = frozenset(rows)

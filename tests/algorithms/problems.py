@@ -1,12 +1,14 @@
 """Small federated problems for the tests of algorithms, with independent numpy oracles."""
 
 import collections
+import dataclasses
 import math
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import algorithms
 from tff_superquantile import threshold as threshold_lib
 
 NUM_FEATURES, NUM_CLASSES = 5, 3
@@ -198,20 +200,16 @@ def initial_weights():
   return [w.astype(np.float64) for w in linear_model().initial_weights[0]]
 
 
-CDFS = {
-  "normal": lambda x: 0.5 * (1.0 + np.vectorize(math.erf)((x - 1.0) / np.sqrt(2.0))),
-  "logistic": lambda x: 1.0 / (1.0 + np.exp(1.0 - x)),
-  "exponential": lambda x: 1.0 - np.exp(-x),
-}
+_cdf = np.vectorize(lambda x: 0.5 * (1.0 + math.erf((x - 1.0) / math.sqrt(2.0))))
 
 
-def mixing_coefficients(rounds, num_clients, decision_step, cdf="normal"):
+def mixing_coefficients(rounds, num_clients, decision_step):
   """p of AAggFF-D in each round by its equations, with whole vectors, of (cohort, losses)."""
   p, gradients, found = np.full(num_clients, 1.0 / num_clients), np.zeros(num_clients), []
   for t, (cohort, losses) in enumerate(rounds, start=1):
     cohort, losses = np.array(cohort, int), np.maximum(np.array(losses, float), 0.0)
     part = len(cohort) / num_clients
-    responses = part * CDFS[cdf](losses / (losses.mean() or 1.0))
+    responses = part * _cdf(losses / (losses.mean() or 1.0))
     mean = responses.mean()
     robust = np.full(num_clients, mean)
     robust[cohort] += (responses - mean) / part
@@ -223,3 +221,10 @@ def mixing_coefficients(rounds, num_clients, decision_step, cdf="normal"):
     p /= p.sum()
     found.append(p)
   return found
+
+
+def with_private(**options):
+  """A builder's options, of which those that are fields of `Private` are one."""
+  fields = {field.name for field in dataclasses.fields(algorithms.Private)} & set(options)
+  private = algorithms.Private(**{name: options.pop(name) for name in fields})
+  return {**options, "private": private}

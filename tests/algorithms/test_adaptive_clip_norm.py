@@ -37,13 +37,15 @@ _COHORTS = (range(6), [0, 3, _ABSENT, _SPOILT, _BIG], [], [5, 1, 4, 2], [_ABSENT
 
 @functools.cache
 def _process(kind):
-  common = dict(clip_norm=_CLIP_NORM, noise_multiplier=_Z_W, noise_key=_KEY, local_batch_size=0)
-  common.update(problems.reading_handles(_EXAMPLES))
+  noise = dict(clip_norm=_CLIP_NORM, noise_multiplier=_Z_W, noise_key=_KEY)
+  common = dict(local_batch_size=0, **problems.reading_handles(_EXAMPLES))
   sgd = tff.learning.optimizers.build_sgdm(_RATE)
   if kind == "weighted":
     share_fn = threshold_lib.build_power_share(1.0, _MAX_LOSS)
-    return algorithms.build_private_weighted_fed_avg(
-      problems.linear_model(), share_fn, sgd, share_weight=_K, **common
+    weighting = threshold_lib.build_own_loss_weighting(share_fn)
+    private = algorithms.Private(share_weight=_K, **noise)
+    return algorithms.build_weighted_fed_avg(
+      problems.linear_model(), weighting, sgd, private=private, **common
     )
   threshold = functools.partial(
     threshold_lib.build_geometric_quantile,
@@ -52,12 +54,12 @@ def _process(kind):
     initial_estimate=1.5,
     noise_key=_KEY,
   )
-  return algorithms.build_private_superquantile_fed_avg(
+  return algorithms.build_superquantile_fed_avg(
     problems.linear_model(),
     _THETA,
     sgd,
     threshold=threshold,
-    expected_clients=_EXPECTED,
+    private=algorithms.Private(expected_clients=_EXPECTED, **noise),
     **common,
   )
 

@@ -37,16 +37,18 @@ def _process(theta=_RULE, **kwargs):
 
 
 def _private(theta=_RULE, threshold=None, **kwargs):
-  return algorithms.build_private_superquantile_fed_avg(
+  return algorithms.build_superquantile_fed_avg(
     problems.linear_model(),
     theta,
     tff.learning.optimizers.build_sgdm(_RATE),
     threshold=threshold,
-    noise_multiplier=1e-9,
-    **{
-      **dict(clip_norm=1e3, expected_clients=8, noise_key=bytes(16), local_batch_size=0),
-      **kwargs,
-    },
+    **problems.with_private(
+      **{
+        **dict(clip_norm=1e3, expected_clients=8, noise_key=bytes(16), local_batch_size=0),
+        **dict(noise_multiplier=1e-9),
+        **kwargs,
+      }
+    ),
   )
 
 
@@ -150,7 +152,7 @@ def test_private_thresholds_that_cannot_adapt_are_refused():
   )
   with pytest.raises(ValueError, match="geometric threshold, which releases nothing"):
     _private(threshold=geometric)
-  with pytest.raises(ValueError, match="without a threshold, where nothing tells"):
+  with pytest.raises(ValueError, match="without a threshold"):
     _private(threshold=None)
   with pytest.raises(ValueError, match="Found a threshold that shows the server the losses"):
     _private(threshold=threshold_lib.build_exact_quantile)

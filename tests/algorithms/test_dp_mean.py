@@ -91,13 +91,12 @@ def test_in_a_learning_process(secure, ours, simulation_context):
     process = tff.learning.algorithms.build_unweighted_fed_avg(problems.linear_model(), **options)
   before = process.initialize()
   after, _ = process.next(before, datasets)
-  private = algorithms.build_private_fed_avg(
+  private = algorithms.build_fed_avg(
     problems.linear_model(),
-    None,
     sgd,
-    clip_norm=0.05,
-    noise_multiplier=1e-6,
-    expected_clients=len(datasets),
+    private=algorithms.Private(
+      clip_norm=0.05, noise_multiplier=1e-6, expected_clients=len(datasets)
+    ),
   )
   expected, _ = private.next(private.initialize(), datasets)
   found, expected = (

@@ -183,15 +183,18 @@ def _audit(process, release, sizes, num_helpers=0):
   assert epsilon >= accounted / 2, "much more noise than the accounting says"
 
 
-def _training(z_w, update_sum=None, clip_norm=_CLIP_NORM):
+def _training(z_w, update_sum=None, clip_norm=_CLIP_NORM, noise_key=_KEY, share_weight=0.3):
   """Keywords of the builders of private processes."""
   return dict(
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
-    clip_norm=clip_norm,
-    noise_multiplier=z_w,
-    expected_clients=4,
-    noise_key=_KEY,
-    update_sum=update_sum,
+    private=algorithms.Private(
+      clip_norm=clip_norm,
+      noise_multiplier=z_w,
+      expected_clients=4,
+      noise_key=noise_key,
+      update_sum=update_sum,
+      share_weight=share_weight,
+    ),
     local_batch_size=0,
     **_READING,
   )
@@ -199,7 +202,7 @@ def _training(z_w, update_sum=None, clip_norm=_CLIP_NORM):
 
 def _process(theta, threshold, z_w, update_sum=None, clip_norm=_CLIP_NORM):
   training = _training(z_w, update_sum, clip_norm)
-  return algorithms.build_private_superquantile_fed_avg(
+  return algorithms.build_superquantile_fed_avg(
     problems.linear_loss_model(), theta, threshold=threshold, **training
   )
 
@@ -248,17 +251,10 @@ def test_weights_by_losses(is_distributed, sizes):
     update_sum=update_sum,
     weighted_updates=True,
   )
-  process = algorithms.build_private_weighted_fed_avg(
+  process = algorithms.build_weighted_fed_avg(
     problems.linear_loss_model(),
-    threshold_lib.build_tilted_share(0.1, _MAX_LOSS),
-    tff.learning.optimizers.build_sgdm(0.1),
-    clip_norm=_CLIP_NORM,
-    noise_multiplier=z_w,
-    share_weight=0.8,
-    noise_key=_KEY,
-    update_sum=update_sum,
-    local_batch_size=0,
-    **_READING,
+    threshold_lib.build_own_loss_weighting(threshold_lib.build_tilted_share(0.1, _MAX_LOSS)),
+    **_training(z_w, update_sum, share_weight=0.8),
   )
   _audit(process, release, sizes)
 
@@ -284,7 +280,7 @@ def test_shares_by_a_histogram(sizes):
   z_q, z_w = 1.5, 0.55
   tree, threshold = _tree(z_q, 4)
   release = flat.release(4, 4, z_q, z_w, "none", tree=tree)
-  process = algorithms.build_private_fed_avg(
+  process = algorithms.build_weighted_fed_avg(
     problems.linear_loss_model(),
     threshold_lib.build_histogram_weighting(
       threshold_lib.build_rank_share(0.1), **threshold.keywords
@@ -427,9 +423,8 @@ def test_whole_runs_of_banded_noise(sizes):
     initial_estimate=1.5,
     noise_key=key,
   )
-  training = {**_training(z_w), "noise_key": key}
-  process = algorithms.build_private_superquantile_fed_avg(
-    problems.linear_loss_model(), 0.5, threshold=threshold, **training
+  process = algorithms.build_superquantile_fed_avg(
+    problems.linear_loss_model(), 0.5, threshold=threshold, **_training(z_w, noise_key=key)
   )
   matrix = sum(c * np.eye(_NUM_ROUNDS, k=-j) for j, c in enumerate(_COEFFICIENTS))
   moved = matrix @ (np.arange(_NUM_ROUNDS) % _SEPARATION == 0)

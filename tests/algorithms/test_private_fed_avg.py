@@ -91,13 +91,12 @@ def test_rounds_against_numpy(share, shares_of):
 
 def test_equal_shares_are_dp_fed_avg():
   data = problems.datasets(_ARRAYS[:_EXPECTED])
-  plain = algorithms.build_private_fed_avg(
+  plain = algorithms.build_fed_avg(
     problems.linear_model(),
-    None,
     tff.learning.optimizers.build_sgdm(_RATE),
-    clip_norm=_CLIP_NORM,
-    noise_multiplier=1e-7,
-    expected_clients=_EXPECTED,
+    private=algorithms.Private(
+      clip_norm=_CLIP_NORM, noise_multiplier=1e-7, expected_clients=_EXPECTED
+    ),
     local_batch_size=0,
   )
   found = []

@@ -75,16 +75,18 @@ def _sum(z=_NEGLIGIBLE, clip_norm=_HUGE, num_entries=_NUM_PARAMETERS):
 
 
 def _new_process(theta=1.0, *, clip_norm=_HUGE, z=_NEGLIGIBLE, model=None, **kwargs):
-  return algorithms.build_private_superquantile_fed_avg(
+  return algorithms.build_superquantile_fed_avg(
     problems.linear_model() if model is None else model,
     theta,
     tff.learning.optimizers.build_sgdm(_RATE),
-    clip_norm=clip_norm,
-    noise_multiplier=z,
-    **{
-      **dict(threshold=None, expected_clients=6, noise_key=_KEY, local_batch_size=0),
-      **kwargs,
-    },
+    **problems.with_private(
+      clip_norm=clip_norm,
+      noise_multiplier=z,
+      **{
+        **dict(threshold=None, expected_clients=6, noise_key=_KEY, local_batch_size=0),
+        **kwargs,
+      },
+    ),
   )
 
 
@@ -172,16 +174,13 @@ def test_rounds_with_a_threshold_divide_by_the_measured_tail(threshold, theta, d
 
 
 def test_server_optimizer_and_client_options():
-  process = algorithms.build_private_superquantile_fed_avg(
+  process = algorithms.build_fed_avg(
     problems.linear_model(),
-    1.0,
     tff.learning.optimizers.build_sgdm(1.0),
     tff.learning.optimizers.build_sgdm(0.5),
-    threshold=None,
-    clip_norm=_HUGE,
-    noise_multiplier=_NEGLIGIBLE,
-    expected_clients=6,
-    noise_key=_KEY,
+    private=algorithms.Private(
+      clip_norm=_HUGE, noise_multiplier=_NEGLIGIBLE, expected_clients=6, noise_key=_KEY
+    ),
     client_learning_rate_fn=lambda round_num: 0.1,
     local_epochs=2,
     local_batch_size=5,

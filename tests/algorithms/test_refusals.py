@@ -45,7 +45,6 @@ _RANGES = dict(
   fairness_strength=ranges.Range(0.5, (1.01, -0.1, math.nan)).typed(),
   moving_average_rate=_RATE,
   num_clients=ranges.whole(1, 3).typed(),
-  response_cdf=ranges.choice("normal", "logistic"),
   num_rounds=ranges.whole(1),
   local_epochs=ranges.whole(1).typed(),
   local_batch_size=ranges.Range(0, (-1, 4.5, False, "4", math.nan)),
@@ -119,7 +118,8 @@ def _names(build):
 
 
 def _builders():
-  known = [getattr(build, "func", build) for build, _ in _CALLS]
+  # What sorts a cohort in the graph builds nothing.
+  known = [threshold.sorted_tail, *(getattr(build, "func", build) for build, _ in _CALLS)]
   for module in (algorithms, threshold):
     for build in (getattr(module, name) for name in module.__all__):
       if inspect.isfunction(build) and build not in known:

@@ -41,15 +41,15 @@ def _model():
 
 def _published_change(key):
   """What a round of DP-FedAvg does to the weights."""
-  process = algorithms.build_private_superquantile_fed_avg(
+  process = algorithms.build_fed_avg(
     _model(),
-    1.0,
     tff.learning.optimizers.build_sgdm(0.1),
-    threshold=None,
-    clip_norm=_CLIP_NORM,
-    noise_multiplier=_NOISE_MULTIPLIER,
-    expected_clients=4,
-    noise_key=key,
+    private=algorithms.Private(
+      clip_norm=_CLIP_NORM,
+      noise_multiplier=_NOISE_MULTIPLIER,
+      expected_clients=4,
+      noise_key=key,
+    ),
     local_batch_size=0,
   )
   rng = np.random.default_rng(0)

@@ -233,8 +233,8 @@ def test_only_a_secure_sum_leaves_the_clients():
 
 def test_a_factory_of_reports():
   factory = noisy_sum.DistributedGaussianSumFactory(_mechanism())
-  of_reports = factory.factory_of_reports(_TYPE)
   process = factory.create_of_reports(_TYPE)
+  of_reports = noisy_sum.FactoryOfReports(process)
   report_type = process.next.type_signature.parameter[1].member
   assert of_reports.create(report_type).next.type_signature == process.next.type_signature
   with pytest.raises(TypeError, match="Found values of type"):
@@ -244,7 +244,7 @@ def test_a_factory_of_reports():
 def test_wrong_arguments_are_refused():
   mechanism = _mechanism(num_entries=10)
   factory = noisy_sum.DistributedGaussianSumFactory(mechanism)
-  for create in (factory.create, factory.create_of_reports, factory.factory_of_reports):
+  for create in (factory.create, factory.create_of_reports):
     with pytest.raises(ValueError, match="values of 11 numbers; expected 10"):
       create(_TYPE)
   with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):

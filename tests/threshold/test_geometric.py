@@ -144,12 +144,6 @@ def test_theta_1_selects_everybody():
 
 
 def test_secure_sums():
-  rounds = [*_losses(3), [1.0, np.nan, 5.0]]
-  exact = _process(noise_multiplier=1.0)
-  rounded = _process(noise_multiplier=1.0, sum_factory=tff.aggregators.SecureSumFactory(1.0))
-  plain = _process(noise_multiplier=1.0, sum_factory=tff.aggregators.SumFactory())
-  assert _rounds(exact, rounds)[0] == _rounds(plain, rounds)[0]
-  np.testing.assert_allclose(_rounds(rounded, rounds)[0], _rounds(plain, rounds)[0], rtol=1e-5)
-  for secure in (exact, rounded):
-    tff.test.assert_not_contains_unsecure_aggregation(secure.next)
-    tff.test.assert_contains_secure_aggregation(secure.next)
+  secure = _process(noise_multiplier=1.0).next
+  tff.test.assert_not_contains_unsecure_aggregation(secure)
+  tff.test.assert_contains_secure_aggregation(secure)

@@ -3,8 +3,6 @@
 from tff_superquantile.algorithms.aaggff import build_aaggff
 from tff_superquantile.algorithms.agnostic_fed_avg import build_agnostic_fed_avg
 from tff_superquantile.algorithms.fed_avg import build_fed_avg
-from tff_superquantile.algorithms.fed_avg import build_private_fed_avg
-from tff_superquantile.algorithms.fed_avg import build_private_weighted_fed_avg
 from tff_superquantile.algorithms.fed_avg import build_weighted_fed_avg
 from tff_superquantile.algorithms.fed_prox import build_fed_prox
 from tff_superquantile.algorithms.gifair import build_gifair
@@ -16,7 +14,6 @@ from tff_superquantile.algorithms.prop_fair import build_prop_fair
 from tff_superquantile.algorithms.q_fed_avg import build_q_fed_avg
 from tff_superquantile.algorithms.semi_vred import build_semi_vred
 from tff_superquantile.algorithms.superquantile_family import build_superquantile_family
-from tff_superquantile.algorithms.superquantile_fed_avg import build_private_superquantile_fed_avg
 from tff_superquantile.algorithms.superquantile_fed_avg import build_superquantile_fed_avg
 from tff_superquantile.algorithms.tilted_erm import build_tilted_erm
 from tff_superquantile.noise_source import BandedKey
@@ -33,9 +30,6 @@ __all__ = (
   "build_fed_avg",
   "build_fed_prox",
   "build_gifair",
-  "build_private_fed_avg",
-  "build_private_superquantile_fed_avg",
-  "build_private_weighted_fed_avg",
   "build_prop_fair",
   "build_q_fed_avg",
   "build_semi_vred",

@@ -17,7 +17,6 @@ def build_aaggff(
   *,
   num_clients: int,
   decision_step: float = 1.0,
-  response_cdf: str = "normal",
   **options: Unpack[learning_process.Options],
 ) -> tff.learning.templates.LearningProcess:
   """Builds AAggFF-D, the form of AAggFF for many clients.
@@ -35,14 +34,12 @@ def build_aaggff(
     server_optimizer_fn: See `Options`.
     num_clients: K, the number of all clients that ever take part.
     decision_step: Factor on the paper's step, >= 0; 0 is FedAvg.
-    response_cdf: "normal", "logistic" or "exponential", by which a loss over the cohort's mean
-      becomes a response.
     **options: See `Options`; `index_fn` must be given, with indices in [0, num_clients).
 
   Raises:
     ValueError: If there is no `index_fn`, or an argument is out of its range.
   """
-  weighting = threshold.build_ftrl(num_clients, decision_step, response_cdf=response_cdf)
+  weighting = threshold.build_ftrl(num_clients, decision_step)
   return fed_avg.build_weighted_fed_avg(
     model_fn, weighting, client_optimizer_fn, server_optimizer_fn, **options
   )

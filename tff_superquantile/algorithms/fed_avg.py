@@ -1,18 +1,13 @@
 """Builds federated averaging, the baseline, and with clients that weigh by their losses."""
 
-from typing import Any
-
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from privacy import checks
 from tff_superquantile.algorithms import learning_process
-from tff_superquantile.algorithms.private import private
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
-from tff_superquantile.threshold import OwnShareFn
 from tff_superquantile.threshold import ThresholdProcess
-from tff_superquantile.threshold import build_own_loss_weighting
 
 
 def build_fed_avg(
@@ -58,21 +53,3 @@ def build_weighted_fed_avg(
   return learning_process.build(
     model_fn, client_optimizer_fn, server_optimizer_fn, options, threshold=weighting
   )
-
-
-def build_private_fed_avg(
-  model_fn: local_model.Model, threshold: ThresholdProcess | None, *args: Any, **options: Any
-) -> tff.learning.templates.LearningProcess:
-  """Calls `build_weighted_fed_avg` (`build_fed_avg` without a threshold) with a `Private`."""
-  options = private.of_options(options)
-  if threshold is None:
-    return build_fed_avg(model_fn, *args, **options)
-  return build_weighted_fed_avg(model_fn, threshold, *args, **options)
-
-
-def build_private_weighted_fed_avg(
-  model_fn: local_model.Model, share_fn: OwnShareFn, *args: Any, **options: Any
-) -> tff.learning.templates.LearningProcess:
-  """Calls `build_weighted_fed_avg` of `build_own_loss_weighting` with a `Private`."""
-  weighting = build_own_loss_weighting(share_fn)
-  return build_weighted_fed_avg(model_fn, weighting, *args, **private.of_options(options))

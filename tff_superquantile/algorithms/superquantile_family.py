@@ -13,7 +13,6 @@ from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 from tff_superquantile.threshold import Theta
 from tff_superquantile.threshold import ThresholdFn
-from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import exact
 
 
@@ -59,9 +58,12 @@ def build_superquantile_family(
       noise from the same seeds.
     TypeError: If thetas is not a sequence of tail fractions.
   """
+  sequences = (collections.abc.Sequence, np.ndarray)
+  checks.of_type("thetas", thetas, sequences, "a sequence of different numbers in (0, 1]")
+  if not len(thetas) or len(set(thetas)) < len(thetas):
+    raise ValueError(f"Found thetas = {thetas!r}; expected different numbers in (0, 1].")
   thresholds = [
-    None if theta == 1.0 else exact.build_threshold(threshold, theta)
-    for theta in _check_thetas(thetas)
+    None if theta == 1.0 else exact.build_threshold(threshold, theta) for theta in thetas
   ]
   is_private = options.get("private") is not None
   if is_private or any(process is not None and process.is_private for process in thresholds):
@@ -78,16 +80,6 @@ def build_superquantile_family(
       for process in thresholds
     ]
   )
-
-
-def _check_thetas(thetas: Sequence[Theta]) -> list[Theta]:
-  """Returns the tail fractions, if they are different numbers in (0, 1]."""
-  sequences = (collections.abc.Sequence, np.ndarray)
-  checks.of_type("thetas", thetas, sequences, "a sequence of different numbers in (0, 1]")
-  checked = [adaptive_theta.check_theta(theta) for theta in thetas]
-  if not checked or len(set(checked)) < len(checked):
-    raise ValueError(f"Found thetas = {thetas!r}; expected different numbers in (0, 1].")
-  return checked
 
 
 def _side_by_side(

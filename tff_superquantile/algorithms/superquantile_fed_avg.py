@@ -1,18 +1,13 @@
 """Builds superquantile aggregation (Delta-FL), federated averaging of the tail clients."""
 
-from typing import Any
-
 import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from tff_superquantile.algorithms import learning_process
-from tff_superquantile.algorithms.private import private
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
-from tff_superquantile.threshold import AdaptiveTheta
 from tff_superquantile.threshold import Theta
 from tff_superquantile.threshold import ThresholdFn
-from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import exact
 
 
@@ -70,12 +65,6 @@ def build_superquantile_fed_avg(
   Raises:
     ValueError: If the threshold's name is unknown, or there is none for a theta below 1.
   """
-  theta = adaptive_theta.check_theta(theta)
-  if threshold is None and isinstance(theta, AdaptiveTheta):
-    raise ValueError(
-      f"Found theta = {theta} without a threshold, where nothing tells how many clients turned up;"
-      " expected build_tree_quantile."
-    )
   if threshold is None and theta != 1.0:
     raise ValueError(f"Found theta = {theta} without a threshold; expected one, or theta = 1.")
   return learning_process.build(
@@ -86,10 +75,3 @@ def build_superquantile_fed_avg(
     threshold=None if threshold is None else exact.build_threshold(threshold, theta),
     theta=theta,
   )
-
-
-def build_private_superquantile_fed_avg(
-  *args: Any, **options: Any
-) -> tff.learning.templates.LearningProcess:
-  """Calls `build_superquantile_fed_avg` with a `Private` of some of the keyword arguments."""
-  return build_superquantile_fed_avg(*args, **private.of_options(options))

@@ -48,7 +48,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile import noise_source
-from tff_superquantile.secure_sums import noisy_sum
 
 _NUM_DRAWS = 4
 # K. A client's entries fit 32 bits, and their sums over 2^23 clients the 53 bits of a float64.
@@ -205,9 +204,3 @@ class GaussianSum:
       )
 
     return tff.templates.AggregationProcess(initialize, next_fn)
-
-  def factory_of_reports(
-    self, value_type: tff.Type
-  ) -> tff.aggregators.UnweightedAggregationFactory:
-    """Returns `create_of_reports(value_type)` as a factory, for callers that take a factory."""
-    return noisy_sum.FactoryOfReports(self.create_of_reports(value_type))

@@ -1,6 +1,7 @@
 """Sums privately as a TFF aggregation: noise at clients, a secure sum, decoding at the server."""
 
 import abc
+import collections
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -82,7 +83,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     """
 
   def report(self, value: Any, seed: tf.Tensor | None = None) -> Any:
-    """Returns a client's report of its value, as `secure_sum.report`: a TensorFlow function.
+    """Returns a client's report of its value, and a one for their number: a TensorFlow function.
 
     Args:
       value: The value to be summed.
@@ -92,13 +93,19 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     if seed is None:
       seed = noise_source.fresh_seed()
     noise = discrete_gaussian.sample([self._num_entries], self._mechanism.local_stddev, seed)
-    return secure_sum.report(self._secure_sum, encoded + noise)
+    return collections.OrderedDict(
+      values=self._secure_sum.at_client(encoded + noise), num_reports=tf.constant(1, tf.int64)
+    )
 
   def create_of_reports(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     """Builds the process of the reports that clients made by `report` of a `value_type`."""
     self.check_value_type(value_type)
     mechanism, source = self._mechanism, self._source
-    report_type = secure_sum.report_type(self._num_entries)
+    report_type = tff.types.to_type(
+      collections.OrderedDict(
+        values=tff.TensorType(np.int64, [self._num_entries]), num_reports=np.int64
+      )
+    )
 
     @tff.tensorflow.computation
     def initial_state():
@@ -130,12 +137,6 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
 
     return tff.templates.AggregationProcess(initialize, next_fn)
 
-  def factory_of_reports(
-    self, value_type: tff.Type
-  ) -> tff.aggregators.UnweightedAggregationFactory:
-    """Returns `create_of_reports(value_type)` as a factory, for callers that take a factory."""
-    return FactoryOfReports(self.create_of_reports(value_type))
-
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     """Builds the process; see `tff.aggregators.UnweightedAggregationFactory`."""
     seeded = isinstance(value_type, tff.StructType) and len(value_type) == 2
@@ -156,7 +157,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
 
 
 class FactoryOfReports(tff.aggregators.UnweightedAggregationFactory):
-  """Returns a process that is built already."""
+  """Returns a process of reports that is built already, for callers that take a factory."""
 
   def __init__(self, process: tff.templates.AggregationProcess):
     self._process = process

@@ -38,20 +38,6 @@ class ModularSum:
     return tff.backends.mapreduce.federated_secure_modular_sum(reports, moduli)
 
 
-def report(secure_sum: ModularSum, values: tf.Tensor) -> collections.OrderedDict:
-  """Returns a client's report: `values`, int64 [d], and a one for the number of reports."""
-  return collections.OrderedDict(
-    values=secure_sum.at_client(values), num_reports=tf.constant(1, tf.int64)
-  )
-
-
-def report_type(num_entries: int) -> tff.Type:
-  """Returns the type of `report` for vectors of `num_entries`."""
-  return tff.types.to_type(
-    collections.OrderedDict(values=tff.TensorType(np.int64, [num_entries]), num_reports=np.int64)
-  )
-
-
 def complete(
   sums: tf.Tensor, num_reports: tf.Tensor, local_stddev: float, num_shares: int, seed: tf.Tensor
 ) -> tf.Tensor:

@@ -1,8 +1,6 @@
 """Builds a threshold with differential privacy that follows the losses from round to round."""
 
 import tensorflow as tf
-import tensorflow_federated as tff
-import tensorflow_privacy as tfp
 
 from privacy import checks
 from tff_superquantile import noise_source
@@ -18,7 +16,6 @@ def build_geometric_quantile(
   initial_estimate: float,
   *,
   learning_rate: float = 0.2,
-  sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
   noise_key: noise_source.NoiseKey = None,
 ) -> process.ThresholdProcess:
   """Builds the (1 - theta)-quantile of the losses, tracked by a private bit of each client.
@@ -40,7 +37,6 @@ def build_geometric_quantile(
     expected_clients: The divisor of the sum, q n with Poisson sampling.
     initial_estimate: The first estimate, in units of the loss, positive.
     learning_rate: The step size of the estimate's logarithm.
-    sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
     noise_key: Secret key of the server's noise, 16 bytes, or a `BandedKey`; None for fresh entropy.
 
   Returns:
@@ -50,30 +46,19 @@ def build_geometric_quantile(
   Raises:
     ValueError: If a number is out of its range.
   """
-  theta, noise_multiplier, expected_clients = quantile_tracker.check(
-    "geometric", theta, noise_multiplier, expected_clients
-  )
-  query = tfp.QuantileEstimatorQuery(
-    initial_estimate=checks.scale("initial_estimate", initial_estimate),
-    target_quantile=1.0 - theta,
-    learning_rate=checks.scale("learning_rate", learning_rate),
-    below_estimate_stddev=0.0,
-    expected_num_records=expected_clients,
-    geometric_update=True,
-  )
 
-  def at_server(before, after, noised):
+  def at_server(before, after, noised, tail_size):
     del before, noised
-    return after, tf.constant(theta * expected_clients, tf.float32)
+    return after, tf.constant(tail_size, tf.float32)
 
   return quantile_tracker.build_tracker(
-    query,
+    "geometric",
     theta,
     noise_multiplier,
-    sum_factory,
-    noise_key,
-    "geometric threshold",
     expected_clients,
-    lambda estimate, step: estimate * tf.exp(-step),
+    checks.scale("initial_estimate", initial_estimate),
+    noise_key,
     at_server,
+    is_geometric=True,
+    learning_rate=learning_rate,
   )

@@ -4,8 +4,6 @@ import collections
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
-import tensorflow_privacy as tfp
 
 from privacy import checks
 from tff_superquantile import noise_source
@@ -113,7 +111,6 @@ def build_private_primal_dual_quantile(
   *,
   step: float = 0.01,
   initial_estimate: float = 0.0,
-  sum_factory: tff.aggregators.UnweightedAggregationFactory | None = None,
   noise_key: noise_source.NoiseKey = None,
 ) -> process.ThresholdProcess:
   """Builds the threshold of `build_primal_dual_quantile` from a private bit of each client.
@@ -145,7 +142,6 @@ def build_private_primal_dual_quantile(
     initial_estimate: The first t, in units of the loss. From below, t rises by up to step_k
       (1 / theta - 1) in a round while all train; from above it would fall by step_k alone, and none
       would.
-    sum_factory: Sums the bits, -1/2 and 1/2; None for secure sums of their numbers.
     noise_key: Secret key of the server's noise, 16 bytes, or a `BandedKey`; None for fresh entropy.
 
   Returns:
@@ -155,34 +151,20 @@ def build_private_primal_dual_quantile(
   Raises:
     ValueError: If a number is out of its range, or theta is adaptive.
   """
-  theta, noise_multiplier, expected_clients = quantile_tracker.check(
-    "primal-dual", theta, noise_multiplier, expected_clients
-  )
-  query = tfp.QuantileEstimatorQuery(
-    initial_estimate=float(checks.number("initial_estimate", initial_estimate)),
-    target_quantile=1.0 - theta,
-    learning_rate=1.0,  # Each round sets it.
-    below_estimate_stddev=0.0,
-    expected_num_records=expected_clients,
-    geometric_update=False,
-  )
   step = checks.scale("step", step)
-  smallest = theta * expected_clients
 
-  def at_server(before, after, noised):
+  def at_server(before, after, noised, smallest):
     del after
-    above = tf.clip_by_value(0.5 * expected_clients - noised, smallest, expected_clients)
-    return before, above
+    return before, tf.clip_by_value(0.5 * expected_clients - noised, smallest, expected_clients)
 
   return quantile_tracker.build_tracker(
-    query,
+    "primal-dual",
     theta,
     noise_multiplier,
-    sum_factory,
-    noise_key,
-    "primal-dual threshold",
     expected_clients,
-    tf.subtract,
+    checks.number("initial_estimate", initial_estimate),
+    noise_key,
     at_server,
+    is_geometric=False,
     learning_rate_fn=lambda round_num: _of_round(step, round_num) / theta,
   )

@@ -21,59 +21,28 @@ from tff_superquantile.threshold import process
 # A record is 1/2 if the loss is below the estimate and -1/2 if not, which bounds a client's effect.
 _SENSITIVITY = 0.5
 _SUM = tf.TensorSpec([], tf.float32)
+# How many losses are below the estimate, and not below it.
+_COUNTS = tff.types.to_type(collections.OrderedDict(below=np.int32, above=np.int32))
 # The weight of a round in the mean of the noisy sums over rounds.
 _GAIN_OF_MEAN = 0.1
-# From the estimate, the next one and the noisy sum to the threshold and the size of its tail.
-_AtServerFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+# From the estimate, the next one, the noisy sum and theta m to the threshold and its tail's size.
+_AtServerFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, float], tuple[tf.Tensor, tf.Tensor]]
 
 
-class _SecureSignSumFactory(tff.aggregators.UnweightedAggregationFactory):
-  """Sums records exactly, by secure sums of the numbers of positive and negative ones."""
-
-  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-    @tff.tensorflow.computation(value_type)
-    def count(record):
-      return collections.OrderedDict(
-        below=tf.cast(record > 0, tf.int32), above=tf.cast(record < 0, tf.int32)
-      )
-
-    @tff.tensorflow.computation(count.type_signature.result)
-    def total(counts):
-      return _SENSITIVITY * tf.cast(counts["below"] - counts["above"], tf.float32)
-
-    @tff.federated_computation
-    def initialize():
-      return tff.federated_value((), tff.SERVER)
-
-    @tff.federated_computation(
-      initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
-    )
-    def next_fn(state, records):
-      counts = tff.federated_secure_sum(tff.federated_map(count, records), max_input=1)
-      return tff.templates.MeasuredProcessOutput(
-        state, tff.federated_map(total, counts), tff.federated_value((), tff.SERVER)
-      )
-
-    return tff.templates.AggregationProcess(initialize, next_fn)
-
-
-def check(
-  name: str, theta: adaptive_theta.Theta, noise_multiplier: float, expected_clients: float
-) -> tuple[float, float, float]:
-  """Returns the settings of the threshold `name` as floats; `AdaptiveTheta` is refused."""
+def _fixed(name: str, theta: adaptive_theta.Theta) -> float:
+  """Returns the theta of the threshold `name`; a `ValueError` for one that adapts."""
   theta = adaptive_theta.check_theta(theta)
   if isinstance(theta, adaptive_theta.AdaptiveTheta):
     raise ValueError(
       f"Found theta = {theta} with the {name} threshold, which releases nothing that tells how"
       " many clients turned up; expected a number, or build_tree_quantile, whose histogram does."
     )
-  noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
-  return theta, noise_multiplier, checks.scale("expected_clients", expected_clients)
+  return theta
 
 
 def _build_server(
   query: tfp.QuantileEstimatorQuery,
-  moved_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+  is_geometric: bool,
   noise: gaussian_sum.GaussianSum,
   theta: float,
   expected_clients: float,
@@ -82,8 +51,8 @@ def _build_server(
 ) -> tuple[tff.Computation, tff.Computation]:
   """Builds the server's half of `build_tracker`, whose noise is `noise`.
 
-  It is the initial state, and a computation from the state and the sum of the records, float32 [],
-  to (the next state, the threshold, the measurements).
+  It is the initial state, and a computation from the state and the sum of the clients' counts to
+  (the next state, the threshold, the measurements).
   """
 
   @tff.tensorflow.computation
@@ -97,8 +66,9 @@ def _build_server(
       state["round_num"] = tf.constant(0)
     return state
 
-  @tff.tensorflow.computation(initial_state.type_signature.result, process.LOSS_TYPE)
-  def at_server(state, total):
+  @tff.tensorflow.computation(initial_state.type_signature.result, _COUNTS)
+  def at_server(state, counts):
+    total = _SENSITIVITY * tf.cast(counts["below"] - counts["above"], tf.float32)
     tracker = state["tracker"]
     before = tracker.current_estimate
     if learning_rate_fn is not None:
@@ -108,13 +78,14 @@ def _build_server(
     if noise.is_correlated:
       # The query cuts the fraction below to [0, 1], and later noise cannot cancel what is cut off.
       below = noised / expected_clients + 0.5
-      after = moved_fn(before, tracker.learning_rate * (below - tracker.target_quantile))
+      step = tracker.learning_rate * (below - tracker.target_quantile)
+      after = before * tf.exp(-step) if is_geometric else before - step
       tracker = tracker._replace(current_estimate=after)
       about = state["mean"] + _GAIN_OF_MEAN * (noised - state["mean"])
       new_state["mean"] = about
     else:
       after, tracker, _ = query.get_noised_result(noised, tracker)
-    threshold, tail_size = at_server_fn(before, after, about)
+    threshold, tail_size = at_server_fn(before, after, about, theta * expected_clients)
     if theta == 1.0:
       threshold = tf.constant(-np.inf, tf.float32)
     new_state = collections.OrderedDict(tracker=tracker, noise=noise_state, **new_state)
@@ -127,15 +98,16 @@ def _build_server(
 
 
 def build_tracker(
-  query: tfp.QuantileEstimatorQuery,
-  theta: float,
+  name: str,
+  theta: adaptive_theta.Theta,
   noise_multiplier: float,
-  sum_factory: tff.aggregators.UnweightedAggregationFactory | None,
-  noise_key: noise_source.NoiseKey,
-  purpose: str,
   expected_clients: float,
-  moved_fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+  initial_estimate: float,
+  noise_key: noise_source.NoiseKey,
   at_server_fn: _AtServerFn,
+  *,
+  is_geometric: bool,
+  learning_rate: float = 1.0,
   learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> process.ThresholdProcess:
   """Builds a threshold that moves by the noisy sum of one bit a client.
@@ -146,42 +118,50 @@ def build_tracker(
   sum has sensitivity 1/2, and the noise has standard deviation noise_multiplier / 2. The server
   that adds the noise is trusted with the sum.
 
-  `query` moves the estimate by the noisy sum of the records, and adds no noise of its own. With
-  noise that is correlated over rounds, `moved_fn` stands for it, so that no noise is cut: from the
-  estimate and the step down that the query would take to the next estimate, float32 [] each.
+  TensorFlow Privacy's query moves the estimate by the noisy sum of the records, or its logarithm if
+  `is_geometric`. Noise that is correlated over rounds moves it without the query, which would cut
+  noise off.
 
   `at_server_fn` takes the estimate that the bits were made with, the next one and the noisy sum of
   the records (with noise that is correlated over rounds its mean over the last ten rounds or so, in
-  which most of the noise cancels), float32 [] each, to (the round's threshold, the estimated size
-  of its tail, positive). `learning_rate_fn` takes a round's number, int32 [] from 0, to the query's
-  learning rate; None for the query's own. These three are TensorFlow functions. `purpose` names the
-  use of the noise; the other arguments are those of `geometric.build_geometric_quantile`.
+  which most of the noise cancels), float32 [] each, and theta m to (the round's threshold, the
+  estimated size of its tail, positive). `learning_rate_fn` takes a round's number, int32 [] from 0,
+  to its learning rate. Both are TensorFlow functions. The threshold's `name` is that of the use of
+  the noise; the other arguments are those of `geometric.build_geometric_quantile`.
   """
-  noise = gaussian_sum.GaussianSum(
-    _SENSITIVITY, _SENSITIVITY * noise_multiplier, noise_key, purpose
+  theta = _fixed(name, theta)
+  stddev = _SENSITIVITY * checks.scale("noise_multiplier", noise_multiplier)
+  expected_clients = checks.scale("expected_clients", expected_clients)
+  query = tfp.QuantileEstimatorQuery(
+    initial_estimate=initial_estimate,
+    target_quantile=1.0 - theta,
+    learning_rate=checks.scale("learning_rate", learning_rate),
+    below_estimate_stddev=0.0,
+    expected_num_records=expected_clients,
+    geometric_update=is_geometric,
   )
+  noise = gaussian_sum.GaussianSum(_SENSITIVITY, stddev, noise_key, f"{name} threshold")
 
   initial_state, at_server = _build_server(
-    query, moved_fn, noise, theta, expected_clients, at_server_fn, learning_rate_fn
+    query, is_geometric, noise, theta, expected_clients, at_server_fn, learning_rate_fn
   )
-  state_type = initial_state.type_signature.result
 
-  @tff.tensorflow.computation(state_type)
+  @tff.tensorflow.computation(initial_state.type_signature.result)
   def sample_params(state):
     return query.derive_sample_params(state["tracker"])
 
   @tff.tensorflow.computation(sample_params.type_signature.result, process.LOSS_TYPE)
-  def record_at_client(params, loss):
-    record = query.preprocess_record(params, loss)
-    return tf.where(tf.math.is_nan(loss), 0.0, record)
-
-  sum_process = (sum_factory or _SecureSignSumFactory()).create(process.LOSS_TYPE)
+  def count_at_client(params, loss):
+    record = tf.where(tf.math.is_nan(loss), 0.0, query.preprocess_record(params, loss))
+    return collections.OrderedDict(
+      below=tf.cast(record > 0, tf.int32), above=tf.cast(record < 0, tf.int32)
+    )
 
   @tff.federated_computation
   def initialize():
     return tff.federated_zip(
       collections.OrderedDict(
-        query=tff.federated_eval(initial_state, tff.SERVER), sum=sum_process.initialize()
+        query=tff.federated_eval(initial_state, tff.SERVER), sum=tff.federated_value((), tff.SERVER)
       )
     )
 
@@ -190,12 +170,10 @@ def build_tracker(
   )
   def next_of_losses(state, losses):
     params = tff.federated_broadcast(tff.federated_map(sample_params, state["query"]))
-    records = tff.federated_map(record_at_client, (params, losses))
-    output = sum_process.next(state["sum"], records)
-    new_query, threshold, measurements = tff.federated_map(
-      at_server, (state["query"], output.result)
-    )
-    new_state = tff.federated_zip(collections.OrderedDict(query=new_query, sum=output.state))
+    bits = tff.federated_map(count_at_client, (params, losses))
+    counts = tff.federated_secure_sum(bits, max_input=1)
+    new_query, threshold, measurements = tff.federated_map(at_server, (state["query"], counts))
+    new_state = tff.federated_zip(collections.OrderedDict(query=new_query, sum=state["sum"]))
     return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
 
   def report_fn(loss, weight, client):

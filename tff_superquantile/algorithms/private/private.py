@@ -130,22 +130,15 @@ class Private:
   numbers: Sequence[adaptive_clipping.Number] = ()
 
   def __post_init__(self) -> None:
+    rules = dict(share_weight=checks.fraction, noise_multiplier=checks.scale)
     if not self._is_adaptive:
-      checks.of_type(
-        "clip_norm", self.clip_norm, numbers_lib.Real, "a positive number or AdaptiveClipNorm"
-      )
-      object.__setattr__(self, "clip_norm", checks.scale("clip_norm", self.clip_norm))
-    checks.of_type("share_weight", self.share_weight, numbers_lib.Real, "a number")
-    checked = {"share_weight": checks.fraction("share_weight", self.share_weight)}
-    checks.of_type("noise_multiplier", self.noise_multiplier, numbers_lib.Real, "a positive number")
-    checked["noise_multiplier"] = checks.scale("noise_multiplier", self.noise_multiplier)
+      rules["clip_norm"] = checks.scale
     if self.expected_clients is not None:
-      checks.of_type(
-        "expected_clients", self.expected_clients, numbers_lib.Real, "a positive number"
-      )
-      checked["expected_clients"] = checks.positive("expected_clients", self.expected_clients)
-    for name, value in checked.items():
-      object.__setattr__(self, name, value)
+      rules["expected_clients"] = checks.positive
+    for name, rule in rules.items():
+      kind = "a positive number or AdaptiveClipNorm" if name == "clip_norm" else "a positive number"
+      checks.of_type(name, getattr(self, name), numbers_lib.Real, kind)
+      object.__setattr__(self, name, rule(name, getattr(self, name)))
     self._check_update_sum()
 
   def _check_update_sum(self) -> None:
@@ -227,14 +220,14 @@ class Private:
       stddev = self.noise_multiplier * clip_norm
       central = gaussian_sum.GaussianSum(clip_norm, stddev, self.noise_key, "updates")
       return PrivateSum(
-        central.factory_of_reports(vector_type),
+        noisy_sum.FactoryOfReports(central.create_of_reports(vector_type)),
         lambda update, share, client: vector(central.report, update, share),
         share_sum,
       )
     assert not isinstance(self.noise_key, noise_source.BandedKey)  # It is refused above.
     distributed = noisy_sum.DistributedGaussianSumFactory(self.update_sum, noise_key=self.noise_key)
     return PrivateSum(
-      distributed.factory_of_reports(vector_type),
+      noisy_sum.FactoryOfReports(distributed.create_of_reports(vector_type)),
       lambda update, share, client: distributed.report(
         vector(gaussian_sum.scale, update, share), client.seed
       ),
@@ -298,20 +291,6 @@ class _NoisyMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     return tff.templates.AggregationProcess(summed.initialize, next_fn)
 
 
-class Round(NamedTuple):
-  """What makes a process private.
-
-  Attributes:
-    hooks: The changes to a client's round.
-    options: Options of `learning_process.build`.
-    divisor_fn: From the measurements of the client work to D; None where the aggregator divides.
-  """
-
-  hooks: client_work.ClientHooks
-  options: dict[str, Any]
-  divisor_fn: Callable[[Any], tf.Tensor] | None
-
-
 def build_round(
   private: Private,
   model_fn: local_model.Model,
@@ -319,13 +298,8 @@ def build_round(
   threshold: ThresholdProcess | None,
   hooks: client_work.ClientHooks | None,
   theta: Theta,
-) -> Round:
-  """Builds the round that `Private` describes, of an algorithm's threshold, hooks and theta.
-
-  Raises:
-    TypeError: If an option is given that is not to be chosen.
-    ValueError: If the threshold is not private.
-  """
+) -> tuple[client_work.ClientHooks, dict[str, Any], Callable[[Any], tf.Tensor] | None]:
+  """Returns the hooks, the options and the divisor of `learning_process.build` with a `Private`."""
   checks.of_type("private", private, Private, "a tff_superquantile.Private or None")
   for name in _FIXED:
     if options.get(name) is not None:
@@ -352,7 +326,7 @@ def build_round(
       return tf.constant(private.cohort_size, tf.float32)
     return measurements["threshold"][divisor]
 
-  return Round(
+  return (
     dataclasses.replace(hooks or client_work.ClientHooks(), report_fn=report),
     {
       **options,
@@ -367,10 +341,3 @@ def _divisor(threshold: ThresholdProcess) -> str | None:
   """Returns the measurement that estimates the sum of the shares; None for own losses."""
   measured = threshold.next.type_signature.result.measurements.member
   return next((name for name in _DIVISORS if hasattr(measured, name)), None)
-
-
-def of_options(options: dict[str, Any]) -> dict[str, Any]:
-  """Returns options whose values of fields of `Private`, as in version 0.3, are one `private`."""
-  fields = {field.name for field in dataclasses.fields(Private)} & set(options)
-  private = Private(**{name: options.pop(name) for name in fields})
-  return {**options, "private": private}

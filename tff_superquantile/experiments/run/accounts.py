@@ -95,13 +95,15 @@ class Account:
     updates, threshold = release.find(parts.UpdateSum), release.find(parts.PrivateThreshold)
     assert updates is not None  # A run releases a model.
     is_adaptive = release.find(parts.AdaptiveClip) is not None
+    # These divide by the sum of the clients' shares, at most their number.
+    is_relative = isinstance(config.method, (methods.OwnLossMethod, methods.RelativeMethod))
     lines = [
       f"Private: {config.num_rounds} rounds cost epsilon"
       f" {self._meter.epsilon(config.num_rounds):.4g} at delta {self._meter.delta:.3g}"
       f" ({release.neighboring_relation}). {statements.secure_sums(release)}",
       f"Noise multiplier of the updates: {updates.z:.4g}, on updates clipped"
       f" to {private.update_clip_norm(config):.4g}{' at first' if is_adaptive else ''}.",
-      f"The noise of a round's mean is {'at least' if self._is_relative else 'about'}"
+      f"The noise of a round's mean is {'at least' if is_relative else 'about'}"
       f" {self.relative_noise(num_parameters):.2g} times as long as a clipped update can be"
       f"{', but for what later noise cancels' if len(release.coefficients) > 1 else ''}.",
     ]
@@ -148,11 +150,6 @@ class Account:
         " larger budget."
       )
     return "\n".join([*lines, *(f"Warning: {text}" for text in warnings if text is not None)])
-
-  @property
-  def _is_relative(self) -> bool:
-    """Whether a round divides by the sum of the clients' shares, at most their number."""
-    return isinstance(self._config.method, (methods.OwnLossMethod, methods.RelativeMethod))
 
   def _noise_warning(self, num_parameters: int) -> str | None:
     """Says that a round's noise is longer than its updates can be; None if it is not."""

@@ -68,8 +68,8 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   )
   if run.is_private:
     private.check(run)
-  elif isinstance(run.method, methods.Superquantile):
-    _check_threshold(run, run.method)
+  elif run.method.threshold is not None:
+    run.method.threshold.check(run.cohort)
   if run.server.averaged_rounds > run.num_rounds:
     raise ValueError(
       f"Found --averaged_rounds={run.server.averaged_rounds} with --num_rounds={run.num_rounds};"
@@ -110,13 +110,6 @@ def _measured(run: run_config.RunConfig, task: tasks.task.Task) -> tuple[str, ..
       f" alone; expected one of {', '.join(measures.OF_EVALUATIONS)}."
     )
   return measures.OF_EVALUATIONS
-
-
-def _check_threshold(run: run_config.RunConfig, method: methods.Superquantile) -> None:
-  """Raises a `ValueError` for a threshold that a resolved run without a budget cannot have."""
-  method.tail()
-  if method.threshold is not None:
-    method.threshold.check(run.cohort)
 
 
 def load_task(

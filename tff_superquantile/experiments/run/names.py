@@ -170,7 +170,7 @@ class Name(str):
     if self.config is None:
       return Name(FED_AVG, run_config.RunConfig(method=methods.FedAvg()))
     privacy = self.config.privacy
-    if privacy is not None and privacy.update_sum == "central":
+    if privacy is not None and not privacy.noise_by_clients:
       # Shares were those of the threshold's noise alone.
       privacy = dataclasses.replace(privacy, shares=cohorts.Complement())
     config = dataclasses.replace(self.config, method=methods.FedAvg(), privacy=privacy, run_name="")

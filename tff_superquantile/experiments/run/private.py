@@ -64,11 +64,9 @@ def check(config: run_config.RunConfig) -> None:
     )
   _check_threshold(config.method)
   _check_noise_shares(config, config.privacy)
-  config.privacy.clip.check(config.privacy.update_sum)
+  config.privacy.clip.check(config.privacy.noise_by_clients)
   _check_noise(config)
   update_clip_norm(config)
-  if isinstance(config.method, methods.Superquantile):
-    config.method.tail()
 
 
 def _check_over_rounds(config: run_config.RunConfig, privacy: privacy_lib.Privacy) -> None:
@@ -92,7 +90,7 @@ def _check_over_rounds(config: run_config.RunConfig, privacy: privacy_lib.Privac
       f"Found --threshold=tree with --sampling={sampling}, where the server makes all noise; use"
       " --threshold=primal_dual or geometric, and a method that can do without the histogram."
     )
-  if privacy.update_sum == "distributed":
+  if privacy.noise_by_clients:
     raise ValueError(
       f"Found --update_sum=distributed with --sampling={sampling}, where the server makes all"
       " noise; leave it out."
@@ -153,8 +151,7 @@ def _check_noise_shares(config: run_config.RunConfig, privacy: privacy_lib.Priva
   protocol = privacy.shares.protocol
   if protocol == shares.COMPLEMENT:
     return
-  by_clients = isinstance(config.method.threshold, parts.Tree)
-  if not by_clients and privacy.update_sum != "distributed":
+  if not privacy.noise_by_clients and not isinstance(config.method.threshold, parts.Tree):
     raise ValueError(
       f"Found --noise_shares={protocol} in a run whose noise the server makes; give"
       " --threshold=tree or --update_sum=distributed, too, or leave it out."
@@ -254,7 +251,7 @@ def build_release(
   if isinstance(threshold, parts.PrivateThreshold):
     released.append(threshold)
   by_clients: dict[str, Any] = {}
-  if privacy.update_sum == "distributed":
+  if privacy.noise_by_clients:
     by_clients = dict(num_parameters=num_parameters, clip_norm=update_clip_norm(config))
   released.append(
     parts.UpdateSum(

@@ -1,7 +1,6 @@
 """Builds the weighting of AAggFF-D, by following the regularized leader (FTRL)."""
 
 import collections
-from collections.abc import Callable
 import math
 
 import tensorflow as tf
@@ -10,22 +9,13 @@ from privacy import checks
 from tff_superquantile.threshold import process
 from tff_superquantile.threshold.soft import per_client
 
-# CDFs of a loss over the cohort's mean loss: the shape of the responses.
-_CDFS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-  "exponential": lambda ratio: 1.0 - tf.exp(-ratio),
-  "logistic": lambda ratio: tf.sigmoid(ratio - 1.0),
-  "normal": lambda ratio: 0.5 * tf.math.erfc((1.0 - ratio) / math.sqrt(2.0)),
-}
 
-
-def build_ftrl(
-  num_clients: int, decision_step: float = 1.0, *, response_cdf: str = "normal"
-) -> process.ThresholdProcess:
+def build_ftrl(num_clients: int, decision_step: float = 1.0) -> process.ThresholdProcess:
   """Builds the decision maker of AAggFF-D (Hahn, Kim and Lee, ICML 2024, algorithm 3).
 
   In round t = 1, 2, ... with the cohort S of n of K clients, let C = n / K and
 
-      r_i = C cdf(F_i / mean over S of F)                          the response of i in S,
+      r_i = C cdf(F_i / mean over S of F)                          of i in S; cdf is N(1, 1)'s,
       r~_i = r + [i in S] (r_i - r) / C,    r = mean over S of r_i   its doubly robust estimate,
       l(p) = -log(1 + <p, r>)                                         the decision loss,
       g_t = -r~ / (1 + r) + r <p_t, r~ - r 1> / (1 + r)^2 1          its gradient in p,
@@ -55,7 +45,6 @@ def build_ftrl(
   Args:
     num_clients: K, the number of all clients that ever take part.
     decision_step: Factor on the paper's step eta_t, >= 0; for 0 p_i stays alpha_i.
-    response_cdf: "normal", "logistic" (both of location and scale 1), or "exponential".
 
   Returns:
     A `ThresholdProcess`, see `per_client.build_per_client_weighting`.
@@ -65,8 +54,6 @@ def build_ftrl(
     ValueError: If an argument is out of its range.
   """
   decision_step = checks.not_negative("decision_step", decision_step)
-  checks.one_of("response_cdf", response_cdf, tuple(_CDFS))
-  cdf = _CDFS[response_cdf]
 
   def initial_state_fn():
     return collections.OrderedDict(
@@ -78,7 +65,7 @@ def build_ftrl(
     losses = tf.maximum(tf.cast(losses, tf.float64), 0.0)
     count = tf.cast(tf.size(losses), tf.float64)
     ratios = tf.math.divide_no_nan(losses, tf.math.divide_no_nan(tf.reduce_sum(losses), count))
-    responses = cdf(ratios)
+    responses = 0.5 * tf.math.erfc((1.0 - ratios) / math.sqrt(2.0))
     mean = tf.math.divide_no_nan(tf.reduce_sum(responses), count)
     participation = count / num_clients
     gains = tf.cast((responses - mean) / (1.0 + participation * mean), tf.float32)

@@ -87,6 +87,11 @@ class Privacy(part.Part):
   )
 
   @property
+  def noise_by_clients(self) -> bool:
+    """Whether the clients make the noise on the updates."""
+    return self.update_sum == "distributed"
+
+  @property
   def numbers(self) -> tuple[parts.ReleasedNumber, ...]:
     """The numbers that a round releases beside the updates."""
     return tuple(

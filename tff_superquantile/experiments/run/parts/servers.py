@@ -36,19 +36,6 @@ def _learning_rate(default: float) -> Any:
   )
 
 
-def _averaged_rounds() -> Any:
-  return flag.field(
-    1,
-    "K of iterate averaging: the model that is evaluated and kept is a mean of the rounds' models,"
-    " in which a model's weight falls by 1 / e in K rounds; clients train the last one. 1 for the"
-    " last one alone.",
-    before="1",
-    least=1,
-    symbol="mean over rounds",
-    short="averaged",
-  )
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server(part.Part, abc.ABC):
   """An optimizer of the server.
@@ -59,7 +46,16 @@ class Server(part.Part, abc.ABC):
       round, whatever the size of the updates.
   """
 
-  averaged_rounds: int = _averaged_rounds()
+  averaged_rounds: int = flag.field(
+    1,
+    "K of iterate averaging: the model that is evaluated and kept is a mean of the rounds' models,"
+    " in which a model's weight falls by 1 / e in K rounds; clients train the last one. 1 for the"
+    " last one alone.",
+    before="1",
+    least=1,
+    symbol="mean over rounds",
+    short="averaged",
+  )
   learning_rate: float
 
   @abc.abstractmethod

@@ -274,6 +274,9 @@ class Superquantile(PrivateMethod):
       return tsq.superquantile.check_theta(self.theta)
     return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
 
+  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
+    self.tail()
+
   def build(self, run: ingredients.Ingredients) -> Any:
     work = {**run.work, "seed_fn": run.seed_fn}
     return tsq.build_superquantile_fed_avg(
