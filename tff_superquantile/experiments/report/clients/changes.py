@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
@@ -34,19 +35,16 @@ def by_client(
 
 
 def named(
-  groups: run_folder.Groups,
-  method: names.Name,
-  baseline: names.Name,
-  leading: units.Leading,
+  groups: grouped.Grouped, method: names.Name, baseline: names.Name
 ) -> tuple[tables.Table | None, tables.Table | None]:
   """Lists the test clients that gain and lose most by a method, and all, to sort and filter.
 
-  They are None where there are no clients that both have. `leading` is the measure.
+  They are None where there are no clients that both have.
   """
-  clients = by_client(groups[baseline], groups[method], leading.name)
+  clients = by_client(groups[baseline], groups[method], groups.leading.name)
   if clients.empty:
     return None, None
-  unit = leading.unit
+  unit = groups.leading.unit
   headings = ["client", "change", names.said_of(baseline), method.label, "seeds"]
   gains = clients[clients["change"] < 0].head(_NUM_NAMED)
   losses = clients[clients["change"] > 0].iloc[::-1].head(_NUM_NAMED)

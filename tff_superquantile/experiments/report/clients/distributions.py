@@ -11,13 +11,12 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import quantities
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_folder
 
 _DOTS = (
   "Each dot is a {} client, the clients of all seeds together, a row a method. Look at the right"
@@ -25,7 +24,7 @@ _DOTS = (
 )
 
 
-def error_histogram(groups: run_folder.Groups) -> style.Figure:
+def error_histogram(groups: grouped.Grouped) -> style.Figure:
   """Draws the distribution of the leading measure over the test clients."""
   quantity = quantities.of_test(groups)
   caption = (
@@ -42,7 +41,7 @@ def error_histogram(groups: run_folder.Groups) -> style.Figure:
   )
 
 
-def loss_histogram(groups: run_folder.Groups) -> style.Figure:
+def loss_histogram(groups: grouped.Grouped) -> style.Figure:
   """Draws the distribution of the training clients' loss."""
   quantity = quantities.train_loss(groups)
   caption = (
@@ -58,7 +57,7 @@ def loss_histogram(groups: run_folder.Groups) -> style.Figure:
   )
 
 
-def _are_few(groups: run_folder.Groups, quantity: quantities.Quantity) -> bool:
+def _are_few(groups: grouped.Grouped, quantity: quantities.Quantity) -> bool:
   """Returns whether a run has so few clients that a histogram would be a row of single ones."""
   found = (run.clients(quantity.split) for runs in groups.values() for run in runs)
   numbers = [len(clients[quantity.column]) for clients in found if quantity.column in clients]
@@ -72,7 +71,7 @@ def bin_edges(largest: float) -> np.ndarray:
   return np.arange(0, largest + 1.5 * width, width)
 
 
-def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> bytes:
+def _histogram(groups: grouped.Grouped, quantity: quantities.Quantity) -> bytes:
   """Draws the distribution of a quantity over the clients of all seeds.
 
   Above the histogram stand each method's mean and 90th percentile as its runs report them.
@@ -92,7 +91,7 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
   if not math.isfinite(largest):
     raise style.NothingToDraw(f"No histogram of the {quantity.column}: it is infinite.")
   edges = bin_edges(largest)
-  reported = tables.over_seeds(tables.of_groups(groups))["mean"]
+  reported = groups.aggregates["mean"]
   looks, unit = style.palette(list(groups)), quantity.unit
   few = len(values_of) <= 4
   with style.theme():

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.names import Name
 
 
@@ -26,21 +26,21 @@ class Quantity:
   clients: str
 
 
-def of_test(groups: run_folder.Groups) -> Quantity:
+def of_test(groups: grouped.Grouped) -> Quantity:
   """Returns the leading measure of each test client, in its unit."""
-  leading = units.leading(groups)
+  leading = groups.leading
   title = leading.unit.axis(f"{leading.title} of a test client")
   return Quantity("test", leading.name, leading.unit, title, "Test clients (%)")
 
 
-def train_loss(groups: run_folder.Groups) -> Quantity:
+def train_loss(groups: grouped.Grouped) -> Quantity:
   """Returns the loss of each training client, in the unit of the runs' task."""
-  unit = units.of(groups).loss
+  unit = groups.task_units.loss
   title = unit.axis("Loss of a training client")
   return Quantity("train", "loss", unit, title, "Training clients (%)")
 
 
-def pooled(groups: run_folder.Groups, quantity: Quantity) -> dict[Name, pd.DataFrame]:
+def pooled(groups: grouped.Grouped, quantity: Quantity) -> dict[Name, pd.DataFrame]:
   """Collects the clients of all seeds at the end of training, by method that has any.
 
   There is a row for each client and seed with the columns of the runs' files, "seed", and "value",

@@ -13,12 +13,12 @@ from numpy import typing as npt
 import pandas as pd
 
 from tff_superquantile import superquantile
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import quantities
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_folder
 
 # Percentiles that are drawn as curves, and their line styles.
 _PERCENTILES: dict[int, style.Dash] = {50: "-", 90: (0, (3, 1.5))}
@@ -105,7 +105,7 @@ class ErrorBySize:
     return text + tables.over(num_seeds)
 
 
-def error_by_size(groups: run_folder.Groups) -> ErrorBySize:
+def error_by_size(groups: grouped.Grouped) -> ErrorBySize:
   """Measures the error of small, middling and large test clients.
 
   The terciles are those of the clients of all seeds together, so that they are the same for all. If
@@ -159,7 +159,7 @@ def _describe(clients: pd.DataFrame, column: str) -> dict[str, float]:
   return metrics
 
 
-def error_against_size(groups: run_folder.Groups) -> style.Figure:
+def error_against_size(groups: grouped.Grouped) -> style.Figure:
   """Draws the leading measure of each test client against its number of examples."""
   quantity = quantities.of_test(groups)
   return style.Figure(
@@ -171,7 +171,7 @@ def error_against_size(groups: run_folder.Groups) -> style.Figure:
   )
 
 
-def loss_against_size(groups: run_folder.Groups) -> style.Figure:
+def loss_against_size(groups: grouped.Grouped) -> style.Figure:
   """Draws each training client's loss against its number of examples."""
   return style.Figure(
     "loss-against-size",
@@ -181,7 +181,7 @@ def loss_against_size(groups: run_folder.Groups) -> style.Figure:
   )
 
 
-def _against_size(groups: run_folder.Groups, quantity: quantities.Quantity) -> bytes:
+def _against_size(groups: grouped.Grouped, quantity: quantities.Quantity) -> bytes:
   """Draws each client's quantity against its number of examples, a panel for each method.
 
   Lines join the median and the 90th percentile of the clients in bins of equal number of clients.
