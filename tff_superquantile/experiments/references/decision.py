@@ -382,6 +382,6 @@ def _extent(one: paired.Change, e: evidence.Evidence) -> str:
   if not one.num_clients:
     return f"over {seeds}, whose runs have no results of each client and so no interval"
   few, offer = "", cross_validation.offer(e.groups.runs[0])
-  if e.groups.has_few_clients:
+  if e.groups.are_few():
     few = ", too few for percentiles" + (f" ({offer})" if offer else "")
   return f"of {tables.plural(one.num_clients, 'test client')}{few}, over {seeds}"

@@ -83,14 +83,8 @@ class Evidence:
     chance is that of clients, for the models that were trained. None without such clients.
     """
     measure = measure or self.groups.leading.name
-    first, second = (self._of_clients(what, measure) for what in (before, after))
-    pairs = [
-      pd.concat({"before": one, "after": second[seed]}, axis=1, join="inner")
-      for seed, one in first.items()
-      if seed in second
-    ]
-    pairs = [pair[np.isfinite(pair).all(axis=1)] for pair in pairs]
-    together = pd.concat(pairs).groupby(level=0).mean() if pairs else pd.DataFrame()
+    pairs = paired.pairs(*(self._of_clients(what, measure) for what in (before, after)))
+    together = pd.concat(pairs.values()).groupby(level=0).mean() if pairs else pd.DataFrame()
     return paired.of_pairs({0: together}, f"test.{measure}.{statistic}") if len(together) else None
 
   def of_clients(self, method: names.Name, column: str = "") -> pd.Series:
@@ -101,15 +95,11 @@ class Evidence:
 
   def _of_clients(self, what: str, measure: str) -> dict[int, pd.Series]:
     """Returns the measure of test clients by their ids, by seed."""
-    columns: Iterable[tuple[int, Mapping[str, np.ndarray]]]
     if isinstance(what, names.Name):
-      columns = ((run.seed, run.clients("test")) for run in self.groups[what])
-    else:
-      models = ((seed, one.found.get(what)) for seed, one in self.references.of_seed.items())
-      columns = ((seed, model.clients) for seed, model in models if model is not None)
-    return {
-      seed: pd.Series(its[measure], its["client_id"]) for seed, its in columns if measure in its
-    }
+      return paired.of_clients(self.groups[what], measure)
+    models = ((seed, one.found.get(what)) for seed, one in self.references.of_seed.items())
+    columns = ((seed, model.clients) for seed, model in models if model is not None)
+    return {s: pd.Series(its[measure], its["client_id"]) for s, its in columns if measure in its}
 
   @functools.cached_property
   def constant(self) -> dict[names.Name, paired.Change]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-import itertools
 
 from matplotlib import figure as mpl_figure
 import pandas as pd
@@ -76,7 +75,7 @@ def changes(groups: grouped.Grouped) -> tables.Table:
   note = _CHANGES_NOTE.format(unit.quantity, unit.of_changes)
   if any(one.num_seeds == 1 for _, own in found.values() for one in own.values()):
     note += " With one seed it is over clients alone, and holds for those trained models only."
-  if groups.has_few_clients:
+  if groups.are_few():
     note += " There are too few clients for percentiles; a single worst client has no interval."
   titles = ["method", *headings.values(), "seeds", "clients"]
   return tables.Table("Change against FedAvg", titles, rows, note, focus=headings[groups.first])
@@ -89,30 +88,25 @@ def changes_by_epsilon(groups: grouped.Grouped) -> tables.Table:
   FedAvg has no run with a budget.
   """
   unit, epsilons = groups.leading.unit, groups.epsilons
-  of_budget: dict[tuple[str, float | None], names.Name]
-  of_budget = {(family, method.epsilon): method for method, family in _families(groups).items()}
+  family_of = _families(groups)
   families = [family for family in _of_budgets(groups)[1] if not family.is_fed_avg]
-  found = {}
-  for family, epsilon in itertools.product(families, epsilons):
-    method = of_budget.get((family, epsilon))
-    _, own = groups.changes.get(method, (None, {})) if method is not None else (None, {})
-    if groups.first in own:
-      found[family, epsilon] = own[groups.first]
+  found = {
+    (family_of[method], method.epsilon): own[groups.first]
+    for method, (_, own) in groups.changes.items()
+    if groups.first in own and method.epsilon is not None and family_of[method] in families
+  }
   lowest = {
     epsilon: min((found[key].value for key in found if key[1] == epsilon), default=None)
     for epsilon in epsilons
   }
-  rows = []
-  for family in families:
-    cells = []
-    for epsilon in epsilons:
-      change = found.get((family, epsilon))
-      if change is None:
-        cells.append(tables.Cell("–"))
-        continue
-      is_lowest = change.value == lowest[epsilon] and change.is_detected
-      cells.append(paired.cell(change, unit, is_lowest))
-    rows.append(tables.Row(family.label, cells))
+
+  def cell(family: names.Name, epsilon: float) -> tables.Cell:
+    change = found.get((family, epsilon))
+    if change is None:
+      return tables.Cell("–")
+    return paired.cell(change, unit, change.is_detected and change.value == lowest[epsilon])
+
+  rows = [tables.Row(one.label, [cell(one, epsilon) for epsilon in epsilons]) for one in families]
   headings = ["method", *(f"ε = {epsilon:g}" for epsilon in epsilons)]
   return tables.Table(
     "The tail against FedAvg of the same budget",
@@ -125,8 +119,7 @@ def changes_by_epsilon(groups: grouped.Grouped) -> tables.Table:
 def error_by_epsilon(groups: grouped.Grouped) -> style.Figure:
   """Draws mean and 90th percentile of the test error against the privacy budget."""
   results, families = _of_budgets(groups)
-  leading = groups.leading
-  unit = leading.unit
+  leading, unit = groups.leading, groups.leading.unit
   results = results.dropna(subset="epsilon").sort_values("epsilon")
   looks = style.palette(families)
   with style.theme():
@@ -172,12 +165,11 @@ def error_by_epsilon(groups: grouped.Grouped) -> style.Figure:
 def tail_against_mean(groups: grouped.Grouped) -> style.Figure:
   """Draws the 90th percentile of the test error against its mean, a curve over budgets a method."""
   results, families = _of_budgets(groups)
-  leading = groups.leading
+  leading, unit = groups.leading, groups.leading.unit
   metrics = [leading.metric("mean"), leading.p90]
   wide = results[results["metric"].isin(metrics)].pivot(
     index=["family", "epsilon"], columns="metric", values="mean"
   )
-  unit = leading.unit
   wide = (unit.factor * wide).reset_index()
   looks = style.palette(families)
   with style.theme():

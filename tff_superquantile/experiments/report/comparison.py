@@ -34,7 +34,6 @@ import pandas as pd
 from tff_superquantile import atomic_files
 from tff_superquantile import measures
 from tff_superquantile.experiments.references import decision
-from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import who_loses
 from tff_superquantile.experiments.report import budgets
@@ -128,17 +127,16 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     )
   pooled = cross_validation.pool(finished)
   groups = grouped.by_method(pooled)
-  texts: dict[str, Any] = dict(title="Results", brief=BRIEF, **_notes(groups))
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
   further = {
     title: table(groups, columns)
     for title, columns in _further_columns(groups.task_units).items()
-    if not groups.has_few_clients or columns[0].metric.startswith("train")
+    if not groups.are_few() or columns[0].metric.startswith("train")
   }
   of_clients, numbers = _of_clients(groups)
   decided = decision.decide(groups)
-  references = decided.evidence.references
-  figures, omitted = summary.draw(groups, [functools.partial(who_loses.figure, decided.evidence)])
+  its, references = decided.evidence, decided.evidence.references
+  figures, omitted = summary.draw(groups, [functools.partial(who_loses.figure, its)])
   results = [groups.results, references.results(), *numbers]
   return page.Page(
     "report",
@@ -148,12 +146,13 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     f"{decided.text}\n{provenance.of_private_runs(groups, output_dir, task).strip()}".strip(),
     [
       *map(page.Text, filter(None, [finished[0].about])),
-      table(groups, references=references, **texts),
-      *_changes_against_fed_avg(groups, decided.evidence),
+      table(groups, references=references, title="Results", brief=BRIEF, **_notes(groups)),
+      *(one for one in [budgets.changes(groups)] if one.rows),
+      *(changes.named(its.groups, *its.chosen[:2]) if its.ranked else []),
       *_pooled(groups, references),
       *map(page.Text, references.notes()),
-      *filter(None, [who_loses.table(decided.evidence)]),
-      *_changes(groups),
+      *filter(None, [who_loses.table(its)]),
+      *(one for one in [budgets.changes_by_epsilon(groups)] if one.rows and one.headings[2:]),
       *map(page.Text, provenance.notes(groups, unfinished)),
       *map(page.Text, cross_validation.gaps(pooled)),
       *(page.Details(title, [one]) for title, one in further.items() if len(one.headings) > 2),
@@ -168,12 +167,12 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   )
 
 
-def _notes(groups: grouped.Grouped) -> dict[str, str]:
+def _notes(groups: grouped.Grouped) -> dict[str, Any]:
   """Returns the note and the lead of the table of results."""
   is_one, units_of = groups.has_one_seed, groups.task_units._asdict()
   said = dict(units_of, measure=groups.leading.unit, entries=tables.entries(is_one))
   said["of_seeds"] = "one seed" if is_one else "mean ± sd over seeds"
-  note = _NOTE_OF_FEW if groups.has_few_clients else _NOTE
+  note = _NOTE_OF_FEW if groups.are_few() else _NOTE
   return {"note": note.format(**said), "lead": _LEAD.format(**said)}
 
 
@@ -181,9 +180,9 @@ def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.Data
   """Returns the tables of small and large clients and of the worst tenth, and their numbers."""
   blocks: list[page.Block] = []
   results = []
-  if groups.has_few_clients:
+  if groups.are_few():
     offer = cross_validation.offer(groups.runs[0])
-    number = tables.plural(groups.num_test_clients, "test client")
+    number = tables.plural(groups.num_clients["test"], "test client")
     text = _FEW.format(number, paired.FEW_CLIENTS, f"; {offer}" if offer else "")
     return [page.Text(text)], [groups.worst_clients]
   try:
@@ -215,38 +214,10 @@ def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.Data
   return blocks, results
 
 
-def _changes_against_fed_avg(
-  groups: grouped.Grouped, decided: evidence.Evidence
-) -> list[page.Block]:
-  """Returns the changes of each method against its baseline, if there are any."""
-  table_of_changes = budgets.changes(groups)
-  if not table_of_changes.rows:
-    return []
-  blocks: list[page.Block] = [table_of_changes]
-  if not decided.ranked:
-    return blocks
-  method, baseline, _ = decided.chosen
-  ends, everybody = changes.named(decided.groups, method, baseline)
-  if ends is not None:
-    blocks.append(ends)
-  if everybody is not None:
-    title = f"Each test client: {method.label} against {names.said_of(baseline)}"
-    blocks.append(page.Details(title, [everybody], is_open=True))
-  return blocks
-
-
-def _changes(groups: grouped.Grouped) -> list[tables.Table]:
-  """Returns the changes of the tail at each of several budgets, if there are such runs."""
-  if len(groups.epsilons) < 2:
-    return []
-  found = budgets.changes_by_epsilon(groups)
-  return [found] if found.rows else []
-
-
 def _columns(groups: grouped.Grouped) -> list[tables.Column]:
   unit, leading = groups.task_units, groups.leading
   few = {"mean": "mean", "max": "worst client"}
-  statistics = few if groups.has_few_clients else _STATISTICS
+  statistics = few if groups.are_few() else _STATISTICS
   is_error = leading.name == "error"
   return [
     *(leading.unit.column(leading.metric(name), title) for name, title in statistics.items()),
@@ -273,13 +244,11 @@ def _pooled(groups: grouped.Grouped, references: in_reports.ReferencesBySeed) ->
   ]
   if not columns:
     return []
-  texts: dict[str, Any] = dict(
-    title="All test examples together", focus=f"{_POOLED}{groups.leading.name}"
-  )
   note = _POOLED_NOTE
   if any(map(cross_validation.num_folds, groups.runs)):
     note += " Of a cross-validation these are means over the folds."
-  return [table(groups, columns, references=references, note=note, **texts)]
+  title, focus = "All test examples together", f"{_POOLED}{groups.leading.name}"
+  return [table(groups, columns, None, references, focus, title=title, note=note)]
 
 
 def _named(groups: grouped.Grouped, classes: Sequence[str]) -> dict[str, str]:
@@ -321,13 +290,11 @@ def table(
   `tables.of_seeds`.
   """
   is_private = groups.at_one_budget[1] is not None
-  if results is None:
-    results = groups.results_of_tail
-  labels = {} if references is None else references.labels
-  if references is not None and labels:
-    results = pd.concat([results, references.results()])
+  references = references or in_reports.ReferencesBySeed({})
+  labels = references.labels
+  results = groups.results_of_tail if results is None else results
   return tables.of_seeds(
-    results,
+    pd.concat([results, references.results()]),
     columns or _columns(groups),
     {**{method: method.label for method in groups}, **labels},
     coloured=None if is_private else list(groups.contenders),

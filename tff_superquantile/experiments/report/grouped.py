@@ -58,7 +58,7 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
   @property
   def results_of_tail(self) -> pd.DataFrame:
     """The results, of few clients with those of the worst ones."""
-    few = [self.worst_clients] if self.has_few_clients else []
+    few = [self.worst_clients] if self.are_few() else []
     return pd.concat([self.results, *few])
 
   def lowest_means(self, metric: str) -> dict[names.Name, float]:
@@ -71,15 +71,17 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
     return len({run.seed for run in self.runs}) == 1
 
   @functools.cached_property
-  def num_test_clients(self) -> int:
-    """The least number of test clients of a run that has their results; 0 if none has."""
-    numbers = (len(run.clients("test").get("error", ())) for run in self.whole.runs)
-    return min(filter(None, numbers), default=0)
+  def num_clients(self) -> dict[str, int]:
+    """The least number of clients of a run by split, of runs that have their results; or 0."""
+    found = {}
+    for split in ("train", "test"):
+      numbers = (len(run.clients(split).get("loss", ())) for run in self.whole.runs)
+      found[split] = min(filter(None, numbers), default=0)
+    return found
 
-  @property
-  def has_few_clients(self) -> bool:
-    """Whether a run has so few test clients that percentiles of them say nothing."""
-    return 0 < self.num_test_clients < paired.FEW_CLIENTS
+  def are_few(self, split: str = "test") -> bool:
+    """Returns whether a run has so few clients that percentiles of them say nothing."""
+    return 0 < self.num_clients[split] < paired.FEW_CLIENTS
 
   @property
   def task_units(self) -> units.Units:
@@ -112,7 +114,7 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
     Of few clients they have the worst one's error in place of a percentile.
     """
     few = {"max": "worst client"}
-    tail = few if self.has_few_clients else {"p90": "p90", "superquantile_90": "worst 10 %"}
+    tail = few if self.are_few() else {"p90": "p90", "superquantile_90": "worst 10 %"}
     return {self.leading.metric(name): of for name, of in {**tail, "mean": "mean"}.items()}
 
   @property

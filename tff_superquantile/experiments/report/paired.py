@@ -6,7 +6,7 @@ A method and its baseline are compared over the seeds and the test clients that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import math
 
@@ -83,26 +83,34 @@ Changes = dict[str, Change]
 ByMethod = Mapping[names.Name, tuple[names.Name, Changes]]
 
 
-def clients_of_both(
-  before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], column: str = "error"
-) -> dict[int, pd.DataFrame]:
-  """Pairs the test clients of a baseline and a method by seed, where both have results of each.
+def of_clients(runs: Iterable[run_folder.Run], column: str) -> dict[int, pd.Series]:
+  """Returns a column of the test clients by their ids, by the seeds whose runs have it."""
+  columns = ((run.seed, run.clients("test")) for run in runs)
+  return {seed: pd.Series(its[column], its["client_id"]) for seed, its in columns if column in its}
 
-  A client that both have with a finite number is a row, indexed by its id, with the columns
-  "before" and "after".
+
+def pairs(
+  before: Mapping[int, pd.Series], after: Mapping[int, pd.Series]
+) -> dict[int, pd.DataFrame]:
+  """Pairs test clients by seed: each that both have with a finite number is a row by its id.
+
+  The columns are "before" and "after"; seeds without such clients are left out.
   """
-  of_seeds = {run.seed: run for run in before}
   found = {}
-  for run in after:
-    both = [of_seeds[run.seed], run] if run.seed in of_seeds else []
-    columns = [one.clients("test") for one in both]
-    if columns and all(column in one for one in columns):
-      series = (pd.Series(one[column], one["client_id"]) for one in columns)
-      pair = pd.concat(dict(zip(("before", "after"), series)), axis=1, join="inner")
-      pair = pair[np.isfinite(pair).all(axis=1)]
-      if len(pair):
-        found[run.seed] = pair
-  return dict(sorted(found.items()))
+  for seed in sorted(before.keys() & after.keys()):
+    both = {"before": before[seed], "after": after[seed]}
+    pair = pd.concat(both, axis=1, join="inner")
+    pair = pair[np.isfinite(pair).all(axis=1)]
+    if len(pair):
+      found[seed] = pair
+  return found
+
+
+def clients_of_both(
+  before: Iterable[run_folder.Run], after: Iterable[run_folder.Run], column: str = "error"
+) -> dict[int, pd.DataFrame]:
+  """Pairs the test clients of a baseline and a method by seed, as `pairs` does."""
+  return pairs(of_clients(before, column), of_clients(after, column))
 
 
 def change(
@@ -115,14 +123,14 @@ def change(
   numbers.
   """
   column = metric.split(".")[1]
-  pairs = clients_of_both(before, after, column)
+  both = clients_of_both(before, after, column)
   own = {run.seed: run.numbers[metric] for run in before if metric in run.numbers}
   shared = [run for run in after if run.seed in own and metric in run.numbers]
   rows = [(own[run.seed], run.numbers[metric]) for run in shared]
-  if len(rows) > len(pairs):
+  if len(rows) > len(both):
     first, second = np.mean(rows, axis=0)
     return Change(metric, float(first), float(second), math.nan, math.nan, len(rows), 0)
-  return of_pairs(pairs, metric) if pairs else None
+  return of_pairs(both, metric) if both else None
 
 
 def of_pairs(pairs: Mapping[int, pd.DataFrame], metric: str) -> Change:

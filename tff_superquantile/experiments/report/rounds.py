@@ -38,7 +38,7 @@ def error_by_round(groups: grouped.Grouped) -> style.Figure:
   leading = groups.leading_by_round
   of_it, unit, column = leading.words, leading.unit, f"test_{leading.name}"
   titles = {"mean": f"Mean {of_it}"}
-  if groups.has_few_clients:
+  if groups.are_few():
     titles[_WORST] = f"{leading.title} of the worst client"
   else:
     titles["p90"] = f"90th percentile of {of_it}"
@@ -84,7 +84,7 @@ def loss_by_round(groups: grouped.Grouped) -> style.Figure:
   """Draws the losses of training, cohort and test clients against rounds, averaged over seeds."""
   unit = groups.task_units.loss
   of_tail = "test_loss_superquantile_90", "Worst 10 % of test clients, loss"
-  if groups.has_few_clients:
+  if groups.are_few():
     of_tail = f"test_loss_{_WORST}", "Worst test client, loss"
   return style.Figure(
     "loss-by-round",

@@ -41,10 +41,7 @@ _ONE_SEED_NOTE = " It is one seed: a mean over seeds is its number, and bands or
 def draw(
   groups: grouped.Grouped, further: Sequence[Callable[[], style.Figure]] = ()
 ) -> tuple[list[style.Figure], list[str]]:
-  """Draws all figures that runs have the data for, and says in a sentence why one is left out.
-
-  `further` draw further figures.
-  """
+  """Draws all figures that runs have data for, and further ones; says why one is left out."""
   figures, omitted = [], []
   at_one_budget, epsilon = groups.at_one_budget
   shown = at_one_budget.contenders
@@ -71,7 +68,7 @@ def error_by_method(groups: grouped.Grouped) -> style.Figure:
   """Draws mean and tail of the leading measure of every method, a row each as in the table."""
   leading, results = groups.leading, tables.over_seeds(groups.results_of_tail)
   unit, metrics = leading.unit, {leading.metric("mean"): f"Mean {leading.words}"}
-  if groups.has_few_clients:
+  if groups.are_few():
     metrics[leading.metric("max")] = "Worst client"
   else:
     metrics |= {leading.p90: "90th percentile", leading.metric("superquantile_90"): "Worst 10 %"}

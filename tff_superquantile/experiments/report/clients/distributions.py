@@ -12,7 +12,6 @@ import pandas as pd
 import seaborn as sns
 
 from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import quantities
@@ -36,7 +35,7 @@ def error_histogram(groups: grouped.Grouped) -> style.Figure:
   return style.Figure(
     "error-histogram",
     "Badly served clients",
-    _DOTS.format("test") if _are_few(groups, quantity) else caption,
+    _DOTS.format("test") if groups.are_few(quantity.split) else caption,
     _histogram(groups, quantity),
   )
 
@@ -52,16 +51,9 @@ def loss_histogram(groups: grouped.Grouped) -> style.Figure:
   return style.Figure(
     "loss-histogram",
     "Losses of the training clients",
-    _DOTS.format("training") if _are_few(groups, quantity) else caption,
+    _DOTS.format("training") if groups.are_few(quantity.split) else caption,
     _histogram(groups, quantity),
   )
-
-
-def _are_few(groups: grouped.Grouped, quantity: quantities.Quantity) -> bool:
-  """Returns whether a run has so few clients that a histogram would be a row of single ones."""
-  found = (run.clients(quantity.split) for runs in groups.values() for run in runs)
-  numbers = [len(clients[quantity.column]) for clients in found if quantity.column in clients]
-  return paired.are_few(min(numbers, default=0))
 
 
 def bin_edges(largest: float) -> np.ndarray:
@@ -82,7 +74,7 @@ def _histogram(groups: grouped.Grouped, quantity: quantities.Quantity) -> bytes:
     raise style.NothingToDraw(
       f"No histogram of the {quantity.column}: the runs have none of {quantity.split} clients."
     )
-  if _are_few(groups, quantity):
+  if groups.are_few(quantity.split):
     return _dots(values_of, quantity)
   largest = max(values.max() for values in values_of.values())
   if quantity.column == "loss":
@@ -128,7 +120,7 @@ def _histogram(groups: grouped.Grouped, quantity: quantities.Quantity) -> bytes:
     strip.set_ylim(len(values_of) - 0.4, -0.6)
     strip.axis("off")
     axes.set(xlim=(0, edges[-1]), xlabel=quantity.title)
-    axes.set_ylabel(quantity.clients)
+    axes.set_ylabel(f"{quantity.who.capitalize()} clients (%)")
     style.add_legend(figure, looks, list(values_of))
     return style.to_svg(figure)
 

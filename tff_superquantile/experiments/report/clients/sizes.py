@@ -76,10 +76,9 @@ class ErrorBySize:
 
   def note(self, is_private: bool) -> str:
     """Returns a hint on reading the tables."""
-    measure, unit = units.words(self.quantity.column), self.quantity.unit.name
     return _NOTE.format(
-      measure=measure,
-      unit=unit,
+      measure=self.quantity.measure.words,
+      unit=self.quantity.unit.name,
       budget=" and budget" if is_private else "",
       entries=tables.entries(self.results["seed"].nunique() == 1),
     )
@@ -91,14 +90,13 @@ class ErrorBySize:
 
   def sentence(self, method: names.Name) -> str:
     """Says what a method of `compared` changes for the smallest and for the largest clients."""
-    effects, num_seeds = [], 0
-    measure = self.quantity.column
+    effects, num_seeds, measure = [], 0, self.quantity.measure
     for third, subject in (
-      (_THIRDS[0], f"the mean {units.words(measure)} of the smallest third of the test clients"),
+      (_THIRDS[0], f"the mean {measure.words} of the smallest third of the test clients"),
       (_THIRDS[-1], "that of the largest third"),
     ):
       if third in self.titles:
-        changes = tables.of_seed(self.results, method, f"test.{third}_third.{measure}.change")
+        changes = tables.of_seed(self.results, method, f"test.{third}_third.{measure.name}.change")
         effects.append(self.quantity.unit.effect(changes, subject))
         num_seeds = len(changes)
     text = f"By number of examples, {method.label} {' and '.join(effects)} against FedAvg"
