@@ -19,8 +19,8 @@ from benchmarks.tailbench import sources
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import making
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import bootstrap
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_config
@@ -164,7 +164,7 @@ def of_runs(measured: Sequence[MeasuredTable]) -> pd.DataFrame:
   for one in measured:
     for epsilon, by_method in one.runs.items():
       fed_avg = by_method[plan.FED_AVG]
-      measure = units.leading({fed_avg[0].method: fed_avg}).name
+      measure = grouped.by_method(fed_avg).leading.name
       for method, runs in by_method.items():
         row: dict[str, float | str] = dict(
           data_set=one.data_set.name,

@@ -11,6 +11,7 @@ import pathlib
 
 import pandas as pd
 
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report.clients import sizes
@@ -83,7 +84,7 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
     )
     if chosen and _FOLDS not in task:
       with contextlib.suppress(style.NothingToDraw):  # Where all clients have as many examples.
-        by_size = sizes.error_by_size(chosen).results
+        by_size = sizes.error_by_size(grouped.Grouped(chosen)).results
         labels = {method: method.label for method in chosen}
         results = pd.concat([results, by_size.assign(method=by_size["method"].map(labels))])
     return tables.over_seeds(results).reset_index() if len(results) else results

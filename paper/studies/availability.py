@@ -23,10 +23,10 @@ import pandas as pd
 from paper.studies import finished_models
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.report import day
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
@@ -72,7 +72,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       " every one: pass an --output_dir that has no others."
     )
   finished_run.check_classes(runs[0])
-  groups = run_folder.group_by_method(runs)
+  groups = grouped.by_method(runs)
   measured = {run: day.measure(run) for run in runs}
   windows = pd.DataFrame([one.window for one in measured.values()])
   results = tables.of_values((run.method, run.seed, one.metrics) for run, one in measured.items())
@@ -109,9 +109,9 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   )
 
 
-def _draw(groups: run_folder.Groups, measured: Mapping[run_folder.Run, day.Day]) -> style.Figure:
+def _draw(groups: grouped.Grouped, measured: Mapping[run_folder.Run, day.Day]) -> style.Figure:
   """Draws the figure; of many methods, those that can be told apart and those that adapt."""
-  shown = summary.contenders(groups)
+  shown = groups.contenders
   methods = [m for m in groups if m in shown or (m.is_superquantile and m.theta is None)]
   days = [
     measured[run].day.assign(method=method, seed=run.seed)

@@ -32,14 +32,13 @@ from paper.studies import finished_models
 from privacy import checks
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import fine_tuning
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_folder
 
 _NAME = "personalization"
 _COLUMNS = tuple(
@@ -85,8 +84,8 @@ def report(
   files = finished_models.ModelResults(_NAME, dataclasses.asdict(settings), fine_tuning.WHEN)
   files.measure(runs, functools.partial(_personalize, settings), overrides)
   described = pd.DataFrame([files.read(run) for run in runs])
-  all_groups = run_folder.group_by_method(runs)
-  groups, epsilon = summary.at_one_epsilon(all_groups)
+  all_groups = grouped.by_method(runs)
+  groups, epsilon = all_groups.at_one_budget
   # Methods are compared by their names without a budget: then FedAvg of the budget is found.
   results, compared = (
     tables.of_values(
@@ -96,7 +95,7 @@ def report(
   )
   pooled = {
     method: pd.concat([pd.DataFrame(files.read_clients(run)) for run in members])
-    for method, members in summary.contenders(groups).items()
+    for method, members in groups.contenders.items()
   }
   figures = [fine_tuning.arrows(compared, list(groups)), fine_tuning.histograms(pooled)]
   budget = "" if epsilon is None else f"At ε = {epsilon:g}: "
@@ -159,12 +158,12 @@ def _personalize(
 
 def _summarize(results: pd.DataFrame, methods: Sequence[names.Name]) -> str:
   """Says how fine-tuning changes the errors, and the lead over FedAvg that is left."""
-  means = tables.over_seeds(results)["mean"]
+  aggregates = tables.over_seeds(results)
   unit, baselines = units.PERCENT, names.baselines(methods)
-  best = next(iter(tables.lowest_means(results, "before.error.p90", list(baselines))), None)
+  best = next(iter(tables.lowest_means(aggregates, "before.error.p90", list(baselines))), None)
   fed_avgs = [baselines[best]] if best is not None else [m for m in methods if m.is_fed_avg]
   first = next(iter(fed_avgs), methods[0])
-  levels = {metric: unit.text(mean) for metric, mean in means[first].items()}
+  levels = {metric: unit.text(mean) for metric, mean in aggregates["mean"][first].items()}
   text = (
     f"Fine-tuning takes the mean error with {first.label} from"
     f" {levels['before.error.mean']} to {levels['after.error.mean']} and the 90th percentile from"

@@ -11,6 +11,7 @@ import pytest
 from paper.studies import availability
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.report import day
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.run import run_folder
@@ -288,7 +289,7 @@ def test_many_methods_leave_the_adaptive_one_in_the_figure(tmp_path, monkeypatch
   shown = []
   monkeypatch.setattr(day, "draw", lambda days, methods: shown.extend(methods))
   measured = _measured(tmp_path)
-  availability._draw(run_folder.group_by_method(measured), measured)
+  availability._draw(grouped.by_method(measured), measured)
   assert shown[0] == "fed_avg" and shown[-1] == _ADAPTIVE and len(shown) < 7
 
 

@@ -12,6 +12,7 @@ import pytest
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.references import decision
 from tff_superquantile.experiments.report import comparison
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report.clients import sizes
@@ -70,7 +71,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def groups(runs):
-  return run_folder.group_by_method(run_folder.find_runs(runs[0]))
+  return grouped.by_method(run_folder.find_runs(runs[0]))
 
 
 def _values(results, method, metric):
@@ -111,7 +112,7 @@ def test_history_is_that_of_a_plain_count(runs, groups):
 
 
 def test_the_table_has_the_first_and_the_last_evaluation(runs, groups):
-  results = worst_tenth.results(groups, worst_tenth.measure(groups))
+  results = worst_tenth.results(groups.histories, groups.leading_by_round.name)
   for method in _METHODS:
     for seed in (0, 1):
       clients = runs[1][method, seed]
@@ -203,7 +204,7 @@ def test_changes_are_those_of_clients_that_both_runs_have(tmp_path):
   path = tmp_path / "synthetic" / _METHODS[1] / "seed_0" / "test_clients.csv"
   lines = path.read_text().splitlines()
   path.write_text("\n".join([*lines[:20], *lines[21:], ""]))
-  found = sizes.error_by_size(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
+  found = sizes.error_by_size(grouped.by_method(run_folder.find_runs(tmp_path)))
   error, other = ({i: errors[-1] for i, _, errors, _ in clients[m]} for m in _METHODS[::-1])
   kept = [i for index, i in enumerate(error) if index != 19]
   results = found.results
@@ -227,7 +228,7 @@ def test_the_report_has_the_tables_and_figures(runs):
   content = comparison.report(runs[0], "synthetic")
   markdown = page.render(content, "md")
   assert "## The smallest third of the test clients: " in markdown
-  results = sizes.error_by_size(run_folder.group_by_method(run_folder.find_runs(runs[0]))).results
+  results = sizes.error_by_size(grouped.by_method(run_folder.find_runs(runs[0]))).results
   changes = [
     100 * value
     for value in _values(results, _METHODS[1], "test.smallest_third.error.change").values()
@@ -278,6 +279,6 @@ def test_tasks_with_numbers_have_their_own_units(tmp_path, monkeypatch):
   for text in (*texts, *captions, markdown):
     assert "nats" not in text and "points" not in text and "Misclassification" not in text
   # Errors are not multiplied by a hundred.
-  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+  groups = grouped.by_method(run_folder.find_runs(tmp_path))
   mean = groups["fed_avg"][0].metrics["test"]["error"]["mean"]
   assert f"{mean:.3f}" in markdown and decision.decide(groups).text.count("label") == 0

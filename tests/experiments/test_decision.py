@@ -15,6 +15,7 @@ from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import making
 from tff_superquantile.experiments.references import who_loses
 from tff_superquantile.experiments.report import comparison
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
@@ -61,7 +62,7 @@ def _fabricate(folder, methods, references=None, *, seed=0, further=None, rounds
     for key, errors in (references or {}).items()
   }
   kept.write(folder / "own", seed, kept.References("print", found, {}))
-  return run_folder.group_by_method(run_folder.find_runs(folder))
+  return grouped.by_method(run_folder.find_runs(folder))
 
 
 def _decide(folder, methods, references=None, **kwargs):
@@ -172,7 +173,7 @@ def test_classes_that_ranks_alone_tell_take_class_weights(tmp_path, metric, lead
   references = kept.read(tmp_path / "own", 0)
   references.found[kept.CONSTANT].clients["ranking_error"][:] = 0.5
   kept.write(tmp_path / "own", 0, references)
-  found = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
+  found = decision.decide(grouped.by_method(run_folder.find_runs(tmp_path)))
   assert (found.text.count("11 whole numbers, each a class") == 1) == (num_classes == 11)
   if num_classes == 11 and lead == 0:
     assert found.key == "quantity" and found.text.startswith("Say first what the labels are")
@@ -216,7 +217,7 @@ def _decide_table(name, seed, folder, cache_dir):
     runner.train(run_config.of(task="own", seed=seed, **table, **places, **flags, **method))
   making.make(run_folder.find_runs(folder / "results"))
   runs = run_folder.find_runs(folder / "results")
-  return wanted, decision.decide(run_folder.group_by_method(runs))
+  return wanted, decision.decide(grouped.by_method(runs))
 
 
 @pytest.mark.parametrize("name", true_tables.TABLES)
@@ -237,13 +238,13 @@ def test_what_the_worst_off_share_is_named(tmp_path):
   errors = rng.uniform(0.1, 0.5, 41)
   methods = {"fed_avg": errors, _THETA: np.sort(errors)}
   _fabricate(tmp_path, methods, {kept.CONSTANT: errors + 0.3})
-  without = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path))).evidence
+  without = decision.decide(grouped.by_method(run_folder.find_runs(tmp_path))).evidence
   assert who_loses.table(without) is None
   entries = {"age": 3 * errors + 0.1 * rng.normal(size=41), "dose": rng.normal(size=41)}
   profiles = {**entries, "same": np.ones(41)}
   references = dataclasses.replace(kept.read(tmp_path / "own", 0), profiles=profiles)
   kept.write(tmp_path / "own", 0, references)
-  e = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path))).evidence
+  e = decision.decide(grouped.by_method(run_folder.find_runs(tmp_path))).evidence
   table = who_loses.table(e)
   worst = np.argsort(-errors)[:5]
   assert [row.name for row in table.rows] == [f"client {i}" for i in worst]
@@ -253,7 +254,7 @@ def test_what_the_worst_off_share_is_named(tmp_path):
   assert f"age +{age[worst[0]]:.1f}" in table.rows[0].cells[1].text
   shuffled = dataclasses.replace(references, profiles={"dose": profiles["dose"]})
   kept.write(tmp_path / "own", 0, shuffled)
-  e = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path))).evidence
+  e = decision.decide(grouped.by_method(run_folder.find_runs(tmp_path))).evidence
   assert "none of the 1 entries goes with larger errors" in who_loses.table(e).note
   drawn = who_loses.figure(e)
   assert "1 clients between the two ends are left out" in drawn.caption

@@ -158,7 +158,7 @@ def _fabricate(folder, method="fed_avg"):
   columns = {"client_id": ids, "num_examples": few, "loss": few, "error": few}
   one = kept.Reference("'0', of everybody", columns, {})
   kept.write(folder / "own", 0, kept.References("print", {kept.CONSTANT: one}, {"local": "small"}))
-  return in_reports.find(run_folder.group_by_method(run_folder.find_runs(folder)))
+  return in_reports.find(run_folder.find_runs(folder))
 
 
 def test_references_are_rows_and_a_note(tmp_path):
@@ -171,7 +171,7 @@ def test_references_of_other_clients_are_not_compared(tmp_path):
   assert sorted(_fabricate(tmp_path).of_seed) == [0]
   path = tmp_path / "own" / "references" / "seed_0.json"
   path.write_text(path.read_text().replace("writer 3", "writer 9"))
-  found = in_reports.find(run_folder.group_by_method(run_folder.find_runs(tmp_path)))
+  found = in_reports.find(run_folder.find_runs(tmp_path))
   assert found.of_seed == {} and found.notes() == []
 
 
@@ -179,9 +179,9 @@ def test_references_of_training_clients_are_not_shown_beside_private_runs(tmp_pa
   assert _fabricate(tmp_path, "superquantile_theta_0.5_tree_epsilon_5").of_seed == {}
   path = tmp_path / "own" / "references" / "seed_0.json"
   path.write_text(path.read_text().replace('"is_private": false', '"is_private": true'))
-  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
-  assert groups[next(iter(groups))][0].config.is_private
-  assert sorted(in_reports.find(groups).of_seed) == [0]
+  runs = run_folder.find_runs(tmp_path)
+  assert runs[0].config.is_private
+  assert sorted(in_reports.find(runs).of_seed) == [0]
 
 
 def _write_mines(path, prefix="f"):

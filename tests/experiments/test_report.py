@@ -17,8 +17,8 @@ from tff_superquantile import atomic_files
 from tff_superquantile.experiments.references import decision
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import comparison
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
@@ -225,7 +225,7 @@ def test_summary_is_honest_when_the_tail_is_not_better(tmp_path, shift, expected
     _fabricate(tmp_path, "fed_avg", seed)
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
   assert (
-    expected in decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path))).text
+    expected in decision.decide(grouped.by_method(run_folder.find_runs(tmp_path))).text
   )
 
 
@@ -234,19 +234,19 @@ def test_summary_finds_no_difference_in_seeds_that_disagree_and_none_of_differen
     _fabricate(tmp_path, "fed_avg", seed)
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
   runs = run_folder.find_runs(tmp_path)
-  groups = run_folder.group_by_method(runs)
+  groups = grouped.by_method(runs)
   text = decision.decide(groups).text
   assert text.startswith("Keep FedAvg: no detectable difference in the 90th percentile")
   assert re.search(
     r"if the change seen is real, .* seeds would show it in four cases of five", text
   )
-  table = paired.table(groups, paired.compare(groups))
+  table = budgets.changes(groups)
   assert not any(cell.best for row in table.rows for cell in row.cells)
   assert "**" not in page.markdown_table(comparison.table(groups))
   apart = [run for run in runs if (run.method == "fed_avg") == (run.seed == 0)]
-  assert "share no seed" in decision.decide(run_folder.group_by_method(apart)).text
+  assert "share no seed" in decision.decide(grouped.by_method(apart)).text
   alone = [run for run in runs if run.method == "fed_avg"]
-  assert "no result of another" in decision.decide(run_folder.group_by_method(alone)).text
+  assert "no result of another" in decision.decide(grouped.by_method(alone)).text
 
 
 @pytest.fixture(scope="module")
@@ -360,7 +360,7 @@ def test_the_best_is_not_that_of_one_easy_seed(tmp_path):
     _fabricate(tmp_path, "fed_avg", seed, num_rounds=None)
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=0.05, num_rounds=None)
   _fabricate(tmp_path, "superquantile_theta_0.2", 1, shift=0.1, num_rounds=None)
-  text = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path))).text
+  text = decision.decide(grouped.by_method(run_folder.find_runs(tmp_path))).text
   assert text.startswith("Take Superquantile θ = 0.5: against FedAvg it lowers")
   assert "shared with FedAvg by Superquantile θ = 0.2, which this leaves out" in text
 
@@ -441,7 +441,7 @@ def test_measures_of_the_tail_that_disagree_are_both_told(tmp_path):
       errors = np.where(np.arange(300) >= 288, 1.0, errors - 0.1)
     rows = [f"client_{index},100,1.0,{error}\n" for index, error in enumerate(errors)]
     path.write_text("".join(["client_id,num_examples,loss,error\n", *rows]))
-  text = decision.decide(run_folder.group_by_method(run_folder.find_runs(tmp_path))).text
+  text = decision.decide(grouped.by_method(run_folder.find_runs(tmp_path))).text
   assert text.startswith("Choose what counts: against FedAvg, Superquantile θ = 0.5 lowers")
   assert "lowers the 90th percentile" in text and "raises the mean error of the worst tenth" in text
 
@@ -485,7 +485,7 @@ def test_missing_files_and_columns_leave_figures_out(tmp_path):
     (folder / "rounds.csv").write_text("round,test_error_p90\n0,0.9\n10,0.5\n")
     for name in ("test_clients.csv", "train_clients.csv", "flags.txt", "manifest.json"):
       (folder / name).unlink()
-  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+  groups = grouped.by_method(run_folder.find_runs(tmp_path))
   figures, omitted = summary.draw(groups)
   assert [figure.name for figure in figures] == ["error-by-method", "error-by-round"]
   assert len(omitted) == 8
@@ -516,8 +516,8 @@ def many(tmp_path_factory):
 
 
 def test_of_many_methods_figures_show_fed_avg_and_the_best(many):
-  groups = run_folder.group_by_method(run_folder.find_runs(many))
-  assert list(summary.contenders(groups)) == [
+  groups = grouped.by_method(run_folder.find_runs(many))
+  assert list(groups.contenders) == [
     "fed_avg",
     "q_fed_avg_q_1",
     "tilted_erm_t_5",
@@ -525,12 +525,12 @@ def test_of_many_methods_figures_show_fed_avg_and_the_best(many):
     "superquantile_theta_0.5",
     "superquantile_theta_0.25_reweighting",
   ]
-  few = {method: groups[method] for method in list(groups)[:6]}
-  assert summary.contenders(few) == few
+  few = grouped.Grouped({method: groups[method] for method in list(groups)[:6]})
+  assert few.contenders == few
 
 
 def test_every_method_is_in_the_table_and_in_one_figure(many):
-  groups = run_folder.group_by_method(run_folder.find_runs(many))
+  groups = grouped.by_method(run_folder.find_runs(many))
   rows = comparison.table(groups).rows
   assert [row.name for row in rows] == [method.label for method in groups]
   figures, _ = summary.draw(groups)
@@ -728,21 +728,21 @@ def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
   private = "superquantile_theta_0.5_epsilon_5"
   for method in ("fed_avg", "superquantile_theta_0.5", private):
     _fabricate(tmp_path, method, 0, num_rounds=None)
-  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
-  chosen, epsilon = summary.at_one_epsilon(groups)
+  groups = grouped.by_method(run_folder.find_runs(tmp_path))
+  chosen, epsilon = groups.at_one_budget
   assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, None)
   assert "no result of FedAvg" not in decision.decide(groups).text
   # Where there is something to compare at a budget, the budget it is.
   _fabricate(tmp_path, "fed_avg_epsilon_5", 0, num_rounds=None)
-  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
-  chosen, epsilon = summary.at_one_epsilon(groups)
+  groups = grouped.by_method(run_folder.find_runs(tmp_path))
+  chosen, epsilon = groups.at_one_budget
   assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, 5.0)
   both = decision.decide(groups).text
   assert both.startswith("At ε = 5: Keep FedAvg: no detectable difference")
   assert "\nWithout privacy: Keep FedAvg: no detectable difference" in both
   # And alone it is better than nothing.
-  alone = {method: runs for method, runs in groups.items() if method == private}
-  assert summary.at_one_epsilon(alone)[1] == 5.0
+  alone = grouped.by_method(groups[names.Name(private)])
+  assert alone.at_one_budget[1] == 5.0
 
 
 def test_changes_at_each_of_several_budgets(tmp_path):
@@ -761,7 +761,7 @@ def test_changes_at_each_of_several_budgets(tmp_path):
             num_rounds=None,
           )
           errors[method, epsilon, seed] = np.percentile(own, 90, method="inverted_cdf")
-  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+  groups = grouped.by_method(run_folder.find_runs(tmp_path))
   table = budgets.changes_by_epsilon(groups)
   assert table.headings == ["method", "ε = 1", "ε = 5"]
   for row, method in zip(table.rows, list(shifts)[1:]):
@@ -794,7 +794,7 @@ def test_a_method_with_a_tuned_parameter_is_one_row_and_one_curve(tmp_path):
     _fabricate(tmp_path, f"superquantile_theta_0.5_tree_epsilon_{epsilon}", 0, num_rounds=None)
 
   def rows():
-    groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+    groups = grouped.by_method(run_folder.find_runs(tmp_path))
     return [row.name for row in budgets.changes_by_epsilon(groups).rows]
 
   assert rows() == ["q-FFL, tuned", "Superquantile θ = 0.5, tree"]
@@ -807,14 +807,14 @@ def test_methods_of_one_budget_that_differ_in_what_is_private_alone_stay_apart(t
   _fabricate(tmp_path, "fed_avg_epsilon_5", 0, num_rounds=None)
   for k, epsilon in ((0.1, 5), (0.5, 5), (0.5, 2)):
     _fabricate(tmp_path, f"q_fed_avg_q_1_k_{k}_epsilon_{epsilon}", 0, shift=k, num_rounds=None)
-  groups = run_folder.group_by_method(run_folder.find_runs(tmp_path))
+  groups = grouped.by_method(run_folder.find_runs(tmp_path))
   table = budgets.changes_by_epsilon(groups)
   assert {row.name for row in table.rows} == {"q-FFL q = 1, k = 0.1", "q-FFL q = 1, k = 0.5"}
   assert [row.cells[0].text for row in table.rows] == ["–", "–"]  # FedAvg has no such budget.
   assert len({row.cells[1].text for row in table.rows} - {"–"}) == 2
   report = comparison.report(tmp_path, "synthetic")
   assert {"error-by-epsilon", "tail-against-mean"} <= {one.name for one in page.figures(report)}
-  at_five, _ = summary.at_one_epsilon(groups)
+  at_five, _ = groups.at_one_budget
   assert set(at_five) == {"fed_avg", "q_fed_avg_q_1_k_0.1", "q_fed_avg_q_1_k_0.5"}
 
 

@@ -22,13 +22,13 @@ import pandas as pd
 
 from paper.studies import finished_models
 from paper.studies.sensitivity import curves as curves_lib
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import rounds
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.run import run_folder
 
 _NAME = "sensitivity"
 _NOTE = (
@@ -50,9 +50,9 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   """Shows how the errors of a task's finished runs depend on one setting at a time."""
   runs = finished_models.find(output_dir, task)
   curves = curves_lib.find(runs)
-  groups = run_folder.group_by_method(run for curve in curves for run in curve.runs)
-  unit = units.of(groups).error
-  used = {run.path for of in groups.values() for run in of}
+  groups = grouped.by_method(run for curve in curves for run in curve.runs)
+  unit = groups.task_units.error
+  used = {run.path for run in groups.runs}
   return page.Page(
     _NAME,
     f"{runs[0].task_title}, sensitivity",

@@ -20,6 +20,7 @@ from tff_superquantile import superquantile
 from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import tables
@@ -63,7 +64,7 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
   Raises:
     ValueError: If the run is private and has no ledger, or one that cannot be read.
   """
-  leading = units.leading({run.method: [run]})
+  leading = grouped.by_method([run]).leading
   clients = run.clients("test")
   errors = clients.get(leading.name, np.array([]))
   is_known = np.isfinite(errors)  # A client may have no value of a measure.
@@ -213,7 +214,7 @@ def _classes(run: run_folder.Run, labels: Sequence[str]) -> dict[str, str]:
 
 def _of_constant(run: run_folder.Run) -> dict[str, str]:
   """Returns what the constant answer is and gives, where there are reference models."""
-  references = in_reports.find({run.method: [run]}).of_seed.get(run.seed)
+  references = in_reports.find([run]).of_seed.get(run.seed)
   if references is None:
     return {}
   constant = references.found[kept.CONSTANT]

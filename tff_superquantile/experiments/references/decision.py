@@ -18,13 +18,12 @@ from tasks.own import labels
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_folder
 
 _LITTLE = 0.05  # Of the constant answer's mean.
 
@@ -67,7 +66,7 @@ def _is_too_short(e: evidence.Evidence) -> bool:
 
 def _hint(e: evidence.Evidence) -> str:
   """Returns what may be wrong with classes of a table's labels, whose kind nobody has named."""
-  run = e.runs[0]
+  run = e.groups.runs[0]
   return "" if "label_kind" in run.flags else labels.hint(run.classes)
 
 
@@ -76,8 +75,8 @@ def _misses_the_rare(e: evidence.Evidence) -> bool:
 
   That is asked where a class is rare, and where answers of trained models tell nothing.
   """
-  lead = e.compared.leading.name
-  weights = {run.flags.get("class_weights", "none") for run in e.runs}
+  lead = e.groups.leading.name
+  weights = {run.flags.get("class_weights", "none") for run in e.groups.runs}
   ranks, answers = _ranks(e), e.constant.get(e.best)
   is_asked = lead == "balanced_error" or (
     lead == "error" and not e.learned and not _is_too_short(e)
@@ -106,7 +105,7 @@ def _far(e: evidence.Evidence) -> str:
 def _own_models(e: evidence.Evidence) -> str:
   mean, *tail = e.own[e.best]
   measure = e.measure_of_rows
-  unit, words = units.of_measure(measure, units.of(e.groups)), units.words(measure)
+  unit, words = units.of_measure(measure, e.groups.task_units), units.words(measure)
 
   def levels(changes: Sequence[paired.Change]) -> str:
     return " and ".join(unit.text(one.after) for one in changes)
@@ -124,8 +123,8 @@ def _own_models(e: evidence.Evidence) -> str:
 
 
 def _train(e: evidence.Evidence) -> str:
-  config = next((run.config for run in e.runs if run.config is not None), None)
-  rounds = max((run.last_round or 0 for run in evidence.single(e.runs)), default=0)
+  config = next((run.config for run in e.groups.runs if run.config is not None), None)
+  rounds = max((run.last_round or 0 for run in evidence.single(e.groups.runs)), default=0)
   is_own = config is not None and config.task.name == "own" and config.stop != "converged"
   flag = f"pass --num_rounds={4 * rounds}, say"
   if is_own:
@@ -137,14 +136,14 @@ def _train(e: evidence.Evidence) -> str:
     return f"Train longer before you compare: after {rounds} rounds {who} still improved; {flag}."
   assert e.pooled is not None
   return (
-    f"Train longer before you compare: after {rounds} rounds the mean {e.compared.leading.words} of"
+    f"Train longer before you compare: after {rounds} rounds the mean {e.groups.leading.words} of"
     f" {e.best.label} is {e.unit.text(e.pooled.after)}, where a fit of all examples in one place"
     f" has {e.unit.text(e.pooled.before)}; {flag}."
   )
 
 
 def _more_clients(e: evidence.Evidence) -> str:
-  flag = cross_validation.offer(e.runs[0]) or "more --seeds draw others"
+  flag = cross_validation.offer(e.groups.runs[0]) or "more --seeds draw others"
   told, constant = "", e.constant.get(e.best)
   if constant is not None:
     told = f" Nor can {e.best.label} be told from the constant answer {_levels(e, constant)}."
@@ -162,7 +161,7 @@ def _quantity(e: evidence.Evidence) -> str:
 
 
 def _rare(e: evidence.Evidence) -> str:
-  ranks, answers, leading = _ranks(e), e.constant[e.best], e.compared.leading
+  ranks, answers, leading = _ranks(e), e.constant[e.best], e.groups.leading
   assert ranks is not None
   measure = "" if leading.name == "balanced_error" else " --metric=balanced_error"
   return (
@@ -227,9 +226,9 @@ def _keep(e: evidence.Evidence) -> str:
 
 def _without_comparison(e: evidence.Evidence) -> str:
   """Says the tail of the best method, and what is missing for a comparison."""
-  leading = e.compared.leading
+  leading = e.groups.leading
   unit, lead = leading.unit, leading.p90
-  tails = tables.lowest_means(tables.of_groups(e.groups), lead, e.groups)
+  tails = e.groups.lowest_means(lead)
   if not tails:
     return f"No method reports {_said(lead)}."
   baselines = names.baselines(tails)
@@ -272,24 +271,16 @@ VERDICTS = {
 }
 
 
-def decide(
-  groups: run_folder.Groups,
-  compared: paired.Comparison | None = None,
-  references: in_reports.ReferencesBySeed | None = None,
-) -> Decision:
+def decide(groups: grouped.Grouped) -> Decision:
   """Decides what finished runs of a task say: of one budget, and also without privacy.
 
-  Their changes and the models that are not federated are measured and found if not given. The text
-  is plain, with numbers and caveats in a line of their own.
+  The text is plain, with numbers and caveats in a line of their own.
   """
-  compared = compared or paired.compare(groups)
-  references = references or in_reports.find(groups)
-  chosen, epsilon = summary.at_one_epsilon(groups)
-  public = summary.without_privacy(groups)
+  references = in_reports.find(groups.runs)
+  chosen, epsilon = groups.at_one_budget
+  public = groups.without_privacy
   several = [chosen, *([public] if epsilon is not None and len(public) > 1 else [])]
-  decisions = [
-    _of_one_budget(evidence.Evidence(its, compared.among(its), references)) for its in several
-  ]
+  decisions = [_of_one_budget(evidence.Evidence(its, references)) for its in several]
   first, compared_at = decisions[0], [one.evidence for one in decisions if one.evidence.ranked]
   starts = ("" if epsilon is None else f"At ε = {epsilon:g}: ", "Without privacy: ")
   text = "\n".join(f"{start}{one.text}" for start, one in zip(starts, decisions))
@@ -313,7 +304,7 @@ def _numbers(e: evidence.Evidence) -> Iterator[str]:
     first, _, last = effects.rpartition(", " if len(own) > 1 else "\0")
     yield (
       f"Against {names.said_of(baseline)}, {method.label} {f'{first} and ' if first else ''}{last},"
-      f" {_extent(own[e.compared.first], e)}."
+      f" {_extent(own[e.groups.first], e)}."
     )
 
 
@@ -340,7 +331,7 @@ def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
     yield f"Fewer seeds are shared with {fed_avg} by {', '.join(left_out)}, which this leaves out."
   if len(e.ranked) > 1:
     yield f"It is the best of {len(e.ranked)} methods; “beyond chance” counts them all (Holm)."
-  first = own[e.compared.first]
+  first = own[e.groups.first]
   if first.num_seeds == 1:
     is_open = first.num_clients > 1
     yield (
@@ -353,7 +344,7 @@ def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
 
 def _levels(e: evidence.Evidence, change: paired.Change) -> str:
   levels = f"{e.unit.text(change.after)} against {e.unit.text(change.before)}"
-  return f"(mean {e.compared.leading.words} of {e.best.label} {levels})"
+  return f"(mean {e.groups.leading.words} of {e.best.label} {levels})"
 
 
 def _said(metric: str) -> str:
@@ -378,7 +369,7 @@ def _effect(e: evidence.Evidence, one: paired.Change, with_interval: bool = Fals
   if not with_interval:
     return effect
   notes = [f"95 % interval {one.interval(unit)}"] if one.has_interval else []
-  if one.metric == e.compared.first:
+  if one.metric == e.groups.first:
     before, after = unit.text(one.before), unit.text(one.after)
     # Levels that read the same would belie the change.
     notes.append(f"{before} → {after}" if before != after else f"from {before}")
@@ -390,7 +381,7 @@ def _extent(one: paired.Change, e: evidence.Evidence) -> str:
   seeds = tables.plural(one.num_seeds, "seed")
   if not one.num_clients:
     return f"over {seeds}, whose runs have no results of each client and so no interval"
-  few, offer = "", cross_validation.offer(e.runs[0])
-  if paired.has_few_clients(e.groups):
+  few, offer = "", cross_validation.offer(e.groups.runs[0])
+  if e.groups.are_few():
     few = ", too few for percentiles" + (f" ({offer})" if offer else "")
   return f"of {tables.plural(one.num_clients, 'test client')}{few}, over {seeds}"

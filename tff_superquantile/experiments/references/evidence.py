@@ -20,8 +20,8 @@ import pandas as pd
 
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import bootstrap
 from tff_superquantile.experiments.run import cross_validation
@@ -44,37 +44,30 @@ class Evidence:
 
   Attributes:
     groups: Finished runs by method.
-    compared: Their changes against their baselines.
     references: The models that are not federated.
   """
 
-  groups: run_folder.Groups
-  compared: paired.Comparison
+  groups: grouped.Grouped
   references: in_reports.ReferencesBySeed
 
   @property
   def unit(self) -> units.Unit:
-    return self.compared.leading.unit
-
-  @functools.cached_property
-  def runs(self) -> list[run_folder.Run]:
-    return [run for runs in self.groups.values() for run in runs]
+    return self.groups.leading.unit
 
   @functools.cached_property
   def is_private(self) -> bool:
-    return any(run.config is None or run.config.is_private for run in self.runs)
+    return any(run.config is None or run.config.is_private for run in self.groups.runs)
 
   @functools.cached_property
   def num_clients(self) -> int:
     """The number of different test clients; 0 where runs have no results of each client."""
-    ids = [run.clients("test").get("client_id", ()) for run in self.runs]
+    ids = [run.clients("test").get("client_id", ()) for run in self.groups.runs]
     return len({one for of_run in ids for one in of_run})
 
   @functools.cached_property
   def levels(self) -> dict[names.Name, float]:
     """The means of the leading measure, where they are finite, the lowest first."""
-    metric = self.compared.leading.metric("mean")
-    return tables.lowest_means(tables.of_groups(self.groups), metric, self.groups)
+    return self.groups.lowest_means(self.groups.leading.metric("mean"))
 
   @property
   def best(self) -> names.Name:
@@ -89,34 +82,24 @@ class Evidence:
     It is over the clients that both have, of their means over seeds: of two or three seeds the
     chance is that of clients, for the models that were trained. None without such clients.
     """
-    measure = measure or self.compared.leading.name
-    first, second = (self._of_clients(what, measure) for what in (before, after))
-    pairs = [
-      pd.concat({"before": one, "after": second[seed]}, axis=1, join="inner")
-      for seed, one in first.items()
-      if seed in second
-    ]
-    pairs = [pair[np.isfinite(pair).all(axis=1)] for pair in pairs]
-    together = pd.concat(pairs).groupby(level=0).mean() if pairs else pd.DataFrame()
+    measure = measure or self.groups.leading.name
+    pairs = paired.pairs(*(self._of_clients(what, measure) for what in (before, after)))
+    together = pd.concat(pairs.values()).groupby(level=0).mean() if pairs else pd.DataFrame()
     return paired.of_pairs({0: together}, f"test.{measure}.{statistic}") if len(together) else None
 
   def of_clients(self, method: names.Name, column: str = "") -> pd.Series:
     """Returns a column of a method's test clients, "" for the leading measure, means over seeds."""
-    of_seeds = self._of_clients(method, column or self.compared.leading.name)
+    of_seeds = self._of_clients(method, column or self.groups.leading.name)
     together = pd.concat([*of_seeds.values()]) if of_seeds else pd.Series(dtype=float)
     return together[np.isfinite(together)].groupby(level=0).mean()
 
   def _of_clients(self, what: str, measure: str) -> dict[int, pd.Series]:
     """Returns the measure of test clients by their ids, by seed."""
-    columns: Iterable[tuple[int, Mapping[str, np.ndarray]]]
     if isinstance(what, names.Name):
-      columns = ((run.seed, run.clients("test")) for run in self.groups[what])
-    else:
-      models = ((seed, one.found.get(what)) for seed, one in self.references.of_seed.items())
-      columns = ((seed, model.clients) for seed, model in models if model is not None)
-    return {
-      seed: pd.Series(its[measure], its["client_id"]) for seed, its in columns if measure in its
-    }
+      return paired.of_clients(self.groups[what], measure)
+    models = ((seed, one.found.get(what)) for seed, one in self.references.of_seed.items())
+    columns = ((seed, model.clients) for seed, model in models if model is not None)
+    return {s: pd.Series(its[measure], its["client_id"]) for s, its in columns if measure in its}
 
   @functools.cached_property
   def constant(self) -> dict[names.Name, paired.Change]:
@@ -135,7 +118,7 @@ class Evidence:
 
     Own models are tested on half of the rows, which may lack a class that the other half has.
     """
-    lead = self.compared.leading.name
+    lead = self.groups.leading.name
     return lead if lead in _MEANS_OVER_ROWS else "error"
 
   @functools.cached_property
@@ -164,7 +147,7 @@ class Evidence:
     Metrics of the tail count, or where clients are too few to have one, the mean.
     """
     changes = {(m, metric): one for m, own in self.finite.items() for metric, one in own.items()}
-    *tail, mean = self.compared.headings
+    *tail, mean = self.groups.headings
     is_known = any(one.has_interval for (_, metric), one in changes.items() if metric in tail)
     tested = {at: one for at, one in changes.items() if at[1] in (tail if is_known else [mean])}
     return {at for at, is_sure in _corrected(tested).items() if is_sure and tested[at].value < 0}
@@ -172,12 +155,12 @@ class Evidence:
   @functools.cached_property
   def finite(self) -> dict[names.Name, paired.Changes]:
     """The changes from and to runs that did not diverge."""
-    first = self.compared.first
-    lead = self.compared.leading.p90  # Of few clients the runs have no number of their worst.
-    finite = tables.lowest_means(tables.of_groups(self.groups), lead, self.groups)
+    first = self.groups.first
+    # Of few clients the runs have no number of their worst.
+    finite = self.groups.lowest_means(self.groups.leading.p90)
     return {
       method: own
-      for method, (baseline, own) in self.compared.changes.items()
+      for method, (baseline, own) in self.groups.changes.items()
       if method in finite and baseline in finite and first in own
     }
 
@@ -188,7 +171,7 @@ class Evidence:
     Of these, and of the rest, those that raise nothing come first, and then the lowest change of
     the leading metric.
     """
-    first, found = self.compared.first, self.finite
+    first, found = self.groups.first, self.finite
     most = max((own[first].num_seeds for own in found.values()), default=0)
     rivals = [method for method, own in found.items() if own[first].num_seeds == most]
     helped = {method for method, _ in self.lower}
@@ -202,7 +185,7 @@ class Evidence:
   @property
   def chosen(self) -> tuple[names.Name, names.Name, paired.Changes]:
     """The method that is compared, its baseline and its changes."""
-    return self.ranked[0], *self.compared.changes[self.ranked[0]]
+    return self.ranked[0], *self.groups.changes[self.ranked[0]]
 
   @property
   def effects(self) -> dict[bool, list[str]]:
@@ -220,7 +203,8 @@ class Evidence:
     """
     found = {}
     for method, runs in () if self.is_private else self.groups.items():
-      rounds = [one.last_round or 0 for one in single(runs) if _is_falling(one, self.compared)]
+      falling = (one for one in single(runs) if _is_falling(one, self.groups.leading))
+      rounds = [one.last_round or 0 for one in falling]
       found.update({method: max(rounds)} if rounds else {})
     return found
 
@@ -232,7 +216,8 @@ class Evidence:
     are test clients.
     """
     splits = ("test",) if self.is_private else ("train", "test")
-    runs = next((runs for method, runs in self.groups.items() if method.is_fed_avg), self.runs)
+    fed_avgs = (runs for method, runs in self.groups.items() if method.is_fed_avg)
+    runs = next(fed_avgs, self.groups.runs)
     parts = [run.clients(split) for run in runs for split in splits]
     frames = [pd.DataFrame(part)[["client_id", "loss", "error"]] for part in parts if part]
     if not frames:
@@ -267,9 +252,9 @@ def single(runs: Iterable[run_folder.Run]) -> Iterator[run_folder.Run]:
     yield from run.folds if isinstance(run, cross_validation.CrossValidation) else (run,)
 
 
-def _is_falling(run: run_folder.Run, compared: paired.Comparison) -> bool:
+def _is_falling(run: run_folder.Run, leading: units.Leading) -> bool:
   """Returns whether a run has not converged, and its test measure falls, too, if it is known."""
-  curve = run.rounds.get(f"test_{compared.leading.name}_mean", np.array([]))
+  curve = run.rounds.get(f"test_{leading.name}_mean", np.array([]))
   curve = curve[np.isfinite(curve)]
   third = max(1, len(curve) // 3)
   before, last = curve[-2 * third : -third], curve[-third:]

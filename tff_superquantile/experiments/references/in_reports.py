@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -56,22 +56,20 @@ class ReferencesBySeed(NamedTuple):
     return [" ".join(["Rows that are not federated say what there is to gain.", *said])]
 
 
-def find(groups: run_folder.Groups) -> ReferencesBySeed:
+def find(runs: Iterable[run_folder.Run]) -> ReferencesBySeed:
   """Finds the reference models of finished runs, where they are of the same test clients.
 
   Beside private runs it finds only those that do not follow from training clients.
   """
   of_seed: dict[int, list[run_folder.Run]] = {}
-  for run in (run for runs in groups.values() for run in runs):
+  for run in runs:
     of_seed.setdefault(run.seed, []).append(run)
   found = {}
-  for seed, runs in sorted(of_seed.items()):
-    references = _read(runs[0])
-    if references is None or not any(_has_clients(run, references) for run in runs):
+  for seed, its in sorted(of_seed.items()):
+    references = _read(its[0])
+    if references is None or not any(_has_clients(run, references) for run in its):
       continue
-    if references.is_private or not any(
-      run.config is None or run.config.is_private for run in runs
-    ):
+    if references.is_private or not any(run.config is None or run.config.is_private for run in its):
       found[seed] = references
   return ReferencesBySeed(found)
 

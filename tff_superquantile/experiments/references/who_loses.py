@@ -54,7 +54,7 @@ def table(e: evidence.Evidence) -> tables.Table | None:
     said = ", ".join(f"{name} {tables.number(score, sign=True)}" for name, score in most.items())
     error = tables.Cell(e.unit.number(errors[client]))
     rows.append(tables.Row(names.printable(str(client)), [error, tables.Cell(said)]))
-  headings = ["client", f"{e.compared.leading.words}, {e.unit.symbol}", "stands out, sd"]
+  headings = ["client", f"{e.groups.leading.words}, {e.unit.symbol}", "stands out, sd"]
   title = f"What the worst-off tenth with {method.label} share"
   return tables.Table(title, headings, rows, _NOTE + _shared(profiles, errors), kind="words")
 
@@ -92,7 +92,7 @@ def figure(e: evidence.Evidence) -> style.Figure:
   if not e.ranked:
     raise style.NothingToDraw("No figure of clients' changes: no method is compared with FedAvg.")
   method, baseline, _ = e.chosen
-  leading, unit = e.compared.leading, e.unit
+  leading, unit = e.groups.leading, e.unit
   clients = changes.by_client(e.groups[baseline], e.groups[method], leading.name)
   if clients.empty:
     raise style.NothingToDraw("No figure of clients' changes: runs have no results of each client.")

@@ -1,22 +1,25 @@
-"""Private methods at several budgets: figures and a table of their changes against FedAvg."""
+"""Tables of changes against FedAvg, and figures of private methods at several budgets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-import itertools
 
 from matplotlib import figure as mpl_figure
 import pandas as pd
 
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import methods
 
 _CHANGES_NOTE = (
+  "{} of a method less that of FedAvg with the same options, in {}, of the seeds and the test"
+  " clients that both have; negative is better. In brackets is the 95 % interval of the bootstrap"
+  " over clients and seeds; a change is bold only where zero is outside of it."
+)
+_BUDGETS_NOTE = (
   "The 90th percentile of the test clients’ {} of a method less that of FedAvg with the same budget"
   " and seed, in {}, mean over seeds, with the 95 % interval of the bootstrap over clients and"
   " seeds; the lowest of a budget is bold if zero is outside of its interval. Parameters that are"
@@ -43,12 +46,12 @@ def _families(groups: Iterable[names.Name]) -> dict[names.Name, names.Name]:
   return found
 
 
-def _of_budgets(groups: run_folder.Groups) -> tuple[pd.DataFrame, list[names.Name]]:
+def _of_budgets(groups: grouped.Grouped) -> tuple[pd.DataFrame, list[names.Name]]:
   """Returns means over seeds with the columns "epsilon" and "family", and the private families.
 
   Epsilon is NaN without privacy.
   """
-  results = tables.over_seeds(tables.of_groups(groups)).reset_index()
+  results = groups.aggregates.reset_index()
   families = _families(groups)
   results["epsilon"] = pd.to_numeric(results["method"].map({m: m.epsilon for m in groups}))
   results["family"] = results["method"].map(families)
@@ -57,57 +60,66 @@ def _of_budgets(groups: run_folder.Groups) -> tuple[pd.DataFrame, list[names.Nam
   return results, list(dict.fromkeys(private))
 
 
-def changes_by_epsilon(
-  groups: run_folder.Groups, compared: paired.Comparison | None = None
-) -> tables.Table:
+def changes(groups: grouped.Grouped) -> tables.Table:
+  """Lays out the changes of runs in a row a method, marked where an interval excludes zero."""
+  headings, unit, found = groups.headings, groups.leading.unit, groups.changes
+  rows = []
+  for method, (_, own) in found.items():
+    one = next(iter(own.values()))
+    cells = [
+      paired.cell(own[metric], unit, own[metric].is_detected) if metric in own else tables.Cell("–")
+      for metric in headings
+    ]
+    counts = [tables.Cell(str(one.num_seeds)), tables.Cell(str(one.num_clients or "–"))]
+    rows.append(tables.Row(method.label, [*cells, *counts]))
+  note = _CHANGES_NOTE.format(unit.quantity, unit.of_changes)
+  if any(one.num_seeds == 1 for _, own in found.values() for one in own.values()):
+    note += " With one seed it is over clients alone, and holds for those trained models only."
+  if groups.are_few():
+    note += " There are too few clients for percentiles; a single worst client has no interval."
+  titles = ["method", *headings.values(), "seeds", "clients"]
+  return tables.Table("Change against FedAvg", titles, rows, note, focus=headings[groups.first])
+
+
+def changes_by_epsilon(groups: grouped.Grouped) -> tables.Table:
   """Lays out how the tail differs from that of FedAvg of the same budget, seed by seed.
 
   There is a row for each private method, a column for each budget, smallest first, and no row where
-  FedAvg has no run with a budget. `compared` are the changes of the runs; None to measure them.
+  FedAvg has no run with a budget.
   """
-  compared = compared or paired.compare(groups)
-  unit = compared.leading.unit
-  epsilons = sorted({method.epsilon for method in groups if method.epsilon is not None})
-  of_budget: dict[tuple[str, float | None], names.Name]
-  of_budget = {(family, method.epsilon): method for method, family in _families(groups).items()}
+  unit, epsilons = groups.leading.unit, groups.epsilons
+  family_of = _families(groups)
   families = [family for family in _of_budgets(groups)[1] if not family.is_fed_avg]
-  found = {}
-  for family, epsilon in itertools.product(families, epsilons):
-    method = of_budget.get((family, epsilon))
-    _, own = compared.changes.get(method, (None, {})) if method is not None else (None, {})
-    if compared.first in own:
-      found[family, epsilon] = own[compared.first]
+  found = {
+    (family_of[method], method.epsilon): own[groups.first]
+    for method, (_, own) in groups.changes.items()
+    if groups.first in own and method.epsilon is not None and family_of[method] in families
+  }
   lowest = {
     epsilon: min((found[key].value for key in found if key[1] == epsilon), default=None)
     for epsilon in epsilons
   }
-  rows = []
-  for family in families:
-    cells = []
-    for epsilon in epsilons:
-      change = found.get((family, epsilon))
-      if change is None:
-        cells.append(tables.Cell("–"))
-        continue
-      is_lowest = change.value == lowest[epsilon] and change.is_detected
-      cells.append(paired.cell(change, unit, is_lowest))
-    rows.append(tables.Row(family.label, cells))
+
+  def cell(family: names.Name, epsilon: float) -> tables.Cell:
+    change = found.get((family, epsilon))
+    if change is None:
+      return tables.Cell("–")
+    return paired.cell(change, unit, change.is_detected and change.value == lowest[epsilon])
+
+  rows = [tables.Row(one.label, [cell(one, epsilon) for epsilon in epsilons]) for one in families]
   headings = ["method", *(f"ε = {epsilon:g}" for epsilon in epsilons)]
   return tables.Table(
     "The tail against FedAvg of the same budget",
     headings,
     rows if found else [],
-    _CHANGES_NOTE.format(
-      compared.leading.words, unit.name if unit.change == "" else f"percentage{unit.change}"
-    ),
+    _BUDGETS_NOTE.format(groups.leading.words, unit.of_changes),
   )
 
 
-def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
+def error_by_epsilon(groups: grouped.Grouped) -> style.Figure:
   """Draws mean and 90th percentile of the test error against the privacy budget."""
   results, families = _of_budgets(groups)
-  leading = units.leading(groups)
-  unit = leading.unit
+  leading, unit = groups.leading, groups.leading.unit
   results = results.dropna(subset="epsilon").sort_values("epsilon")
   looks = style.palette(families)
   with style.theme():
@@ -150,15 +162,14 @@ def error_by_epsilon(groups: run_folder.Groups) -> style.Figure:
   )
 
 
-def tail_against_mean(groups: run_folder.Groups) -> style.Figure:
+def tail_against_mean(groups: grouped.Grouped) -> style.Figure:
   """Draws the 90th percentile of the test error against its mean, a curve over budgets a method."""
   results, families = _of_budgets(groups)
-  leading = units.leading(groups)
+  leading, unit = groups.leading, groups.leading.unit
   metrics = [leading.metric("mean"), leading.p90]
   wide = results[results["metric"].isin(metrics)].pivot(
     index=["family", "epsilon"], columns="metric", values="mean"
   )
-  unit = leading.unit
   wide = (unit.factor * wide).reset_index()
   looks = style.palette(families)
   with style.theme():

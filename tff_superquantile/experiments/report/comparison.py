@@ -34,10 +34,10 @@ import pandas as pd
 from tff_superquantile import atomic_files
 from tff_superquantile import measures
 from tff_superquantile.experiments.references import decision
-from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import who_loses
 from tff_superquantile.experiments.report import budgets
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import provenance
@@ -126,24 +126,18 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       f"and no finished run of {task!r} in {os.fspath(output_dir)!r}."
     )
   pooled = cross_validation.pool(finished)
-  groups = run_folder.group_by_method(pooled)
-  compared = paired.compare(groups)
-  histories = worst_tenth.measure(groups)
-  unit, few = units.of(groups), paired.has_few_clients(groups)
-  texts: dict[str, Any] = dict(title="Results", brief=BRIEF, **_notes(groups, compared.leading))
+  groups = grouped.by_method(pooled)
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
   further = {
-    title: table(groups, columns, compared=compared)
-    for title, columns in _further_columns(unit).items()
-    if not few or columns[0].metric.startswith("train")
+    title: table(groups, columns)
+    for title, columns in _further_columns(groups.task_units).items()
+    if not groups.are_few() or columns[0].metric.startswith("train")
   }
-  of_clients, numbers = _of_clients(groups, compared, histories)
-  references = in_reports.find(groups)
-  decided = decision.decide(groups, compared, references)
-  figures, omitted = summary.draw(
-    groups, histories, [functools.partial(who_loses.figure, decided.evidence)]
-  )
-  results = [tables.of_groups(groups), references.results(), *numbers]
+  of_clients, numbers = _of_clients(groups)
+  decided = decision.decide(groups)
+  its, references = decided.evidence, decided.evidence.references
+  figures, omitted = summary.draw(groups, [functools.partial(who_loses.figure, its)])
+  results = [groups.results, references.results(), *numbers]
   return page.Page(
     "report",
     finished[0].task_title,
@@ -152,19 +146,20 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     f"{decided.text}\n{provenance.of_private_runs(groups, output_dir, task).strip()}".strip(),
     [
       *map(page.Text, filter(None, [finished[0].about])),
-      table(groups, references=references, compared=compared, **texts),
-      *_changes_against_fed_avg(groups, compared, decided.evidence),
-      *_pooled(groups, compared, references),
+      table(groups, references=references, title="Results", brief=BRIEF, **_notes(groups)),
+      *(one for one in [budgets.changes(groups)] if one.rows),
+      *(changes.named(its.groups, *its.chosen[:2]) if its.ranked else []),
+      *_pooled(groups, references),
       *map(page.Text, references.notes()),
-      *filter(None, [who_loses.table(decided.evidence)]),
-      *_changes(groups, compared),
+      *filter(None, [who_loses.table(its)]),
+      *(one for one in [budgets.changes_by_epsilon(groups)] if one.rows and one.headings[2:]),
       *map(page.Text, provenance.notes(groups, unfinished)),
       *map(page.Text, cross_validation.gaps(pooled)),
       *(page.Details(title, [one]) for title, one in further.items() if len(one.headings) > 2),
       *of_clients,
       *figures,
       *([page.Details("Figures left out", [*map(page.Text, omitted)])] if omitted else []),
-      *provenance.searches(pathlib.Path(output_dir) / task, unit),
+      *provenance.searches(pathlib.Path(output_dir) / task, groups.task_units),
       provenance.how_it_was_run(groups),
       *provenance.unfinished(unfinished),
     ],
@@ -172,89 +167,57 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   )
 
 
-def _notes(groups: run_folder.Groups, leading: units.Leading) -> dict[str, str]:
+def _notes(groups: grouped.Grouped) -> dict[str, Any]:
   """Returns the note and the lead of the table of results."""
-  is_one = tables.has_one_seed(groups)
-  said = dict(units.of(groups)._asdict(), measure=leading.unit, entries=tables.entries(is_one))
+  is_one, units_of = groups.has_one_seed, groups.task_units._asdict()
+  said = dict(units_of, measure=groups.leading.unit, entries=tables.entries(is_one))
   said["of_seeds"] = "one seed" if is_one else "mean ± sd over seeds"
-  note = _NOTE_OF_FEW if paired.has_few_clients(groups) else _NOTE
+  note = _NOTE_OF_FEW if groups.are_few() else _NOTE
   return {"note": note.format(**said), "lead": _LEAD.format(**said)}
 
 
-def _of_clients(
-  groups: run_folder.Groups, compared: paired.Comparison, histories: worst_tenth.Histories
-) -> tuple[list[page.Block], list[pd.DataFrame]]:
+def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.DataFrame]]:
   """Returns the tables of small and large clients and of the worst tenth, and their numbers."""
   blocks: list[page.Block] = []
   results = []
-  if paired.has_few_clients(groups):
-    offer = cross_validation.offer(next(run for runs in groups.values() for run in runs))
-    number = tables.plural(paired.num_test_clients(groups) or 0, "test client")
+  if groups.are_few():
+    offer = cross_validation.offer(groups.runs[0])
+    number = tables.plural(groups.num_clients["test"], "test client")
     text = _FEW.format(number, paired.FEW_CLIENTS, f"; {offer}" if offer else "")
-    return [page.Text(text)], [paired.worst_clients(groups, compared.leading.name)]
+    return [page.Text(text)], [groups.worst_clients]
   try:
     found = sizes.error_by_size(groups)
     note = found.note(any(method.epsilon for method in groups))
     for third, title in found.titles.items():
       columns = found.columns(third)
       focus = columns[1].metric
-      blocks.append(
-        table(groups, columns, found.results, title=title, focus=focus, compared=compared)
-      )
+      blocks.append(table(groups, columns, found.results, title=title, focus=focus))
     blocks.append(page.Text(note))
-    results_of_runs, its = tables.of_groups(groups), found.compared(groups)
-    tails = tables.lowest_means(results_of_runs, compared.leading.p90, its)
-    blocks += [page.Text(found.sentence(best)) for best in list(tails)[:1]]
+    best = found.compared(groups.lowest_means(groups.leading.p90))[:1]
+    blocks += [page.Text(found.sentence(method)) for method in best]
     results.append(found.results)
   except style.NothingToDraw as reason:
     blocks.append(page.Text(str(reason)))
-  if histories:
-    leading = units.leading_by_round(groups)
-    results.append(worst_tenth.results(groups, histories))
+  if histories := groups.histories:
+    leading = groups.leading_by_round
+    results.append(worst_tenth.results(histories, leading.name))
     blocks.append(
       table(
         groups,
         worst_tenth.columns(leading),
         results=results[-1],
-        compared=compared,
         focus=worst_tenth.columns(leading)[2].metric,
         title="The worst-off tenth, first and last",
-        note=worst_tenth.note(groups, histories, leading),
+        note=worst_tenth.note(histories, leading),
       )
     )
   return blocks, results
 
 
-def _changes_against_fed_avg(
-  groups: run_folder.Groups, compared: paired.Comparison, decided: evidence.Evidence
-) -> list[page.Block]:
-  """Returns the changes of each method against its baseline, if there are any."""
-  table_of_changes = paired.table(groups, compared)
-  if not table_of_changes.rows:
-    return []
-  blocks: list[page.Block] = [table_of_changes]
-  if not decided.ranked:
-    return blocks
-  method, baseline, _ = decided.chosen
-  ends, everybody = changes.named(decided.groups, method, baseline, compared.leading)
-  if ends is not None:
-    blocks.append(ends)
-  if everybody is not None:
-    title = f"Each test client: {method.label} against {names.said_of(baseline)}"
-    blocks.append(page.Details(title, [everybody], is_open=True))
-  return blocks
-
-
-def _changes(groups: run_folder.Groups, compared: paired.Comparison) -> list[tables.Table]:
-  """Returns the changes of the tail at each of several budgets, if there are such runs."""
-  if len({method.epsilon for method in groups} - {None}) < 2:
-    return []
-  found = budgets.changes_by_epsilon(groups, compared)
-  return [found] if found.rows else []
-
-
-def _columns(unit: units.Units, leading: units.Leading, few: bool) -> list[tables.Column]:
-  statistics = {"mean": "mean", "max": "worst client"} if few else _STATISTICS
+def _columns(groups: grouped.Grouped) -> list[tables.Column]:
+  unit, leading = groups.task_units, groups.leading
+  few = {"mean": "mean", "max": "worst client"}
+  statistics = few if groups.are_few() else _STATISTICS
   is_error = leading.name == "error"
   return [
     *(leading.unit.column(leading.metric(name), title) for name, title in statistics.items()),
@@ -265,16 +228,13 @@ def _columns(unit: units.Units, leading: units.Leading, few: bool) -> list[table
   ]
 
 
-def _pooled(
-  groups: run_folder.Groups, compared: paired.Comparison, references: in_reports.ReferencesBySeed
-) -> list[tables.Table]:
+def _pooled(groups: grouped.Grouped, references: in_reports.ReferencesBySeed) -> list[tables.Table]:
   """Returns the table of measures of all test examples together, where there are any."""
-  results, unit = tables.of_groups(groups), units.of(groups)
-  found = [name.removeprefix(_POOLED) for name in results["metric"].unique()]
+  found = [name.removeprefix(_POOLED) for name in groups.results["metric"].unique()]
   columns = [
-    units.of_measure(name, unit).column(f"{_POOLED}{name}", name.replace("_", " "))
+    units.of_measure(name, groups.task_units).column(f"{_POOLED}{name}", name.replace("_", " "))
     for name in measures.NAMES
-    if f"{_POOLED}{name}" in set(results["metric"])
+    if f"{_POOLED}{name}" in set(groups.results["metric"])
   ]
   classes = [name.partition(".")[2] for name in found if name.startswith("recall.")]
   columns += [
@@ -284,19 +244,16 @@ def _pooled(
   ]
   if not columns:
     return []
-  texts: dict[str, Any] = dict(
-    title="All test examples together", focus=f"{_POOLED}{compared.leading.name}"
-  )
   note = _POOLED_NOTE
-  if any(cross_validation.num_folds(run) for runs in groups.values() for run in runs):
+  if any(map(cross_validation.num_folds, groups.runs)):
     note += " Of a cross-validation these are means over the folds."
-  return [table(groups, columns, references=references, compared=compared, note=note, **texts)]
+  title, focus = "All test examples together", f"{_POOLED}{groups.leading.name}"
+  return [table(groups, columns, None, references, focus, title=title, note=note)]
 
 
-def _named(groups: run_folder.Groups, classes: Sequence[str]) -> dict[str, str]:
+def _named(groups: grouped.Grouped, classes: Sequence[str]) -> dict[str, str]:
   """Returns the names of classes by their numbers, with their shares where these are known."""
-  run = next(run for runs in groups.values() for run in runs)
-  found = {}
+  run, found = groups.runs[0], {}
   for one in classes:
     is_named = one.isdecimal() and int(one) < len(run.classes)
     found[one] = names.printable(run.classes[int(one)]) if is_named else one
@@ -319,12 +276,11 @@ def _further_columns(unit: units.Units) -> dict[str, list[tables.Column]]:
 
 
 def table(
-  groups: run_folder.Groups,
+  groups: grouped.Grouped,
   columns: Sequence[tables.Column] = (),
   results: pd.DataFrame | None = None,
   references: in_reports.ReferencesBySeed | None = None,
   focus: str = "",
-  compared: paired.Comparison | None = None,
   **texts: Any,
 ) -> tables.Table:
   """Returns a table with a row for each method, and below them out of the contest references.
@@ -333,24 +289,18 @@ def table(
   the leading metric, and changes against FedAvg say what is marked. Texts are as in
   `tables.of_seeds`.
   """
-  is_private = summary.at_one_epsilon(groups)[1] is not None
-  coloured = None if is_private else list(summary.contenders(groups))
-  compared = compared or paired.compare(groups)
-  leading, few = compared.leading, paired.has_few_clients(groups)
-  if results is None:
-    worst = [paired.worst_clients(groups, leading.name)] if few else []
-    results = pd.concat([tables.of_groups(groups), *worst])
-  labels = {} if references is None else references.labels
-  if references is not None and labels:
-    results = pd.concat([results, references.results()])
+  is_private = groups.at_one_budget[1] is not None
+  references = references or in_reports.ReferencesBySeed({})
+  labels = references.labels
+  results = groups.results_of_tail if results is None else results
   return tables.of_seeds(
-    results,
-    columns or _columns(units.of(groups), leading, few),
+    pd.concat([results, references.results()]),
+    columns or _columns(groups),
     {**{method: method.label for method in groups}, **labels},
-    coloured=coloured,
+    coloured=None if is_private else list(groups.contenders),
     not_in_contest=labels,
-    marked=paired.lowest(compared),
-    focus=focus or (leading.metric("max") if few else leading.p90),
+    marked=groups.lowest,
+    focus=focus or groups.first,
     **texts,
   )
 

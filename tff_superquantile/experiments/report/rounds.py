@@ -10,9 +10,8 @@ from matplotlib import ticker
 import numpy as np
 import pandas as pd
 
-from tff_superquantile.experiments.report import paired
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
@@ -31,15 +30,15 @@ class _Panel(NamedTuple):
   least_span: float = 0.0  # Of the vertical axis.
 
 
-def error_by_round(groups: run_folder.Groups) -> style.Figure:
+def error_by_round(groups: grouped.Grouped) -> style.Figure:
   """Draws mean and tail of the test clients' error against rounds, averaged over seeds.
 
   It is the leading measure, where each evaluation has it. Of few clients the tail is the worst one.
   """
-  leading = units.leading_by_round(groups)
+  leading = groups.leading_by_round
   of_it, unit, column = leading.words, leading.unit, f"test_{leading.name}"
   titles = {"mean": f"Mean {of_it}"}
-  if paired.has_few_clients(groups):
+  if groups.are_few():
     titles[_WORST] = f"{leading.title} of the worst client"
   else:
     titles["p90"] = f"90th percentile of {of_it}"
@@ -50,7 +49,7 @@ def error_by_round(groups: run_folder.Groups) -> style.Figure:
     " while the mean stays close, and whether the curves are level at the end: a gap between curves"
     " that still fall may yet change."
   )
-  if leading.name != units.leading(groups).name:
+  if leading.name != groups.leading.name:
     caption += f" It is the {of_it}, as the evaluations of these runs have no other measure."
   panels = [
     _Panel(f"{column}_{statistic}", unit.axis(title), unit.factor, least_span=unit.least_span)
@@ -60,9 +59,9 @@ def error_by_round(groups: run_folder.Groups) -> style.Figure:
   return style.Figure("error-by-round", f"{leading.title} against rounds", caption, drawn)
 
 
-def selection_by_round(groups: run_folder.Groups) -> style.Figure:
+def selection_by_round(groups: grouped.Grouped) -> style.Figure:
   """Draws the number of clients that trained, and the threshold, against rounds."""
-  unit = units.of(groups).loss
+  unit = groups.task_units.loss
   return style.Figure(
     "selection-by-round",
     "Selected clients and threshold",
@@ -81,11 +80,11 @@ def selection_by_round(groups: run_folder.Groups) -> style.Figure:
   )
 
 
-def loss_by_round(groups: run_folder.Groups) -> style.Figure:
+def loss_by_round(groups: grouped.Grouped) -> style.Figure:
   """Draws the losses of training, cohort and test clients against rounds, averaged over seeds."""
-  unit = units.of(groups).loss
+  unit = groups.task_units.loss
   of_tail = "test_loss_superquantile_90", "Worst 10 % of test clients, loss"
-  if paired.has_few_clients(groups):
+  if groups.are_few():
     of_tail = f"test_loss_{_WORST}", "Worst test client, loss"
   return style.Figure(
     "loss-by-round",
@@ -107,7 +106,7 @@ def loss_by_round(groups: run_folder.Groups) -> style.Figure:
 
 
 def _panels(
-  groups: run_folder.Groups, subject: str, panels: Sequence[_Panel], share: bool = False
+  groups: grouped.Grouped, subject: str, panels: Sequence[_Panel], share: bool = False
 ) -> bytes:
   """Draws columns of `rounds.csv` against rounds, one panel for each that has data, as SVG.
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.names import Name
 
 P90 = "test.error.p90"  # The paper's measure of the tail.
@@ -102,18 +101,6 @@ def of_values(rows: Iterable[tuple[str, int, Mapping[str, float]]]) -> pd.DataFr
   return found.astype({"seed": np.int64, "value": np.float64})  # Also where there is nothing.
 
 
-def of_groups(groups: run_folder.Groups) -> pd.DataFrame:
-  """Collects the numbers of finished runs by method, as `of_values` does."""
-  return of_values(
-    (method, run.seed, run.numbers) for method, runs in groups.items() for run in runs
-  )
-
-
-def has_one_seed(groups: run_folder.Groups) -> bool:
-  """Returns whether runs are of a single seed, so that nothing is a mean over seeds."""
-  return len({run.seed for runs in groups.values() for run in runs}) == 1
-
-
 def entries(is_one_seed: bool) -> str:
   """Begins a hint on reading a table of `of_seeds`."""
   if is_one_seed:
@@ -187,9 +174,10 @@ def of_seeds(
   """
   looks = style.palette([method for method in names if isinstance(method, Name)], coloured)
   colors = {method: look.color for method, look in looks.items()}
-  aggregates = over_seeds(results)
-  columns = [column for column in columns if column.metric in set(results["metric"])]
+  there = set(results["metric"])
+  columns = [column for column in columns if column.metric in there]
   seeds = results.groupby("method")["seed"].nunique()
+  aggregates = over_seeds(results[results["metric"].isin([one.metric for one in columns])])
   cells = {method: [Cell(str(seeds.get(method, 0)))] for method in names}
   for column in columns:
     entries = aggregates.xs(column.metric, level="metric")
@@ -221,11 +209,12 @@ def _significant(values: pd.Series) -> int:
   return min(4, max(0, 2 - math.floor(math.log10(min(sizes, default=1)))))
 
 
-def lowest_means(results: pd.DataFrame, metric: str, methods: Iterable[Name]) -> dict[Name, float]:
-  """Returns the means over seeds of a metric, where they are finite, the lowest first."""
-  means = over_seeds(results)["mean"]
-  found = {method: means.get((method, metric), math.nan) for method in methods}
-  finite = (entry for entry in found.items() if math.isfinite(entry[1]))
+def lowest_means(
+  aggregates: pd.DataFrame, metric: str, methods: Iterable[Name]
+) -> dict[Name, float]:
+  """Returns the means of a metric in `over_seeds`, where they are finite, the lowest first."""
+  means = {method: aggregates["mean"].get((method, metric), math.nan) for method in methods}
+  finite = (entry for entry in means.items() if math.isfinite(entry[1]))
   return dict(sorted(finite, key=lambda entry: entry[1]))
 
 

@@ -31,6 +31,11 @@ class Unit(NamedTuple):
     """The least span of an axis, ten points of a hundred, so that one point looks like one."""
     return 0.1 * self.factor
 
+  @property
+  def of_changes(self) -> str:
+    """Its name in a sentence on changes, "percentage points"."""
+    return f"percentage{self.change}" if self.change else self.name
+
   def axis(self, title: str) -> str:
     """Returns the title of an axis of a quantity in this unit."""
     return f"{title} ({self.symbol})"
@@ -118,27 +123,6 @@ def words(name: str) -> str:
   return _WORDS.get(name) or name.replace("_", " ")
 
 
-def leading(groups: run_folder.Groups) -> Leading:
-  """Returns the measure that a report on runs of one task leads with.
-
-  That is the --metric of the runs if they have one and all of them measure it, else the error.
-  """
-  runs = [run for of_method in groups.values() for run in of_method]
-  asked = {run.config.metric or "error" for run in runs if run.config is not None}
-  name = next(iter(asked)) if len(asked) == 1 else "error"
-  if not all(f"test.{name}.p90" in run.numbers for run in runs):
-    name = "error"
-  return Leading(name, of_measure(name, of(groups)))
-
-
-def leading_by_round(groups: run_folder.Groups) -> Leading:
-  """Returns the measure that leads, if all runs have it at each evaluation; else the error."""
-  lead = leading(groups)
-  runs = [run for of_method in groups.values() for run in of_method]
-  is_there = all(f"test_{lead.name}_mean" in run.rounds for run in runs if run.rounds)
-  return lead if is_there else Leading("error", of(groups).error)
-
-
 def of_measure(name: str, units: Units) -> Unit:
   """Returns the unit of a measure of a task with these units."""
   if name == "mae":  # Of numbers alone.
@@ -160,8 +144,3 @@ def of_run(run: run_folder.Run) -> Units:
   own = f"{sd:,.0f}" if sd >= 1000 else f"{sd:.3g}"
   error = found.error._replace(name=f"{found.error.name} ({own} each)", symbol=f"label sd of {own}")
   return found._replace(error=error)
-
-
-def of(groups: run_folder.Groups) -> Units:
-  """Returns the units of runs of one task."""
-  return of_run(next(run for runs in groups.values() for run in runs))

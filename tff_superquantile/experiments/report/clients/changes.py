@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from tff_superquantile.experiments.report import grouped
+from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
@@ -33,20 +35,15 @@ def by_client(
   return clients.rename_axis("client").sort_values(["change", "client"])
 
 
-def named(
-  groups: run_folder.Groups,
-  method: names.Name,
-  baseline: names.Name,
-  leading: units.Leading,
-) -> tuple[tables.Table | None, tables.Table | None]:
+def named(groups: grouped.Grouped, method: names.Name, baseline: names.Name) -> list[page.Block]:
   """Lists the test clients that gain and lose most by a method, and all, to sort and filter.
 
-  They are None where there are no clients that both have. `leading` is the measure.
+  It is empty where there are no clients that both have.
   """
-  clients = by_client(groups[baseline], groups[method], leading.name)
+  clients = by_client(groups[baseline], groups[method], groups.leading.name)
   if clients.empty:
-    return None, None
-  unit = leading.unit
+    return []
+  unit = groups.leading.unit
   headings = ["client", "change", names.said_of(baseline), method.label, "seeds"]
   gains = clients[clients["change"] < 0].head(_NUM_NAMED)
   losses = clients[clients["change"] > 0].iloc[::-1].head(_NUM_NAMED)
@@ -56,27 +53,20 @@ def named(
     " examples."
   )
   ends = pd.concat([gains, losses.iloc[::-1]])
-  return (
-    tables.Table(
-      "Largest gains and losses by client", headings, _rows(ends, unit), note, focus="change"
-    )
-    if len(ends)
-    else None,
-    tables.Table("", headings, _rows(clients, unit), focus="change", is_sortable=True),
-  )
+  everybody = tables.Table("", headings, _rows(clients, unit), focus="change", is_sortable=True)
+  title = f"Each test client: {method.label} against {names.said_of(baseline)}"
+  blocks: list[page.Block] = [page.Details(title, [everybody], is_open=True)]
+  if len(ends):
+    title = "Largest gains and losses by client"
+    blocks.insert(0, tables.Table(title, headings, _rows(ends, unit), note, focus="change"))
+  return blocks
 
 
 def _rows(clients: pd.DataFrame, unit: units.Unit) -> list[tables.Row]:
   """Lays out a row for each client."""
-  return [
-    tables.Row(
-      names.printable(str(row.Index)),
-      [
-        tables.Cell(unit.number(row.change, sign=True)),
-        tables.Cell(unit.number(row.before)),
-        tables.Cell(unit.number(row.after)),
-        tables.Cell(str(row.seeds)),
-      ],
-    )
-    for row in clients.itertuples()
-  ]
+  rows = []
+  for row in clients.itertuples():
+    levels = unit.number(row.before), unit.number(row.after)
+    cells = map(tables.Cell, (unit.number(row.change, sign=True), *levels, str(row.seeds)))
+    rows.append(tables.Row(names.printable(str(row.Index)), [*cells]))
+  return rows

@@ -11,13 +11,11 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from tff_superquantile.experiments.report import paired
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import quantities
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_folder
 
 _DOTS = (
   "Each dot is a {} client, the clients of all seeds together, a row a method. Look at the right"
@@ -25,7 +23,7 @@ _DOTS = (
 )
 
 
-def error_histogram(groups: run_folder.Groups) -> style.Figure:
+def error_histogram(groups: grouped.Grouped) -> style.Figure:
   """Draws the distribution of the leading measure over the test clients."""
   quantity = quantities.of_test(groups)
   caption = (
@@ -37,12 +35,12 @@ def error_histogram(groups: run_folder.Groups) -> style.Figure:
   return style.Figure(
     "error-histogram",
     "Badly served clients",
-    _DOTS.format("test") if _are_few(groups, quantity) else caption,
+    _DOTS.format("test") if groups.are_few(quantity.split) else caption,
     _histogram(groups, quantity),
   )
 
 
-def loss_histogram(groups: run_folder.Groups) -> style.Figure:
+def loss_histogram(groups: grouped.Grouped) -> style.Figure:
   """Draws the distribution of the training clients' loss."""
   quantity = quantities.train_loss(groups)
   caption = (
@@ -53,16 +51,9 @@ def loss_histogram(groups: run_folder.Groups) -> style.Figure:
   return style.Figure(
     "loss-histogram",
     "Losses of the training clients",
-    _DOTS.format("training") if _are_few(groups, quantity) else caption,
+    _DOTS.format("training") if groups.are_few(quantity.split) else caption,
     _histogram(groups, quantity),
   )
-
-
-def _are_few(groups: run_folder.Groups, quantity: quantities.Quantity) -> bool:
-  """Returns whether a run has so few clients that a histogram would be a row of single ones."""
-  found = (run.clients(quantity.split) for runs in groups.values() for run in runs)
-  numbers = [len(clients[quantity.column]) for clients in found if quantity.column in clients]
-  return paired.are_few(min(numbers, default=0))
 
 
 def bin_edges(largest: float) -> np.ndarray:
@@ -72,7 +63,7 @@ def bin_edges(largest: float) -> np.ndarray:
   return np.arange(0, largest + 1.5 * width, width)
 
 
-def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> bytes:
+def _histogram(groups: grouped.Grouped, quantity: quantities.Quantity) -> bytes:
   """Draws the distribution of a quantity over the clients of all seeds.
 
   Above the histogram stand each method's mean and 90th percentile as its runs report them.
@@ -83,7 +74,7 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
     raise style.NothingToDraw(
       f"No histogram of the {quantity.column}: the runs have none of {quantity.split} clients."
     )
-  if _are_few(groups, quantity):
+  if groups.are_few(quantity.split):
     return _dots(values_of, quantity)
   largest = max(values.max() for values in values_of.values())
   if quantity.column == "loss":
@@ -92,7 +83,7 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
   if not math.isfinite(largest):
     raise style.NothingToDraw(f"No histogram of the {quantity.column}: it is infinite.")
   edges = bin_edges(largest)
-  reported = tables.over_seeds(tables.of_groups(groups))["mean"]
+  reported = groups.aggregates["mean"]
   looks, unit = style.palette(list(groups)), quantity.unit
   few = len(values_of) <= 4
   with style.theme():
@@ -129,7 +120,7 @@ def _histogram(groups: run_folder.Groups, quantity: quantities.Quantity) -> byte
     strip.set_ylim(len(values_of) - 0.4, -0.6)
     strip.axis("off")
     axes.set(xlim=(0, edges[-1]), xlabel=quantity.title)
-    axes.set_ylabel(quantity.clients)
+    axes.set_ylabel(f"{quantity.who.capitalize()} clients (%)")
     style.add_legend(figure, looks, list(values_of))
     return style.to_svg(figure)
 

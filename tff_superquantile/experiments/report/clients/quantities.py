@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.names import Name
 
 
-@dataclasses.dataclass(frozen=True)
-class Quantity:
-  """A quantity of each client, with titles of an axis of it and of one that counts clients.
-
-  `split` is "test" or "train", `column` "error", "loss" or another measure.
-  """
+class Quantity(NamedTuple):
+  """A measure of each "test" or "train" client, with titles of its axis and of one of clients."""
 
   split: str
-  column: str
-  unit: units.Unit
-  title: str
-  clients: str
+  measure: units.Leading
+
+  @property
+  def column(self) -> str:
+    return self.measure.name
+
+  @property
+  def unit(self) -> units.Unit:
+    return self.measure.unit
+
+  @property
+  def who(self) -> str:
+    return "training" if self.split == "train" else self.split
+
+  @property
+  def title(self) -> str:
+    return self.unit.axis(f"{self.measure.title} of a {self.who} client")
 
 
-def of_test(groups: run_folder.Groups) -> Quantity:
+def of_test(groups: grouped.Grouped) -> Quantity:
   """Returns the leading measure of each test client, in its unit."""
-  leading = units.leading(groups)
-  title = leading.unit.axis(f"{leading.title} of a test client")
-  return Quantity("test", leading.name, leading.unit, title, "Test clients (%)")
+  return Quantity("test", groups.leading)
 
 
-def train_loss(groups: run_folder.Groups) -> Quantity:
+def train_loss(groups: grouped.Grouped) -> Quantity:
   """Returns the loss of each training client, in the unit of the runs' task."""
-  unit = units.of(groups).loss
-  title = unit.axis("Loss of a training client")
-  return Quantity("train", "loss", unit, title, "Training clients (%)")
+  return Quantity("train", units.Leading("loss", groups.task_units.loss))
 
 
-def pooled(groups: run_folder.Groups, quantity: Quantity) -> dict[Name, pd.DataFrame]:
+def pooled(groups: grouped.Grouped, quantity: Quantity) -> dict[Name, pd.DataFrame]:
   """Collects the clients of all seeds at the end of training, by method that has any.
 
   There is a row for each client and seed with the columns of the runs' files, "seed", and "value",

@@ -13,12 +13,12 @@ from numpy import typing as npt
 import pandas as pd
 
 from tff_superquantile import superquantile
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import quantities
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_folder
 
 # Percentiles that are drawn as curves, and their line styles.
 _PERCENTILES: dict[int, style.Dash] = {50: "-", 90: (0, (3, 1.5))}
@@ -76,10 +76,9 @@ class ErrorBySize:
 
   def note(self, is_private: bool) -> str:
     """Returns a hint on reading the tables."""
-    measure, unit = units.words(self.quantity.column), self.quantity.unit.name
     return _NOTE.format(
-      measure=measure,
-      unit=unit,
+      measure=self.quantity.measure.words,
+      unit=self.quantity.unit.name,
       budget=" and budget" if is_private else "",
       entries=tables.entries(self.results["seed"].nunique() == 1),
     )
@@ -91,21 +90,20 @@ class ErrorBySize:
 
   def sentence(self, method: names.Name) -> str:
     """Says what a method of `compared` changes for the smallest and for the largest clients."""
-    effects, num_seeds = [], 0
-    measure = self.quantity.column
+    effects, num_seeds, measure = [], 0, self.quantity.measure
     for third, subject in (
-      (_THIRDS[0], f"the mean {units.words(measure)} of the smallest third of the test clients"),
+      (_THIRDS[0], f"the mean {measure.words} of the smallest third of the test clients"),
       (_THIRDS[-1], "that of the largest third"),
     ):
       if third in self.titles:
-        changes = tables.of_seed(self.results, method, f"test.{third}_third.{measure}.change")
+        changes = tables.of_seed(self.results, method, f"test.{third}_third.{measure.name}.change")
         effects.append(self.quantity.unit.effect(changes, subject))
         num_seeds = len(changes)
     text = f"By number of examples, {method.label} {' and '.join(effects)} against FedAvg"
     return text + tables.over(num_seeds)
 
 
-def error_by_size(groups: run_folder.Groups) -> ErrorBySize:
+def error_by_size(groups: grouped.Grouped) -> ErrorBySize:
   """Measures the error of small, middling and large test clients.
 
   The terciles are those of the clients of all seeds together, so that they are the same for all. If
@@ -159,7 +157,7 @@ def _describe(clients: pd.DataFrame, column: str) -> dict[str, float]:
   return metrics
 
 
-def error_against_size(groups: run_folder.Groups) -> style.Figure:
+def error_against_size(groups: grouped.Grouped) -> style.Figure:
   """Draws the leading measure of each test client against its number of examples."""
   quantity = quantities.of_test(groups)
   return style.Figure(
@@ -171,7 +169,7 @@ def error_against_size(groups: run_folder.Groups) -> style.Figure:
   )
 
 
-def loss_against_size(groups: run_folder.Groups) -> style.Figure:
+def loss_against_size(groups: grouped.Grouped) -> style.Figure:
   """Draws each training client's loss against its number of examples."""
   return style.Figure(
     "loss-against-size",
@@ -181,7 +179,7 @@ def loss_against_size(groups: run_folder.Groups) -> style.Figure:
   )
 
 
-def _against_size(groups: run_folder.Groups, quantity: quantities.Quantity) -> bytes:
+def _against_size(groups: grouped.Grouped, quantity: quantities.Quantity) -> bytes:
   """Draws each client's quantity against its number of examples, a panel for each method.
 
   Lines join the median and the 90th percentile of the clients in bins of equal number of clients.

@@ -17,8 +17,8 @@ from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.names import Name
 
-# The history of each run that has one, from `measure`.
-Histories = Mapping[run_folder.Run, pd.DataFrame]
+# The histories of methods that have any, by seed.
+Histories = Mapping[Name, Mapping[int, pd.DataFrame]]
 
 
 def worst(error: np.ndarray, loss: np.ndarray) -> np.ndarray:
@@ -67,38 +67,16 @@ def history(run: run_folder.Run, measure: str = "error") -> pd.DataFrame:
   )
 
 
-def measure(groups: run_folder.Groups) -> Histories:
-  """Measures runs by `history`, in the measure of `units.leading_by_round`.
-
-  It is slow, as it reads a file for each evaluation; runs without a history are left out.
-  """
-  measure = units.leading_by_round(groups).name
-  histories = {run: history(run, measure) for runs in groups.values() for run in runs}
-  return {run: found for run, found in histories.items() if not found.empty}
-
-
-def by_method(
-  groups: run_folder.Groups, histories: Histories
-) -> dict[Name, dict[run_folder.Run, pd.DataFrame]]:
-  """Groups the histories of `measure` by method that has any."""
-  found = {}
-  for method, runs in groups.items():
-    of_runs = {run: histories[run] for run in runs if run in histories}
-    if of_runs:
-      found[method] = of_runs
-  return found
-
-
-def results(groups: run_folder.Groups, histories: Histories) -> pd.DataFrame:
+def results(histories: Histories, measure: str) -> pd.DataFrame:
   """Collects the numbers of the first and the last evaluation, as `tables.of_values` does.
 
   The metrics are `test.worst_tenth.GROUP.MEASURE_first` and `MEASURE_last` for the groups "first"
   and "last", and `test.worst_tenth.overlap`, the share of the first evaluation's worst tenth in the
   last one's, beside `test.worst_tenth.chance`.
   """
-  rows, measure = [], units.leading_by_round(groups).name
-  for method, of_runs in by_method(groups, histories).items():
-    for run, found in of_runs.items():
+  rows = []
+  for method, of_seeds in histories.items():
+    for seed, found in of_seeds.items():
       metrics = {
         f"test.worst_tenth.{group}.{measure}_{when}": found[group].iloc[row]
         for group in ("first", "last")
@@ -106,7 +84,7 @@ def results(groups: run_folder.Groups, histories: Histories) -> pd.DataFrame:
       }
       metrics["test.worst_tenth.overlap"] = found["overlap"].iloc[0]
       metrics["test.worst_tenth.chance"] = found["chance"].iloc[0]
-      rows.append((method, run.seed, metrics))
+      rows.append((method, seed, metrics))
   return tables.of_values(rows)
 
 
@@ -122,14 +100,15 @@ def columns(leading: units.Leading) -> list[tables.Column]:
   ]
 
 
-def note(groups: run_folder.Groups, histories: Histories, leading: units.Leading) -> str:
+def note(histories: Histories, leading: units.Leading) -> str:
   """Returns a hint on reading the table of `results`."""
-  first = sorted({found.index[0] for found in histories.values()})
-  chance = np.mean([found["chance"].iloc[0] for found in histories.values()])
+  found = [(seed, one) for of_seeds in histories.values() for seed, one in of_seeds.items()]
+  first = sorted({one.index[0] for _, one in found})
+  chance = np.mean([one["chance"].iloc[0] for _, one in found])
   return (
     f"Mean {leading.words} in {leading.unit.name} of the test clients that are the worst-off tenth"
     f" at the first evaluation of a trained model (after round {', '.join(map(str, first))}), and"
     " of those that are it at the last one; each group at both. In both: the share of the first"
     " worst tenth that is in the last; chance alone would give"
-    f" {units.PERCENT.text(chance)}. {tables.entries(tables.has_one_seed(groups))}."
+    f" {units.PERCENT.text(chance)}. {tables.entries(len(dict(found)) == 1)}."
   )

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from matplotlib import figure as mpl_figure
 from matplotlib import ticker
 import numpy as np
 
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import rounds
 from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import worst_tenth
-from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.names import Name
 
 # The groups of clients whose mean error is followed, with their titles and dashes.
 _GROUPS: dict[str, tuple[str, style.Dash]] = {
@@ -24,15 +20,14 @@ _GROUPS: dict[str, tuple[str, style.Dash]] = {
 _EVERYBODY = "all test clients"
 
 
-def error_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories) -> style.Figure:
-  """Draws how the error of the worst tenth moved by `measure`'s histories, a panel a method."""
-  by_method = worst_tenth.by_method(groups, histories)
-  _check(by_method, "of the worst tenth against rounds")
-  looks, leading = style.palette(list(groups)), units.leading_by_round(groups)
+def error_by_round(groups: grouped.Grouped) -> style.Figure:
+  """Draws how the error of the worst tenth moved, a panel a method."""
+  histories = _histories(groups, "of the worst tenth against rounds")
+  looks, leading = style.palette(list(groups)), groups.leading_by_round
   unit = leading.unit
   with style.theme():
-    figure, grid = style.grid(len(by_method), 2.7)
-    for axes, (method, of_runs) in zip(grid, by_method.items()):
+    figure, grid = style.grid(len(histories), 2.7)
+    for axes, (method, of_runs) in zip(grid, histories.items()):
       color = looks[method].color
       for group, dash, ink in (
         ("all", "-", style.PALE),
@@ -60,19 +55,18 @@ def error_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories) 
   )
 
 
-def overlap_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories) -> style.Figure:
+def overlap_by_round(groups: grouped.Grouped) -> style.Figure:
   """Draws the share of each evaluation's worst tenth that is in the last one's."""
-  by_method = worst_tenth.by_method(groups, histories)
-  _check(by_method, "of the members of the worst tenth against rounds")
+  histories = _histories(groups, "of the members of the worst tenth against rounds")
   looks = style.palette(list(groups))
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 3.6))
     axes = figure.add_subplot()
-    for method, of_runs in by_method.items():
+    for method, of_runs in histories.items():
       # The last one's own is all of it.
       curve = rounds.over_seeds([100 * found["overlap"].iloc[:-1] for found in of_runs.values()])
       rounds.add_curve(axes, curve, looks[method], 0.1, "." if len(curve) < 25 else "")
-    chance = np.mean([f["chance"].iloc[0] for one in by_method.values() for f in one.values()])
+    chance = np.mean([f["chance"].iloc[0] for one in histories.values() for f in one.values()])
     axes.axhline(100 * chance, color=style.INK, linestyle=(0, (1, 2)), linewidth=1.2)
     axes.annotate(
       "chance alone",
@@ -85,7 +79,7 @@ def overlap_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories
     )
     axes.set(xlabel="Round", ylabel="In the last worst tenth, too (%)", ylim=(0, 104))
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    style.add_legend(figure, looks, list(by_method))
+    style.add_legend(figure, looks, list(histories))
     svg = style.to_svg(figure)
   return style.Figure(
     "worst-tenth-overlap",
@@ -98,9 +92,10 @@ def overlap_by_round(groups: run_folder.Groups, histories: worst_tenth.Histories
   )
 
 
-def _check(by_method: Collection[Name], subject: str) -> None:
-  """Raises a `NothingToDraw` if no method has a run with a history."""
-  if not by_method:
+def _histories(groups: grouped.Grouped, subject: str) -> worst_tenth.Histories:
+  """Returns the histories of runs; raises a `NothingToDraw` if no run has one."""
+  if not groups.histories:
     raise style.NothingToDraw(
       f"No figure {subject}: no run has results of each client at two evaluations after round 0."
     )
+  return groups.histories

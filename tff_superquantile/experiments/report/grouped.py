@@ -1,0 +1,226 @@
+"""What a report needs of its runs, each number measured once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+import functools
+
+import numpy as np
+import pandas as pd
+
+from tff_superquantile.experiments.report import paired
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.report.clients import worst_tenth
+from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_folder
+
+_MAX_CURVES = 6  # More cannot be told apart.
+_BASELINES_SHOWN = 2
+
+
+class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
+  """Finished runs of one task by method, at least one run; nobody changes them.
+
+  Some of the runs of `whole`, whose names may have lost their budgets, have its units and measure,
+  and share what is slow to measure.
+  """
+
+  def __init__(self, groups: run_folder.Groups, whole: Grouped | None = None):
+    super().__init__(groups)
+    self.whole = self if whole is None else whole
+
+  @functools.cached_property
+  def runs(self) -> list[run_folder.Run]:
+    return [run for runs in self.values() for run in runs]
+
+  @functools.cached_property
+  def results(self) -> pd.DataFrame:
+    """The numbers of the runs, as `tables.of_values` returns them."""
+    return tables.of_values((m, run.seed, run.numbers) for m, runs in self.items() for run in runs)
+
+  @functools.cached_property
+  def aggregates(self) -> pd.DataFrame:
+    """The results, averaged by `tables.over_seeds`."""
+    return tables.over_seeds(self.results)
+
+  @functools.cached_property
+  def worst_clients(self) -> pd.DataFrame:
+    """As `results`, the leading measure of each run's worst test client: "test.MEASURE.max"."""
+    name, metric = self.leading.name, self.leading.metric("max")
+    return tables.of_values(
+      (method, run.seed, {metric: np.nanmax(values)})
+      for method, runs in self.items()
+      for run in runs
+      if np.isfinite(values := run.clients("test").get(name, np.array([]))).any()
+    )
+
+  @property
+  def results_of_tail(self) -> pd.DataFrame:
+    """The results, of few clients with those of the worst ones."""
+    few = [self.worst_clients] if self.are_few() else []
+    return pd.concat([self.results, *few])
+
+  def lowest_means(self, metric: str) -> dict[names.Name, float]:
+    """Returns the means over seeds of a metric, where they are finite, the lowest first."""
+    return tables.lowest_means(self.aggregates, metric, self)
+
+  @property
+  def has_one_seed(self) -> bool:
+    """Whether runs are of a single seed, so that nothing is a mean over seeds."""
+    return len({run.seed for run in self.runs}) == 1
+
+  @functools.cached_property
+  def num_clients(self) -> dict[str, int]:
+    """The least number of clients of a run by split, of runs that have their results; or 0."""
+    found = {}
+    for split in ("train", "test"):
+      numbers = (len(run.clients(split).get("loss", ())) for run in self.whole.runs)
+      found[split] = min(filter(None, numbers), default=0)
+    return found
+
+  def are_few(self, split: str = "test") -> bool:
+    """Returns whether a run has so few clients that percentiles of them say nothing."""
+    return 0 < self.num_clients[split] < paired.FEW_CLIENTS
+
+  @property
+  def task_units(self) -> units.Units:
+    return units.of_run(self.whole.runs[0])
+
+  @functools.cached_property
+  def leading(self) -> units.Leading:
+    """The measure that a report leads with.
+
+    That is the --metric of the runs if they have one and all of them measure it, else the error.
+    """
+    runs = self.whole.runs
+    asked = {run.config.metric or "error" for run in runs if run.config is not None}
+    name = next(iter(asked)) if len(asked) == 1 else "error"
+    if not all(f"test.{name}.p90" in run.numbers for run in runs):
+      name = "error"
+    return units.Leading(name, units.of_measure(name, self.task_units))
+
+  @functools.cached_property
+  def leading_by_round(self) -> units.Leading:
+    """The measure that leads, if all runs have it at each evaluation; else the error."""
+    column = f"test_{self.leading.name}_mean"
+    is_there = all(column in run.rounds for run in self.whole.runs if run.rounds)
+    return self.leading if is_there else units.Leading("error", self.task_units.error)
+
+  @functools.cached_property
+  def headings(self) -> dict[str, str]:
+    """Headings by metric that tell of the tail, the leading one first, and of all, the mean last.
+
+    Of few clients they have the worst one's error in place of a percentile.
+    """
+    few = {"max": "worst client"}
+    tail = few if self.are_few() else {"p90": "p90", "superquantile_90": "worst 10 %"}
+    return {self.leading.metric(name): of for name, of in {**tail, "mean": "mean"}.items()}
+
+  @property
+  def first(self) -> str:
+    """The metric of the tail that leads."""
+    return next(iter(self.headings))
+
+  @functools.cached_property
+  def changes(self) -> paired.ByMethod:
+    """The baseline of each method that shares a seed with it, and the changes by metric."""
+    if self.whole is not self:
+      whose = {runs[0].method: method for method, runs in self.items()}
+      return {
+        whose[method]: (whose[baseline], own)
+        for method, (baseline, own) in self.whole.changes.items()
+        if method in whose and baseline in whose
+      }
+    found, baselines = {}, names.baselines(self)
+    for method in (method for method in self if method in baselines):
+      before, after = self[baselines[method]], self[method]
+      measured = {metric: paired.change(before, after, metric) for metric in self.headings}
+      own = {metric: one for metric, one in measured.items() if one is not None}
+      if own:
+        found[method] = baselines[method], own
+    return found
+
+  @functools.cached_property
+  def lowest(self) -> set[tuple[names.Name, str]]:
+    """Methods and metrics that are below FedAvg's, or FedAvg's below all, beyond chance.
+
+    Their intervals exclude zero.
+    """
+    found = self.changes
+    of_all = [(m, metric, one) for m in found for metric, one in found[m][1].items()]
+    lower = {(m, metric) for m, metric, one in of_all if one.is_detected and one.value < 0}
+    for baseline in {baseline for baseline, _ in found.values()}:
+      for metric in {metric for _, metric, _ in of_all}:
+        others = [one for m, name, one in of_all if found[m][0] == baseline and name == metric]
+        if others and all(one.is_detected and one.value > 0 for one in others):
+          lower.add((baseline, metric))
+    return lower
+
+  @functools.cached_property
+  def histories(self) -> worst_tenth.Histories:
+    """The histories of the worst-off tenth, in the measure that leads at each evaluation.
+
+    They are slow, as they read a file for each evaluation.
+    """
+    if self.whole is not self:
+      known = {method: self.whole.histories.get(runs[0].method) for method, runs in self.items()}
+      return {method: of_runs for method, of_runs in known.items() if of_runs}
+    name, found = self.leading_by_round.name, {}
+    for method, runs in self.items():
+      of_seeds = {run.seed: worst_tenth.history(run, name) for run in runs}
+      found[method] = {seed: one for seed, one in of_seeds.items() if not one.empty}
+    return {method: of_seeds for method, of_seeds in found.items() if of_seeds}
+
+  @functools.cached_property
+  def epsilons(self) -> list[float]:
+    """The privacy budgets, the smallest first."""
+    return sorted({method.epsilon for method in self if method.epsilon is not None})
+
+  @functools.cached_property
+  def without_privacy(self) -> Grouped:
+    """The methods without a privacy budget."""
+    public = {method: runs for method, runs in self.items() if method.epsilon is None}
+    return Grouped(public, self.whole)
+
+  @functools.cached_property
+  def at_one_budget(self) -> tuple[Grouped, float | None]:
+    """Private methods of one budget, so that they can be compared with each other, and the budget.
+
+    They are the methods of the middle budget, by their names without it. Where there is nothing to
+    compare at it but there is without privacy, they are the methods without privacy, with None.
+    """
+    if not self.epsilons:
+      return self, None
+    epsilon = self.epsilons[len(self.epsilons) // 2]
+    of_budget = {method: runs for method, runs in self.items() if method.epsilon == epsilon}
+    if len(of_budget) < 2 <= len(self.without_privacy):
+      return self.without_privacy, None
+    shorter = names.without_epsilons(of_budget)
+    chosen = {shorter[method]: runs for method, runs in of_budget.items()}
+    return Grouped(chosen, self.whole), epsilon
+
+  @functools.cached_property
+  def contenders(self) -> Grouped:
+    """FedAvg and the methods of the lowest tails, where there are too many to tell apart.
+
+    All of up to six methods are left. Of more, it is FedAvg, the two other baselines with the
+    lowest 90th percentiles of the test error, and the superquantile methods with the lowest.
+    """
+    if len(self) <= _MAX_CURVES:
+      return self
+    tails = self.lowest_means(tables.P90)
+    by_tail = [*tails, *(method for method in self if method not in tails)]
+    tail_methods = [method for method in by_tail if method.is_superquantile]
+    others = [m for m in by_tail if m not in tail_methods and not m.is_fed_avg]
+    chosen = [
+      *others[:_BASELINES_SHOWN],
+      *tail_methods[: _MAX_CURVES - 1 - _BASELINES_SHOWN],
+    ]
+    shown = {names.FED_AVG, *chosen, *(method.fed_avg for method in chosen)}
+    return Grouped({m: runs for m, runs in self.items() if m in shown}, self.whole)
+
+
+def by_method(runs: Iterable[run_folder.Run]) -> Grouped:
+  """Groups finished runs of one task by method."""
+  return Grouped(run_folder.group_by_method(runs))
