@@ -155,13 +155,12 @@ class Evidence:
   @functools.cached_property
   def finite(self) -> dict[names.Name, paired.Changes]:
     """The changes from and to runs that did not diverge."""
-    first = self.groups.first
     # Of few clients the runs have no number of their worst.
     finite = self.groups.lowest_means(self.groups.leading.p90)
     return {
       method: own
       for method, (baseline, own) in self.groups.changes.items()
-      if method in finite and baseline in finite and first in own
+      if method in finite and baseline in finite and self.groups.first in own
     }
 
   @functools.cached_property
