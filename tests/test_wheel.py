@@ -107,9 +107,13 @@ def test_works_away_from_the_checkout(wheel, tmp_path):
   code = f"for name in {_PACKAGES}: print(__import__(name).__file__)"
   paths = _python("-c", code, cwd=tmp_path, env=environment).splitlines()
   assert len(paths) == len(_PACKAGES) and all(path.startswith(str(site)) for path in paths)
-  command = ("-m", "tff_superquantile.experiments.sweep", "--experiment=personalization")
-  where = dict(cwd=tmp_path, env=environment)
-  result = subprocess.run([sys.executable, *command], capture_output=True, text=True, **where)
+  # This Python knows the checkout, too: as if it did not.
+  alone = (
+    "import runpy, sys; sys.modules['paper'] = None;"
+    " runpy.run_module('tff_superquantile.experiments.sweep', run_name='__main__', alter_sys=True)"
+  )
+  command = [sys.executable, "-c", alone, "--experiment=personalization"]
+  result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
   assert result.returncode == 2
   assert result.stderr == (
     "Error: Found no module paper.studies.personalization, which makes a page of"
