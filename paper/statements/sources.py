@@ -172,7 +172,8 @@ SOURCES: Mapping[str, Source] = {
     f"{_EMNIST}, 600 rounds of 20 (the paper: 3000 of 100)",
   ),
   "writers_convnet": Source(
-    f"./run_experiments.sh emnist_convnet {_WRITERS} --thetas=0.5 --num_rounds=100 --tune=none",
+    f"./run_experiments.sh emnist_convnet {_WRITERS} --thetas=0.8,0.5,0.25 --num_rounds=100"
+    " --tune=none",
     _of_runs(f"emnist_convnet{_FOLDS}"),
     f"{_EMNIST}, untuned, 100 rounds of 20 (the paper: 1000 of 100)",
   ),
