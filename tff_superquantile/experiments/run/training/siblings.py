@@ -17,11 +17,13 @@ import pathlib
 from typing import NamedTuple
 
 import tasks
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import privacy
+from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.simulation import client_files
 
 _MEASURED = ("test", "validation", "train")  # The splits of which a run has files.
@@ -107,6 +109,16 @@ def check(
   if own.protected:
     wrong |= {path: own.protected & ids for path, ids in _tables(path.resolve(), others)}
   _refuse(config, wrong, by_run, "are to be protected, and are measured exactly in {}", remedy)
+
+
+class Siblings(hook.Hook):
+  """Refuses a run as `check` does."""
+
+  def before(self) -> None:
+    job, config = self.job, self.job.config
+    start = initial_weights.private_start(config, job.task)
+    own = clients(config.is_private, job.splits)
+    check(job.folder, config, lambda: job.task, own, start=start)
 
 
 class _Split:
