@@ -54,20 +54,15 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   for kind in hooks.taking_part(run):
     kind.check(run, task)
   if not run.is_private and isinstance(run.method, methods.Superquantile):
-    _check_threshold(run, run.method)
+    run.method.tail()
+    if run.method.threshold is not None:
+      run.method.threshold.check(run.cohort)
   if run.server.averaged_rounds > run.num_rounds:
     raise ValueError(
       f"Found --averaged_rounds={run.server.averaged_rounds} with --num_rounds={run.num_rounds};"
       " expected at most as many: fewer rounds in the mean, or more in all."
     )
   return run
-
-
-def _check_threshold(run: run_config.RunConfig, method: methods.Superquantile) -> None:
-  """Raises a `ValueError` for a threshold that a resolved run without a budget cannot have."""
-  method.tail()
-  if method.threshold is not None:
-    method.threshold.check(run.cohort)
 
 
 def load_task(

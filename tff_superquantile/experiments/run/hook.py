@@ -22,6 +22,10 @@ if typing.TYPE_CHECKING:
   from tff_superquantile import evaluation
   from tff_superquantile.simulation import client_files
 
+Values = Mapping[str, Any]  # Numbers by column of rounds.csv.
+Results = Mapping[str, "evaluation.ClientMetrics"]  # By split.
+Described = Mapping[str, Mapping[str, Any]]  # `measurements.describe`, by split.
+
 
 class Secret(NamedTuple):
   """What a private run has beside its config; the `key` is that of its cohorts."""
@@ -36,20 +40,8 @@ class Secret(NamedTuple):
 class Job:
   """A run that is carried out, which hooks read, and complete by what they are for.
 
-  Attributes:
-    config: The resolved config; noise and blocks of a cluster are known after `before`.
-    task: The run's task.
-    earlier: The run's folder as it was before.
-    hooks: The features that take part, in the order of their writes.
-    model: The model of the task, known from `before` on as all below.
-    trained: The model with the loss that training minimises.
-    splits: The clients by split.
-    start: The weights of round 0; None for the model's own.
-    starts: The runs from which this one starts, with what they have cost.
-    secret: None in a run without privacy.
-    manifest: Entries of manifest.json.
-    weights: From `finish` on, the model that the run leaves.
-    metrics: From `finish` on, the content of metrics.json.
+  Model and clients are known from `before` on, and the noise of the config and the blocks of a
+  cluster after it; what the run leaves (`weights`, `metrics`) is completed by `finish`.
   """
 
   config: run_config.RunConfig
@@ -57,10 +49,10 @@ class Job:
   earlier: run_folder.Run
   hooks: Sequence[Hook] = ()
   model: Any = None
-  trained: Any = None
+  trained: Any = None  # The model, with the loss that training minimises.
   splits: Mapping[str, client_files.ClientFiles] = dataclasses.field(default_factory=dict)
-  start: run_files.Weights | None = None
-  starts: Sequence[statements.StartingModel] = ()
+  start: run_files.Weights | None = None  # Weights of round 0; None for the model's own.
+  starts: Sequence[statements.StartingModel] = ()  # The runs from which they are.
   secret: Secret | None = None
   manifest: dict[str, Any] = dataclasses.field(default_factory=dict)
   weights: Any = None
@@ -90,19 +82,16 @@ class Hook:
   @staticmethod
   def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
     """Returns a config with what belongs to the feature; a `ValueError` refuses it."""
-    del task
     return config
 
   @staticmethod
   def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> Mapping[str, Any]:
     """Returns the values of flags that are None; a `ValueError` refuses what has none."""
-    del config, task
     return {}
 
   @staticmethod
   def takes_part(config: run_config.RunConfig) -> bool:
     """Returns whether a resolved run has the feature."""
-    del config
     return True
 
   @staticmethod
@@ -110,37 +99,31 @@ class Hook:
     """Raises a `ValueError` for a resolved config that cannot be, before any client is read."""
 
   def before(self) -> None:
-    """Gets ready, and refuses what the clients or the folder do not allow; it writes nothing."""
+    """Gets ready, and refuses what the clients or the folder do not allow."""
 
   def begin(self) -> None:
     """Follows the writing of manifest and flags, with which the run has begun."""
 
-  def of_round(self, round_num: int) -> Mapping[str, float]:
+  def of_round(self, round_num: int) -> Values:
     """Returns further values of a round, of which each round has some."""
-    del round_num
     return {}
 
-  def evaluate(self, weights: Any) -> Mapping[str, float]:
+  def evaluate(self, weights: Any) -> Values:
     """Returns the values of an evaluation of a model."""
-    del weights
     return {}
 
-  def evaluated(
-    self, results: Mapping[str, evaluation.ClientMetrics], described: Mapping[str, Any]
-  ) -> Mapping[str, float]:
+  def evaluated(self, results: Results, described: Described) -> Values:
     """Returns further values of an evaluation, from results and statistics of the splits."""
-    del results, described
     return {}
 
-  async def release(self, value: Mapping[str, Any], key: int) -> None:
+  async def release(self, value: Values, key: int) -> None:
     """Gets the released values of round `key`, from 0."""
 
-  def consider(self, weights: Any, values: Mapping[str, float], round_num: int) -> None:
+  def consider(self, weights: Any, values: Values, round_num: int) -> None:
     """Gets an evaluated model with its values, after their release and before its checkpoint."""
 
   def is_over(self, round_num: int) -> bool:
     """Returns whether no round need follow this one."""
-    del round_num
     return False
 
   def end(self, is_whole: bool) -> None:

@@ -52,7 +52,7 @@ class Rounds(tff.program.ReleaseManager):
   def __init__(self, hooks: Sequence[hook.Hook]):
     self._hooks = hooks
 
-  def read_metrics(self, metrics: Mapping[str, Any], round_num: int) -> dict[str, Any]:
+  def read_metrics(self, metrics: Mapping[str, Any], round_num: int) -> hook.Values:
     """Returns the values of a round in its row of rounds.csv."""
     values = measurements.of_round(metrics)
     for each in self._hooks:
@@ -61,7 +61,6 @@ class Rounds(tff.program.ReleaseManager):
 
   def evaluate(self, weights: Any, round_num: int) -> dict[str, float]:
     """Returns the values of an evaluation in a row of rounds.csv."""
-    del round_num
     values: dict[str, float] = {}
     for each in self._hooks:
       values.update(each.evaluate(weights))
@@ -72,7 +71,7 @@ class Rounds(tff.program.ReleaseManager):
     for each in self._hooks:
       await each.release(value, key)
 
-  def consider(self, weights: Any, values: Mapping[str, float], round_num: int) -> None:
+  def consider(self, weights: Any, values: hook.Values, round_num: int) -> None:
     """Hands an evaluated model to all hooks."""
     for each in self._hooks:
       each.consider(weights, values, round_num)

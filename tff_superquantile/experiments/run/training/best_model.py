@@ -49,7 +49,7 @@ class BestModel(hook.Hook):
     self._value = math.inf
 
   @staticmethod
-  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> Mapping[str, Any]:
+  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> hook.Values:
     return {"best_by": kept.best_by(config.metric or task.metric)}
 
   @staticmethod
@@ -80,9 +80,7 @@ class BestModel(hook.Hook):
       with np.load(self._path) as arrays:
         self.round_num, self._value = int(arrays["round"]), float(arrays["value"])
 
-  def evaluated(
-    self, results: Mapping[str, evaluation.ClientMetrics], described: Mapping[str, Any]
-  ) -> Mapping[str, float]:
+  def evaluated(self, results: hook.Results, described: hook.Described) -> hook.Values:
     return {self._column: described[SPLIT][self._quantity][self._statistic]}
 
   @property

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import dataclasses
-from typing import Any
 
 import tensorflow_federated as tff
 
@@ -19,8 +17,9 @@ class Computing(hook.Hook):
   """Sets the context of the rounds; on a cluster, the run gets its number of blocks."""
 
   @staticmethod
-  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> Mapping[str, Any]:
-    return engines.defaults(float(config.cohort.size or task.defaults["clients_per_round"]))
+  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> hook.Values:
+    size = float(config.cohort.size or task.defaults["clients_per_round"])
+    return {"block_size": engines.BLOCK_SIZE} if size > engines.BLOCK_SIZE else {}
 
   def before(self) -> None:
     engine = self.job.config.engine

@@ -5,9 +5,6 @@ Importing this starts no TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 import tasks
@@ -48,7 +45,7 @@ class Ending(hook.Hook):
   """Ends a run that has converged, with --stop=converged."""
 
   @staticmethod
-  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> Mapping[str, Any]:
+  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> hook.Values:
     """Returns when a run ends, and after how many rounds at the latest, where it is not given.
 
     It refuses an end that a run's accounting or its learning rates cannot foresee.
@@ -77,7 +74,7 @@ class Ending(hook.Hook):
     numbers = rounds.get("round", np.array([])).astype(int).tolist()
     self._losses = dict(zip(numbers, rounds.get("train_loss", np.array([])).tolist()))
 
-  async def release(self, value: Mapping[str, Any], key: int) -> None:
+  async def release(self, value: hook.Values, key: int) -> None:
     self._losses[key] = float(value.get("train_loss", np.nan))
 
   def is_over(self, round_num: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import tasks
@@ -22,7 +22,7 @@ class Evaluating(hook.Hook):
   """
 
   @staticmethod
-  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> Mapping[str, Any]:
+  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> hook.Values:
     metric = config.metric or task.metric
     measures.check(metric or "error", task.error, config.task.name)
     return {"metric": metric}
@@ -48,7 +48,7 @@ class Evaluating(hook.Hook):
   def begin(self) -> None:
     (self.job.folder / "metrics.json").unlink(missing_ok=True)
 
-  def evaluate(self, weights: Any) -> Mapping[str, float]:
+  def evaluate(self, weights: Any) -> hook.Values:
     results = {
       split: self._measured(split, weights, self._measures).of_clients for split in self._splits
     }

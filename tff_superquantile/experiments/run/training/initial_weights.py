@@ -30,19 +30,6 @@ def _run(start: kept.Start) -> run_folder.Run:
   return run_folder.find_finished(pathlib.Path(start.folder))
 
 
-def private_start(config: run_config.RunConfig, task: tasks.task.Task) -> run_folder.Run | None:
-  """Returns the private run from which a run starts, whose statistics are of its test clients.
-
-  Raises:
-    ValueError: If the start kept no columns and had another table.
-  """
-  if config.start is None:
-    return None
-  run = _run(config.start)
-  run.check_table(task)
-  return run if run.config is None or run.config.is_private else None
-
-
 def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
   """Returns the run from which a resolved run starts, that from which this one did, and so on.
 

@@ -44,9 +44,7 @@ class Growth(hook.Hook):
     self._initial: float | None = next(iter(losses), None)
     self._loss: Mapping[str, float] | None = None
 
-  def evaluated(
-    self, results: Mapping[str, evaluation.ClientMetrics], described: Mapping[str, Any]
-  ) -> Mapping[str, float]:
+  def evaluated(self, results: hook.Results, described: hook.Described) -> hook.Values:
     self._loss = described["test"]["loss"]
     return {}
 
@@ -87,11 +85,9 @@ class Clients(hook.Hook):
   def begin(self) -> None:
     self._folder = self.job.folder / run_files.CLIENTS
     self._removes_later = not self.job.config.is_private
-    self._results: Mapping[str, evaluation.ClientMetrics] = {}
+    self._results: hook.Results = {}
 
-  def evaluated(
-    self, results: Mapping[str, evaluation.ClientMetrics], described: Mapping[str, Any]
-  ) -> Mapping[str, float]:
+  def evaluated(self, results: hook.Results, described: hook.Described) -> hook.Values:
     self._results = results
     return {}
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.simulation import progress
@@ -21,7 +18,7 @@ class Rows(hook.Hook):
       may_differ=("epsilon",),
     )
 
-  async def release(self, value: Mapping[str, Any], key: int) -> None:
+  async def release(self, value: hook.Values, key: int) -> None:
     await self._manager.release(value, key)
 
 
@@ -35,11 +32,10 @@ class Events(hook.Hook):
   def begin(self) -> None:
     self._manager = release_managers.ScalarReleaseManager(self.job.folder / "tensorboard")
 
-  async def release(self, value: Mapping[str, Any], key: int) -> None:
+  async def release(self, value: hook.Values, key: int) -> None:
     await self._manager.release(value, key)
 
   def end(self, is_whole: bool) -> None:
-    del is_whole
     self._manager.close()
 
 
@@ -51,9 +47,8 @@ class Bar(hook.Hook):
     name = f"{job.config.task.name} {job.earlier.method} {job.folder.name}"
     self._bar = progress.ProgressBar(name, job.config.num_rounds, error=job.task.error)
 
-  async def release(self, value: Mapping[str, Any], key: int) -> None:
+  async def release(self, value: hook.Values, key: int) -> None:
     self._bar.show(value, key)
 
   def end(self, is_whole: bool) -> None:
-    del is_whole
     self._bar.close()

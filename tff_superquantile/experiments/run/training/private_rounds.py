@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 import tasks
@@ -13,6 +10,7 @@ from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.training import noise_key
 
 
@@ -20,8 +18,17 @@ class PrivateRounds(hook.Hook):
   """Opens the account, and enters each round before anything of it is released."""
 
   @staticmethod
-  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> Mapping[str, Any]:
-    return {} if config.privacy is None else private.defaults(config.privacy)
+  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> hook.Values:
+    """Returns those that the task would decide in a run without privacy, or nobody."""
+    privacy = config.privacy
+    if privacy is None:
+      return {}
+    shared = privacy.numbers if isinstance(privacy, privacy_lib.Budget) else ()
+    return {
+      "client_weighting": "uniform",
+      "initial_clip_norm": privacy.clip.first_norm(privacy.clip_unit),
+      **{number.share_flag: number.usual_share for number in shared},
+    }
 
   @staticmethod
   def takes_part(config: run_config.RunConfig) -> bool:
@@ -49,8 +56,8 @@ class PrivateRounds(hook.Hook):
   def begin(self) -> None:
     self._account.write(0)  # The ledger may have been lost, or be an old one.
 
-  def of_round(self, round_num: int) -> Mapping[str, float]:
+  def of_round(self, round_num: int) -> hook.Values:
     return {"epsilon": self._account.epsilon(round_num)}
 
-  async def release(self, value: Mapping[str, Any], key: int) -> None:
+  async def release(self, value: hook.Values, key: int) -> None:
     self._account.write(key)

@@ -23,7 +23,6 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import privacy
-from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.simulation import client_files
 
 _MEASURED = ("test", "validation", "train")  # The splits of which a run has files.
@@ -112,11 +111,15 @@ def check(
 
 
 class Siblings(hook.Hook):
-  """Refuses a run as `check` does."""
+  """Refuses a run as `check` does, and one whose start had another table."""
 
   def before(self) -> None:
-    job, config = self.job, self.job.config
-    start = initial_weights.private_start(config, job.task)
+    job, config, start = self.job, self.job.config, None
+    if config.start is not None:
+      start = run_folder.find_finished(pathlib.Path(config.start.folder))
+      start.check_table(job.task)
+      # The statistics of a private one are of its test clients.
+      start = start if start.config is None or start.config.is_private else None
     own = clients(config.is_private, job.splits)
     check(job.folder, config, lambda: job.task, own, start=start)
 
