@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 import math
 from typing import Any
 
@@ -18,10 +18,6 @@ from tff_superquantile.experiments.run.training import measurements
 
 SPLIT = "validation"  # Whose clients tell the best model.
 _FILE = "best_model.npz"  # Beside the checkpoints, as it belongs to them.
-
-
-def _statistics() -> Iterable[str]:
-  return evaluation.describe([0.0])
 
 
 class BestModel(hook.Hook):
@@ -59,7 +55,7 @@ class BestModel(hook.Hook):
   @staticmethod
   def check(config: run_config.RunConfig, task: tasks.task.Task) -> None:
     quantities, best_by = measurements.taken(config, task), config.values()["best_by"]
-    names = [f"{SPLIT}.{quantity}.{s}" for quantity in quantities for s in _statistics()]
+    names = [f"{SPLIT}.{quantity}.{s}" for quantity in quantities for s in evaluation.describe([0.0])]
     if best_by not in names:
       raise ValueError(f"Found --best_by={best_by}; expected one of {', '.join(names)}.")
     if config.rounds_per_evaluation > config.num_rounds:
