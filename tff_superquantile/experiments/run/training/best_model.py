@@ -55,7 +55,8 @@ class BestModel(hook.Hook):
   @staticmethod
   def check(config: run_config.RunConfig, task: tasks.task.Task) -> None:
     quantities, best_by = measurements.taken(config, task), config.values()["best_by"]
-    names = [f"{SPLIT}.{quantity}.{s}" for quantity in quantities for s in evaluation.describe([0.0])]
+    statistics = evaluation.describe([0.0])
+    names = [f"{SPLIT}.{quantity}.{s}" for quantity in quantities for s in statistics]
     if best_by not in names:
       raise ValueError(f"Found --best_by={best_by}; expected one of {', '.join(names)}.")
     if config.rounds_per_evaluation > config.num_rounds:
