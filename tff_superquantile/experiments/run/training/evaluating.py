@@ -39,11 +39,10 @@ class Evaluating(hook.Hook):
       federated=isinstance(job.config.engine, engines.Ray),
       error=job.task.error,
     )
-    # On a cluster, which returns sums and no predictions, there are loss and error alone.
-    self._splits = {"test": job.config.metric}
-    for each in job.hooks:
-      self._splits.update(each.measured)
-    self._measures = [name for name in measures.MEASURES if name in self._splits.values()]
+    asked = [("test", job.config.metric)]
+    asked += [item for each in job.hooks for item in each.measured.items()]
+    self._splits = list(dict.fromkeys(split for split, _ in asked))
+    self._measures = [name for name in measures.MEASURES if name in {name for _, name in asked}]
 
   def begin(self) -> None:
     (self.job.folder / "metrics.json").unlink(missing_ok=True)
@@ -61,7 +60,10 @@ class Evaluating(hook.Hook):
   def _measured(
     self, split: str, weights: Any, names: Collection[str] | None = None
   ) -> evaluation.Measured:
-    """Returns loss, error and the measures with these names of a split's clients; None: all."""
+    """Returns loss, error and the measures with these names of a split's clients; None: all.
+
+    On a cluster, which returns sums and no predictions, these are loss and error alone.
+    """
     evaluator = self._evaluators[split]
     if isinstance(evaluator, evaluation.Evaluator) and (names is None or names):
       return evaluator.measure(weights, names)
