@@ -145,7 +145,7 @@ def _begin(job: hook.Job) -> None:
   flags = "\n".join(job.config.to_arguments()) + "\n"
   num_clients = {split: len(files.client_ids) for split, files in job.splits.items()}
   of_flags = manifest.of_flags(flags, job.earlier.manifest)
-  job.manifest = {**of_run, **job.manifest, "num_clients": num_clients, **of_flags}
+  job.manifest = {**of_run, "num_clients": num_clients, **of_flags, **job.manifest}
   atomic_files.write_json(folder / "manifest.json", job.manifest)
   if task.columns:
     atomic_files.write(folder / run_folder.COLUMNS, task.columns)
