@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import tasks
-from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
@@ -81,16 +80,16 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):
 )
 def test_rounds_of_a_table_follow_from_convergence_unless_they_are_given(flags, stop, num_rounds):
   config = run_config.of(task="own", **flags)
-  found = build._rounds(config, tasks.get_task("own"))
+  found = convergence.Ending.defaults(config, tasks.get_task("own"))
   assert (found["stop"], config.num_rounds or found.get("num_rounds")) == (stop, num_rounds)
-  synthetic = build._rounds(run_config.of(), tasks.get_task("synthetic"))
+  synthetic = convergence.Ending.defaults(run_config.of(), tasks.get_task("synthetic"))
   assert synthetic == {"stop": "never"}
 
 
 def test_private_runs_cannot_end_by_their_losses():
   config = run_config.of(epsilon=5.0, clip_norm=1.0, threshold="tree", stop="converged")
   with pytest.raises(ValueError, match="fixed beforehand; leave it out"):
-    build._rounds(config, tasks.get_task("synthetic"))
+    convergence.Ending.defaults(config, tasks.get_task("synthetic"))
 
 
 def test_a_run_that_has_converged_goes_on_if_all_rounds_are_asked_for():
