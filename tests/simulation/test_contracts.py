@@ -330,7 +330,7 @@ def test_heavy_hitters_are_found_in_this_process(native):
     for of_context in (here, native) if "cd" in words else (here,):
       found = invoke(of_context, compute, clients)
       counts = dict(zip(found.heavy_hitters, found.heavy_hitters_counts))
-      assert counts == collections.Counter(words + words[:1])
+      assert counts == collections.Counter(text.encode() for text in words + words[:1])
       assert found.clients == 3 and not found.num_not_decoded
 
 
