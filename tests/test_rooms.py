@@ -42,6 +42,7 @@ _A_FILE_EACH = (
   "paper/studies",
   "tff_superquantile/algorithms",
   "tff_superquantile/experiments/run/trackers",
+  "tff_superquantile/experiments/run/training",
   "tff_superquantile/measures",
   "tff_superquantile/threshold/soft",
 )

@@ -1,20 +1,27 @@
 """The model that a run leaves, without runs."""
 
 import math
+import pathlib
 
 import numpy as np
 import pytest
 
+import tasks
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.training import best_model
 
 
 def test_file_ahead_of_the_checkpoint_and_values_that_are_no_numbers(tmp_path):
-  config = run_config.of(keep="best", best_by="validation.loss.mean", patience=2)
+  flags = dict(keep="best", best_by="validation.loss.mean", patience=2, rounds_per_evaluation=3)
+  job = hook.Job(run_config.of(**flags), tasks.get_task("synthetic"), run_folder.Run(tmp_path, 0))
+  job.splits = {"validation": None}
 
   def kept(values):
-    model = best_model.BestModel(config.keep, 3, tmp_path)
+    model = best_model.BestModel(job)
+    model.before()
     for round_num, value in values.items():
       weights = run_files.Weights((np.full(2, round_num, np.float32),), ())
       model.consider(weights, {"validation_loss_mean": value}, round_num)
@@ -36,7 +43,7 @@ def test_file_ahead_of_the_checkpoint_and_values_that_are_no_numbers(tmp_path):
 
 
 def test_task_without_validation_clients_is_refused():
-  config = run_config.of(keep="best")
+  config = run_config.of(keep="best", best_by="validation.loss.mean")
+  job = hook.Job(config, tasks.get_task("synthetic"), run_folder.Run(pathlib.Path("none"), 0))
   with pytest.raises(ValueError, match="no validation clients; .* --validation_fraction=0.2"):
-    best_model.check_splits(config, {"train": 0, "test": 0})
-  best_model.check_splits(config, {"train": 0, "test": 0, "validation": 0})
+    best_model.BestModel(job).before()

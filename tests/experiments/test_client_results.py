@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from tff_superquantile import evaluation
+from tff_superquantile.experiments.run import hook
+from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.training import evaluation_files
 from tff_superquantile.experiments.run.training import measurements
@@ -24,9 +26,18 @@ def _results(seed, ids=None):
   return evaluation.ClientMetrics(ids, sizes, rng.random(len(ids)), rng.random(len(ids)))
 
 
+def _manager(folder, **flags):
+  folder.mkdir(exist_ok=True)
+  job = hook.Job(run_config.of(**flags), None, run_folder.Run(folder, 0))
+  job.manifest["started"] = "2017-07-14T02:40:00+00:00"
+  clients = measurements.Clients(job)
+  clients.begin()
+  return clients
+
+
 def _release(manager, round_num, **results):
   if results:
-    manager.hold(results)
+    manager.evaluated(results, {})
   asyncio.run(manager.release({}, round_num))
 
 
@@ -72,7 +83,7 @@ def test_validation_clients_are_kept_where_they_choose_the_model(lab):
 
 
 def test_no_file_is_written_twice_and_all_are_of_one_size(tmp_path):
-  manager = measurements.ClientsReleaseManager(tmp_path / "clients")
+  manager = _manager(tmp_path)
   facts = []
   for number in range(40):
     _release(manager, number, test=_results(number))
@@ -95,52 +106,57 @@ def test_no_file_is_written_twice_and_all_are_of_one_size(tmp_path):
 
 
 def test_a_resumed_run_has_the_files_of_an_uninterrupted_one(tmp_path):
-  whole = measurements.ClientsReleaseManager(tmp_path / "whole")
+  whole = _manager(tmp_path / "whole")
   for number in range(7):
     _release(whole, number, **({"test": _results(number)} if number % 2 == 0 else {}))
-  killed = measurements.ClientsReleaseManager(tmp_path / "killed")
+  killed = _manager(tmp_path / "killed")
   for number in range(5):
     _release(killed, number, **({"test": _results(number)} if number % 2 == 0 else {}))
   # The last round of a run of five rounds is evaluated; its checkpoint was not written yet.
   _release(killed, 5, test=_results(5))
-  (tmp_path / "killed" / "round_0000004.parquet").write_bytes(b"PAR1")
-  resumed = measurements.ClientsReleaseManager(tmp_path / "killed")
+  (tmp_path / "killed" / "clients" / "round_0000004.parquet").write_bytes(b"PAR1")
+  resumed = _manager(tmp_path / "killed")
   for number in range(3, 7):
     _release(resumed, number, **({"test": _results(number)} if number % 2 == 0 else {}))
   assert commands.contents(tmp_path / "killed") == commands.contents(tmp_path / "whole")
 
 
 def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path):
-  killed = measurements.ClientsReleaseManager(tmp_path)
+  killed = _manager(tmp_path)
   for number in (2, 4, 6):
     _release(killed, number, test=_results(number))
-  resumed = measurements.ClientsReleaseManager(tmp_path)
+  resumed = _manager(tmp_path)
   _release(resumed, 4)  # A round that is no longer evaluated.
-  assert [evaluation_files.round_of(p) for p in evaluation_files.find(tmp_path)] == [2]
+  assert [evaluation_files.round_of(p) for p in evaluation_files.find(tmp_path / "clients")] == [2]
   _release(resumed, 6, test=_results(6))
   _release(resumed, 5, test=_results(5))  # Only the first release tells where the process began.
-  assert [evaluation_files.round_of(p) for p in evaluation_files.find(tmp_path)] == [2, 5, 6]
+  assert [evaluation_files.round_of(p) for p in evaluation_files.find(tmp_path / "clients")] == [
+    2,
+    5,
+    6,
+  ]
 
 
 def test_files_of_a_private_run_have_its_time_and_stay(tmp_path):
   for numbers in ((0, 2, 4), (2,)):
-    manager = measurements.ClientsReleaseManager(tmp_path, time=1.5e9)
+    manager = _manager(tmp_path, epsilon=3.0, threshold="tree")
     for number in numbers:
       _release(manager, number, test=_results(number))
-  files = evaluation_files.find(tmp_path)
+  files = evaluation_files.find(tmp_path / "clients")
   assert [evaluation_files.round_of(path) for path in files] == [0, 2, 4]
   assert {path.stat().st_mtime for path in files} == {1.5e9}
 
 
 def test_results_of_one_round_are_not_released_with_another(tmp_path):
-  manager = measurements.ClientsReleaseManager(tmp_path)
+  manager = _manager(tmp_path)
   _release(manager, 0, test=_results(0))
   _release(manager, 1)
-  assert [path.name for path in evaluation_files.find(tmp_path)] == ["round_0000000.parquet"]
+  (path,) = evaluation_files.find(tmp_path / "clients")
+  assert path.name == "round_0000000.parquet"
 
 
 def test_files_in_the_making_are_not_read(tmp_path):
-  manager = measurements.ClientsReleaseManager(tmp_path / "clients")
+  manager = _manager(tmp_path)
   _release(manager, 0, test=_results(0))
   (tmp_path / "clients" / ".round_0000010.parquet.0123abcd.tmp").write_bytes(b"PAR1")
   assert len(run_folder.Run(tmp_path, 0).evaluations("test")["round"]) == _NUM_CLIENTS
@@ -158,5 +174,5 @@ def test_a_damaged_file_is_named(tmp_path, content):
 
 def test_a_run_without_evaluations_has_none(tmp_path):
   assert run_folder.Run(tmp_path, 0).evaluations("test") == {}
-  _release(measurements.ClientsReleaseManager(tmp_path / "clients"), 0, test=_results(0))
+  _release(_manager(tmp_path), 0, test=_results(0))
   assert run_folder.Run(tmp_path, 0).evaluations("validation") == {}

@@ -1,11 +1,13 @@
 """When runs end: the rule on the curve of the training loss, and who has it."""
 
+import asyncio
+
 import finished_runs
 import numpy as np
 import pytest
 
 import tasks
-from tff_superquantile.experiments.run import build
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.training import convergence
@@ -48,19 +50,21 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):
   folder = finished_runs.write_folder(tmp_path / "seed_0", {"seed": 0}, ())
   config = run_config.of(stop="converged", rounds_per_evaluation=10)
 
-  def end(ending, start):
+  def end(start):
+    ending = convergence.Ending(hook.Job(config, None, run_folder.Run(folder, 0)))
+    ending.before()
     for round_num in range(start + 1, 401):
-      ending.add({"train_loss": losses[round_num - 1]}, round_num)
+      asyncio.run(ending.release({"train_loss": losses[round_num - 1]}, round_num))
       if ending.is_over(round_num):
         return round_num
     return None
 
-  whole = end(convergence.Ending(config, run_folder.Run(folder, 0), None), 0)
+  whole = end(0)
   assert whole == _end(losses) and 60 < whole < 400
   # It was killed after the 75th round; the last checkpoint is of the 70th.
   rows = [f"{1 + i},{loss!r}" for i, loss in enumerate(losses[:75].tolist())]
   (folder / "rounds.csv").write_text("\n".join(["round,train_loss", "0,", *rows]) + "\n")
-  assert end(convergence.Ending(config, run_folder.Run(folder, 0), None), 70) == whole
+  assert end(70) == whole
 
 
 @pytest.mark.parametrize(
@@ -76,16 +80,16 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):
 )
 def test_rounds_of_a_table_follow_from_convergence_unless_they_are_given(flags, stop, num_rounds):
   config = run_config.of(task="own", **flags)
-  found = build._rounds(config, tasks.get_task("own"))
+  found = convergence.Ending.defaults(config, tasks.get_task("own"))
   assert (found["stop"], config.num_rounds or found.get("num_rounds")) == (stop, num_rounds)
-  synthetic = build._rounds(run_config.of(), tasks.get_task("synthetic"))
+  synthetic = convergence.Ending.defaults(run_config.of(), tasks.get_task("synthetic"))
   assert synthetic == {"stop": "never"}
 
 
 def test_private_runs_cannot_end_by_their_losses():
   config = run_config.of(epsilon=5.0, clip_norm=1.0, threshold="tree", stop="converged")
   with pytest.raises(ValueError, match="fixed beforehand; leave it out"):
-    build._rounds(config, tasks.get_task("synthetic"))
+    convergence.Ending.defaults(config, tasks.get_task("synthetic"))
 
 
 def test_a_run_that_has_converged_goes_on_if_all_rounds_are_asked_for():

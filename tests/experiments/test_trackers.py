@@ -12,6 +12,7 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
 from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.trackers import tracking
+from tff_superquantile.experiments.run.training import measurements
 
 _SMALL = dict(
   theta=0.5,
@@ -169,9 +170,9 @@ def test_an_interrupted_run_goes_on_and_repeats_no_step(train, plain, recorder, 
       raise KeyboardInterrupt
     return of_test_clients(described)
 
-  of_test_clients = runner.measurements.of_test_clients
+  of_test_clients = measurements.of_test_clients
   with monkeypatch.context() as patch:
-    patch.setattr(runner.measurements, "of_test_clients", evaluate)
+    patch.setattr(measurements, "of_test_clients", evaluate)
     with pytest.raises(KeyboardInterrupt):
       train("interrupted", tracker="recorder")
   assert recorder.ends == ["interrupted"]

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 import math
 import pathlib
-from typing import Any
-
-import tensorflow_federated as tff
 
 from privacy import accounting
 from privacy import cohorts
@@ -208,13 +205,3 @@ class Account:
       starts=self._starts,
     ).to_json()
     atomic_files.write(self._path, text)
-
-
-class LedgerReleaseManager(tff.program.ReleaseManager):
-  """Enters each round into the ledger."""
-
-  def __init__(self, account: Account):
-    self._account = account
-
-  async def release(self, value: Any, key: int) -> None:
-    self._account.write(key)

@@ -12,19 +12,14 @@ from privacy import releases
 import tasks
 from tff_superquantile import algorithms
 from tff_superquantile import evaluation
-from tff_superquantile import measures
 from tff_superquantile import noise_source
+from tff_superquantile.experiments.run import hooks
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run import trackers
-from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.parts import ingredients
-from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
-from tff_superquantile.experiments.run.training import best_model
-from tff_superquantile.experiments.run.training import class_weights
 from tff_superquantile.experiments.run.training import client_split
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.simulation import client_files
@@ -50,66 +45,22 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   """Fills in all that is None and that a round needs, in one pass, and checks the rest."""
   if config.is_private and not privacy_lib.is_private(config.values()):
     raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
-  config = client_split.resolve(config, task)
   methods.check(config.method, config.is_private, config.cohort)
-  trackers.check(config.tracker)
-  config = initial_weights.resolve(config)
-  metric = config.metric or task.metric
-  measures.check(metric or "error", task.error, config.task.name)
-  run = run_config.resolved(
-    config,
-    {
-      **task.defaults,
-      **({} if config.privacy is None else private.defaults(config.privacy)),
-      **_rounds(config, task),
-      **engines.defaults(float(config.cohort.size or task.defaults["clients_per_round"])),
-      **dict(metric=metric, best_by=kept.best_by(metric)),
-    },
-  )
-  if run.is_private:
-    private.check(run)
-  elif run.method.threshold is not None:
+  defaults = dict(task.defaults)
+  for kind in hooks.HOOKS:
+    config = kind.resolve(config, task)
+    defaults.update(kind.defaults(config, task))
+  run = run_config.resolved(config, defaults)
+  for kind in hooks.taking_part(run):
+    kind.check(run, task)
+  if not run.is_private and run.method.threshold is not None:
     run.method.threshold.check(run.cohort)
   if run.server.averaged_rounds > run.num_rounds:
     raise ValueError(
       f"Found --averaged_rounds={run.server.averaged_rounds} with --num_rounds={run.num_rounds};"
       " expected at most as many: fewer rounds in the mean, or more in all."
     )
-  best_model.check(run, _measured(run, task))
-  class_weights.check(run, task)
   return run
-
-
-def _rounds(config: run_config.RunConfig, task: tasks.task.Task) -> dict[str, Any]:
-  """Returns when a run ends, and after how many rounds at the latest, where it is not given.
-
-  It refuses an end that a run's accounting or its learning rates cannot foresee.
-  """
-  is_planned = config.is_private or config.local.schedule.needs_num_rounds
-  if config.stop == "converged" and is_planned:
-    raise ValueError(
-      "Found --stop=converged in a run whose noise or learning rates are for a number of rounds"
-      " that is fixed beforehand; leave it out."
-    )
-  is_free = task.most_rounds and config.num_rounds is None and not is_planned
-  stop = config.stop or ("converged" if is_free else "never")
-  if stop == "never" or not task.most_rounds:
-    return {"stop": stop}
-  # Each method of a cross-validation has several runs.
-  is_folded = config.values().get("folds")
-  return {"stop": stop, "num_rounds": task.most_rounds // (2 if is_folded else 1)}
-
-
-def _measured(run: run_config.RunConfig, task: tasks.task.Task) -> tuple[str, ...]:
-  """Returns the measures that a run takes of its clients; --metric must be one of them."""
-  if not isinstance(run.engine, engines.Ray):
-    return measures.of_kind(task.error)
-  if run.metric not in (None, *measures.OF_EVALUATIONS):
-    raise ValueError(
-      f"Found --metric={run.metric} with --engine=ray, which returns clients' losses and errors"
-      f" alone; expected one of {', '.join(measures.OF_EVALUATIONS)}."
-    )
-  return measures.OF_EVALUATIONS
 
 
 def load_task(

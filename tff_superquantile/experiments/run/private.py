@@ -38,16 +38,6 @@ def followed(config: run_config.RunConfig) -> list[str]:
   return [] if config.privacy is None else [*noise_multipliers(config), "delta", "rho_ratio"]
 
 
-def defaults(privacy: privacy_lib.Privacy) -> dict[str, Any]:
-  """Returns the values of flags of a private run that its task would decide, or nobody."""
-  shared = privacy.numbers if isinstance(privacy, privacy_lib.Budget) else ()
-  return {
-    "client_weighting": "uniform",
-    "initial_clip_norm": privacy.clip.first_norm(privacy.clip_unit),
-    **{number.share_flag: number.usual_share for number in shared},
-  }
-
-
 def check(config: run_config.RunConfig) -> None:
   """Checks all of a private run that needs no data."""
   assert config.privacy is not None

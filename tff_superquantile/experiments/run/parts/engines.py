@@ -65,8 +65,3 @@ class Ray(Engine):
 
 # By the value of --engine.
 ENGINES: dict[str, type[Engine]] = {"in_process": InProcess, "ray": Ray}
-
-
-def defaults(clients_per_round: float) -> dict[str, int]:
-  """Returns the values of flags that follow from the size of cohorts."""
-  return {"block_size": BLOCK_SIZE} if clients_per_round > BLOCK_SIZE else {}

@@ -7,14 +7,14 @@ numbers of metrics.json. So a tracker gets what the run releases, and nothing el
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-import pathlib
 from typing import Any
 
 from absl import logging
 import numpy as np
-import tensorflow_federated as tff
 
+import tasks
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -28,7 +28,7 @@ def _row(round_num: int, values: Mapping[str, Any]) -> tracker.Row:
   return round_num, {name: float(v) for name, v in values.items() if not np.isnan(v)}
 
 
-class Tracking(tff.program.ReleaseManager):
+class Tracking(hook.Hook):
   """Brings the trackers of a run up to date, after each evaluation and at the end.
 
   The run's folder has `trackers.json`: {tracker: {"id", "last_round", "is_final"}}, by which a
@@ -36,31 +36,42 @@ class Tracking(tff.program.ReleaseManager):
   out what has arrived nevertheless. Failures of a tracker become one warning.
   """
 
-  def __init__(self, config: run_config.RunConfig, folder: pathlib.Path):
-    """Prepares for a run, whose folder has its flags when the first value is released."""
-    self._config = config
-    self._folder = folder
-    self._asked = trackers.asked(config.tracker)
+  def __init__(self, job: hook.Job):
+    super().__init__(job)
+    self._folder = job.folder
+    self._asked = trackers.asked(job.config.tracker)
     self._open: dict[str, tracker.Tracker] = {}
     self._failed: set[str] = set()
     self._unsent: list[tuple[int, Any]] = []  # To those that are open.
 
+  @staticmethod
+  def takes_part(config: run_config.RunConfig) -> bool:
+    return bool(trackers.asked(config.tracker))
+
+  @staticmethod
+  def check(config: run_config.RunConfig, task: tasks.task.Task) -> None:
+    trackers.check(config.tracker)
+
   async def release(self, value: Any, key: int) -> None:
-    """Sends the rows of rounds.csv up to an evaluation, whose own row has been written."""
-    if self._asked:
-      self._unsent.append((key, value))
-    if key % self._config.rounds_per_evaluation == 0:
+    """Sends the rows of rounds.csv up to an evaluation, whose own row has been written.
+
+    Times of sending would tell the sizes of a private run's cohorts: it is sent at its end.
+    """
+    if self.job.config.is_private:
+      return
+    self._unsent.append((key, value))
+    if key % self.job.config.rounds_per_evaluation == 0:
       for name in self._asked:
         if name not in self._failed:
           self._attempt(name, self._send_rows)
       self._unsent.clear()
 
-  def interrupt(self) -> None:
-    """Ends the run at its trackers as one that may go on."""
-    for name in list(self._open):
+  def end(self, is_whole: bool) -> None:
+    """Ends an interrupted run at its trackers as one that may go on."""
+    for name in [] if is_whole else list(self._open):
       self._attempt(name, self._interrupt)
 
-  def finish(self) -> None:
+  def finished(self) -> None:
     """Sends what is left of a finished run; a tracker that has failed gets one more chance."""
     for name in self._asked:
       self._attempt(name, self._finish)
@@ -90,7 +101,7 @@ class Tracking(tff.program.ReleaseManager):
     atomic_files.write_json(self._folder / FILE_NAME, noted)
 
   def _run(self) -> run_folder.Run:
-    return run_folder.Run(self._folder, self._config.seed)  # Its files are read anew.
+    return run_folder.Run(self._folder, self.job.config.seed)  # Its files are read anew.
 
   def _opened(self, name: str) -> tracker.Tracker:
     if name not in self._open:

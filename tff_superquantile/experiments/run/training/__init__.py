@@ -1,1 +1,1 @@
-"""How a run trains, besides its method: optimizers, learning rates, cohorts, start and end."""
+"""The features of a run besides its method: a file each, whose hook has a row in `hooks`."""

@@ -2,56 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 import math
-import pathlib
 from typing import Any
 
 import numpy as np
 
+import tasks
 from tff_superquantile import evaluation
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run.parts import kept
+from tff_superquantile.experiments.run.training import measurements
 
 SPLIT = "validation"  # Whose clients tell the best model.
 _FILE = "best_model.npz"  # Beside the checkpoints, as it belongs to them.
 
 
-def check(config: run_config.RunConfig, quantities: Sequence[str]) -> None:
-  """Checks the model that a resolved run keeps; `quantities` are the measures of its task.
-
-  Raises:
-    ValueError: If no trained model is evaluated, or --best_by names no number of `metrics.json`.
-  """
-  if not isinstance(config.keep, kept.Best):
-    return
-  best_by = config.keep.best_by
-  assert best_by is not None  # `build.resolve` sees to it.
-  names = [f"{SPLIT}.{quantity}.{s}" for quantity in quantities for s in _statistics()]
-  if best_by not in names:
-    raise ValueError(f"Found --best_by={best_by}; expected one of {', '.join(names)}.")
-  if config.rounds_per_evaluation > config.num_rounds:
-    raise ValueError(
-      f"Found --rounds_per_evaluation={config.rounds_per_evaluation} with --keep=best; expected"
-      f" at most --num_rounds={config.num_rounds}, or no trained model is evaluated."
-    )
-
-
-def _statistics() -> Iterable[str]:
-  return evaluation.describe([0.0])
-
-
-def check_splits(config: run_config.RunConfig, splits: Iterable[str]) -> None:
-  """Raises a `ValueError` if a run is to keep the best model and has no clients to tell it by."""
-  if isinstance(config.keep, kept.Best) and SPLIT not in splits:
-    raise ValueError(
-      f"Found --keep=best for {config.task.name}, which has no validation clients; hold out some of"
-      " the training clients, for example by --validation_fraction=0.2."
-    )
-
-
-class BestModel:
+class BestModel(hook.Hook):
   """Keeps the first model with the least value of --best_by, and counts evaluations without one.
 
   Evaluations are those of rounds that --rounds_per_evaluation divides. The file is written after a
@@ -61,34 +30,59 @@ class BestModel:
   Attributes:
     round_num: The round of the best model; None before the first evaluation.
     weights: Its weights; None before the first evaluation.
-    quantity: The measure of the validation clients that tells it.
   """
 
-  def __init__(self, keep: kept.Best, rounds_per_evaluation: int, folder: pathlib.Path):
-    """Reads what an earlier process has kept in the run's folder.
-
-    Raises:
-      ValueError: If the file is damaged.
-    """
-    self._path = folder / "checkpoints" / _FILE
-    self._rounds_per_evaluation = rounds_per_evaluation
+  def __init__(self, job: hook.Job):
+    super().__init__(job)
+    keep = job.config.keep
+    assert isinstance(keep, kept.Best) and keep.best_by is not None  # `resolve` sees to it.
+    self._path = job.folder / "checkpoints" / _FILE
+    self._rounds_per_evaluation = job.config.rounds_per_evaluation
     self._patience = keep.patience
-    assert keep.best_by is not None  # As in `check`.
-    _, self.quantity, self._statistic = keep.best_by.split(".")
+    _, self._quantity, self._statistic = keep.best_by.split(".")
+    self.measured = {SPLIT: self._quantity}
     self.round_num: int | None = None
     self._value = math.inf
+
+  @staticmethod
+  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> hook.Values:
+    return {"best_by": kept.best_by(config.metric or task.metric)}
+
+  @staticmethod
+  def takes_part(config: run_config.RunConfig) -> bool:
+    return isinstance(config.keep, kept.Best)
+
+  @staticmethod
+  def check(config: run_config.RunConfig, task: tasks.task.Task) -> None:
+    quantities, best_by = measurements.taken(config, task), config.values()["best_by"]
+    statistics = evaluation.describe([0.0])
+    names = [f"{SPLIT}.{quantity}.{s}" for quantity in quantities for s in statistics]
+    if best_by not in names:
+      raise ValueError(f"Found --best_by={best_by}; expected one of {', '.join(names)}.")
+    if config.rounds_per_evaluation > config.num_rounds:
+      raise ValueError(
+        f"Found --rounds_per_evaluation={config.rounds_per_evaluation} with --keep=best; expected"
+        f" at most --num_rounds={config.num_rounds}, or no trained model is evaluated."
+      )
+
+  def before(self) -> None:
+    """Reads what an earlier process has kept; refuses a run without validation clients."""
+    if SPLIT not in self.job.splits:
+      raise ValueError(
+        f"Found --keep=best for {self.job.config.task.name}, which has no validation clients; hold"
+        " out some of the training clients, for example by --validation_fraction=0.2."
+      )
     self.weights = run_files.read_weights(self._path)
     if self.weights is not None:
       with np.load(self._path) as arrays:
         self.round_num, self._value = int(arrays["round"]), float(arrays["value"])
 
-  def measure(self, described: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Returns the value of a row of rounds.csv by name, from `measurements.describe`."""
-    return {self._column: described[self.quantity][self._statistic]}
+  def evaluated(self, results: hook.Results, described: hook.Described) -> hook.Values:
+    return {self._column: described[SPLIT][self._quantity][self._statistic]}
 
   @property
   def _column(self) -> str:
-    return f"{SPLIT}_{self.quantity}_{self._statistic}"
+    return f"{SPLIT}_{self._quantity}_{self._statistic}"
 
   def consider(self, weights: Any, values: Mapping[str, float], round_num: int) -> None:
     """Keeps a model if it is better than all before; NaN is no better than infinity."""
@@ -118,9 +112,5 @@ class BestModel:
       return False
     return (round_num - self.round_num) // self._rounds_per_evaluation >= self._patience
 
-
-def of_run(config: run_config.RunConfig, folder: pathlib.Path) -> BestModel | None:
-  """Returns what keeps the best model of a run in a folder; None where the last one is kept."""
-  if not isinstance(config.keep, kept.Best):
-    return None
-  return BestModel(config.keep, config.rounds_per_evaluation, folder)
+  def finish(self) -> None:
+    self.job.manifest["kept_round"], self.job.weights = self.round_num, self.weights

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,10 @@ import tensorflow_federated as tff
 
 from tasks import task as task_lib
 from tff_superquantile.client_work import local_model
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.simulation import client_files
 
 BALANCED = "balanced"
-
-
-def check(config: run_config.RunConfig, task: task_lib.Task) -> None:
-  """Raises a `ValueError` if a run is to weigh classes, and its labels are numbers."""
-  if config.local.class_weights == BALANCED and task.label_scale is not None:
-    raise ValueError(
-      f"Found --class_weights={BALANCED} for {config.task.name}, whose labels are numbers; leave it"
-      " out."
-    )
 
 
 def balanced(labels: np.ndarray, num_classes: int) -> np.ndarray:
@@ -67,26 +57,35 @@ def weighted(
   )
 
 
-def training_model(
-  config: run_config.RunConfig,
-  model: tff.learning.models.FunctionalModel,
-  splits: Mapping[str, client_files.ClientFiles],
-) -> tff.learning.models.FunctionalModel:
-  """Returns the model that a run trains: the task's, whose loss weighs classes if the run is to.
+class ClassWeights(hook.Hook):
+  """Trains a model whose loss weighs classes.
 
   The frequencies are those of the training clients. In a private run they are those of the test and
   validation clients, as its classes are: frequencies of training clients would be a release that no
   accounting covers.
   """
-  if config.local.class_weights != BALANCED:
-    return model
-  others = [files for split, files in splits.items() if split != "train"]
-  counted = [splits["train"]] if config.privacy is None else others
-  labels = np.concatenate([files.load()[1] for files in counted])
-  weights = balanced(labels, max(files.num_classes for files in splits.values()))
-  print(
-    "Weights of the classes in the training loss:",
-    ", ".join(f"{weight:.3g}" for weight in weights),
-    flush=True,
-  )
-  return weighted(model, weights)
+
+  @staticmethod
+  def takes_part(config: run_config.RunConfig) -> bool:
+    return config.local.class_weights == BALANCED
+
+  @staticmethod
+  def check(config: run_config.RunConfig, task: task_lib.Task) -> None:
+    if task.label_scale is not None:
+      raise ValueError(
+        f"Found --class_weights={BALANCED} for {config.task.name}, whose labels are numbers; leave"
+        " it out."
+      )
+
+  def before(self) -> None:
+    splits = self.job.splits
+    others = [files for split, files in splits.items() if split != "train"]
+    counted = others if self.job.config.is_private else [splits["train"]]
+    labels = np.concatenate([files.load()[1] for files in counted])
+    weights = balanced(labels, max(files.num_classes for files in splits.values()))
+    print(
+      "Weights of the classes in the training loss:",
+      ", ".join(f"{weight:.3g}" for weight in weights),
+      flush=True,
+    )
+    self.job.trained = weighted(self.job.model, weights)

@@ -7,6 +7,7 @@ import os
 
 import tasks
 from tasks import request as request_lib
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.training import siblings
@@ -39,34 +40,37 @@ def _with_split(
   return dataclasses.replace(config, task=task)
 
 
-def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
+class ClientSplit(hook.Hook):
   """Fills in --client_split as `fill_in`, or None for a task that splits its clients by itself.
 
   Where the data are is said absolutely, as flags.txt has it, which holds in any directory.
   It refuses a new private run that is to shuffle the clients of users' files, and a run with which
   runs of the other split in the task's folder would be compared.
   """
-  config, run = fill_in(config), run_folder.of_config(config)
-  places = {name: getattr(config.task, name) for name in ("data_dir", "glove")}
-  places = {name: os.path.abspath(path) for name, path in places.items() if path}
-  config = dataclasses.replace(config, task=dataclasses.replace(config.task, **places))
-  if not task.follows_client_split:
-    return _with_split(config, None, config.task.split_seed)
-  if run.flags:
-    return config
-  apart = dataclasses.replace(config.request(), client_split=None)
-  if config.task.client_split == request_lib.SHUFFLED and task.protects(apart):
-    raise ValueError(
-      "Found --client_split=shuffled for a private run that has not begun; expected by_id, as one"
-      " client's presence would move others between training and test: leave it out."
-    )
-  for other in siblings.find(run.path, config):
-    its = run_config.client_split_of(other.flags)
-    if other.path.parents[1] == run.path.parents[1].resolve() and its != config.task.client_split:
-      remedy = f", or split alike by --client_split={its}" * (not task.protects(apart))
+
+  @staticmethod
+  def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
+    config, run = fill_in(config), run_folder.of_config(config)
+    places = {name: getattr(config.task, name) for name in ("data_dir", "glove")}
+    places = {name: os.path.abspath(path) for name, path in places.items() if path}
+    config = dataclasses.replace(config, task=dataclasses.replace(config.task, **places))
+    if not task.follows_client_split:
+      return _with_split(config, None, config.task.split_seed)
+    if run.flags:
+      return config
+    apart = dataclasses.replace(config.request(), client_split=None)
+    if config.task.client_split == request_lib.SHUFFLED and task.protects(apart):
       raise ValueError(
-        f"Found runs in {run.path.parents[1]} whose clients are split otherwise, by"
-        f" --client_split={its}; expected one split in a folder, whose runs are compared by seed:"
-        f" choose another --output_dir{remedy}."
+        "Found --client_split=shuffled for a private run that has not begun; expected by_id, as one"
+        " client's presence would move others between training and test: leave it out."
       )
-  return config
+    for other in siblings.find(run.path, config):
+      its = run_config.client_split_of(other.flags)
+      if other.path.parents[1] == run.path.parents[1].resolve() and its != config.task.client_split:
+        remedy = f", or split alike by --client_split={its}" * (not task.protects(apart))
+        raise ValueError(
+          f"Found runs in {run.path.parents[1]} whose clients are split otherwise, by"
+          f" --client_split={its}; expected one split in a folder, whose runs are compared by seed:"
+          f" choose another --output_dir{remedy}."
+        )
+    return config

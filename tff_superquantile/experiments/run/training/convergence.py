@@ -5,11 +5,10 @@ Importing this starts no TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
+import tasks
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
@@ -42,33 +41,44 @@ def of_run(run: run_folder.Run) -> bool | None:
   return has_converged(losses, 3) if np.isfinite(losses).any() else None
 
 
-class Ending:
-  """Ends a run that has converged, with --stop=converged; its keeper of the best model may, too.
+class Ending(hook.Hook):
+  """Ends a run that has converged, with --stop=converged."""
 
-  It is the `training_loop.Keeper` of the run.
-  """
+  @staticmethod
+  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> hook.Values:
+    """Returns when a run ends, and after how many rounds at the latest, where it is not given.
 
-  def __init__(self, config: run_config.RunConfig, earlier: run_folder.Run, best: Any):
-    """Reads the losses of an earlier process; `best` is None where the last model is kept."""
-    rounds = earlier.rounds
+    It refuses an end that a run's accounting or its learning rates cannot foresee.
+    """
+    is_planned = config.is_private or config.local.schedule.needs_num_rounds
+    if config.stop == "converged" and is_planned:
+      raise ValueError(
+        "Found --stop=converged in a run whose noise or learning rates are for a number of rounds"
+        " that is fixed beforehand; leave it out."
+      )
+    is_free = task.most_rounds and config.num_rounds is None and not is_planned
+    stop = config.stop or ("converged" if is_free else "never")
+    if stop == "never" or not task.most_rounds:
+      return {"stop": stop}
+    # Each method of a cross-validation has several runs.
+    is_folded = config.values().get("folds")
+    return {"stop": stop, "num_rounds": task.most_rounds // (2 if is_folded else 1)}
+
+  @staticmethod
+  def takes_part(config: run_config.RunConfig) -> bool:
+    return config.stop == "converged"
+
+  def before(self) -> None:
+    """Reads the losses of an earlier process."""
+    rounds = self.job.earlier.rounds
     numbers = rounds.get("round", np.array([])).astype(int).tolist()
     self._losses = dict(zip(numbers, rounds.get("train_loss", np.array([])).tolist()))
-    self._config, self._best = config, best
 
-  def add(self, values: Mapping[str, Any], round_num: int) -> None:
-    """Takes the values of a round."""
-    self._losses[round_num] = float(values.get("train_loss", np.nan))
-
-  def consider(self, weights: Any, values: Mapping[str, float], round_num: int) -> None:
-    """Hands an evaluated model on."""
-    if self._best is not None:
-      self._best.consider(weights, values, round_num)
+  async def release(self, value: hook.Values, key: int) -> None:
+    self._losses[key] = float(value.get("train_loss", np.nan))
 
   def is_over(self, round_num: int) -> bool:
-    """Returns whether the rounds up to this one are enough."""
-    if self._best is not None and self._best.is_over(round_num):
-      return True
-    if self._config.stop != "converged" or round_num % self._config.rounds_per_evaluation:
+    if round_num % self.job.config.rounds_per_evaluation:
       return False
     known = [loss for number, loss in sorted(self._losses.items()) if 0 < number <= round_num]
     return has_converged(np.array(known))

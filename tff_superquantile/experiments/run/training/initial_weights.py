@@ -5,41 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from typing import Any
 
 from privacy import ledger
 from privacy import statements
 import tasks
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import kept
 
 _STARTS = "starts"  # The entry of manifest.json.
-
-
-def resolve(config: run_config.RunConfig) -> run_config.RunConfig:
-  """Fills in where the start is, and the fingerprint of its weights.
-
-  Raises:
-    ValueError: If there is no such finished run, or it has other weights than those asked for.
-  """
-  start = config.start
-  if start is None:
-    return config
-  folder = pathlib.Path(os.path.abspath(start.folder))
-  run = run_folder.find_finished(folder)
-  if run.weights is None:
-    raise ValueError(f"Found no {run_folder.WEIGHTS} in {folder}; expected a run's model.")
-  found = run.fingerprint
-  if start.fingerprint not in (None, found):
-    raise ValueError(
-      f"Found other weights in {folder}, of fingerprint {found}; expected those of"
-      f" {start.fingerprint}, with which the run began: bring them back, or choose another"
-      " --output_dir."
-    )
-  start = dataclasses.replace(start, folder=str(folder), fingerprint=found)
-  return dataclasses.replace(config, start=start)
 
 
 def columns(config: run_config.RunConfig) -> str:
@@ -53,28 +28,6 @@ def columns(config: run_config.RunConfig) -> str:
 
 def _run(start: kept.Start) -> run_folder.Run:
   return run_folder.find_finished(pathlib.Path(start.folder))
-
-
-def private_start(config: run_config.RunConfig, task: tasks.task.Task) -> run_folder.Run | None:
-  """Returns the private run from which a run starts, whose statistics are of its test clients.
-
-  Raises:
-    ValueError: If the start kept no columns and had another table.
-  """
-  if config.start is None:
-    return None
-  run = _run(config.start)
-  run.check_table(task)
-  return run if run.config is None or run.config.is_private else None
-
-
-def load(config: run_config.RunConfig, model: Any) -> run_files.Weights | None:
-  """Reads the weights with which a resolved run starts; None for the model's own.
-
-  Raises:
-    ValueError: If they do not fit the model.
-  """
-  return None if config.start is None else _run(config.start).weights_for(model)
 
 
 def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
@@ -118,6 +71,35 @@ def _is_same_population(task: str, config: run_config.RunConfig) -> bool:
   return task.partition("_")[0] == config.task.name.partition("_")[0]
 
 
-def for_manifest(found: list[statements.StartingModel]) -> dict[str, Any]:
-  """Returns the entries of manifest.json; none for a run that starts from the model's own."""
-  return {_STARTS: [dataclasses.asdict(one) for one in found]} if found else {}
+class InitialWeights(hook.Hook):
+  """Starts a run from the weights of another one; the manifest has the runs behind them."""
+
+  @staticmethod
+  def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
+    """Fills in where the start is, and the fingerprint of its weights, and refuses others."""
+    start = config.start
+    if start is None:
+      return config
+    folder = pathlib.Path(os.path.abspath(start.folder))
+    run = run_folder.find_finished(folder)
+    if run.weights is None:
+      raise ValueError(f"Found no {run_folder.WEIGHTS} in {folder}; expected a run's model.")
+    if start.fingerprint not in (None, run.fingerprint):
+      raise ValueError(
+        f"Found other weights in {folder}, of fingerprint {run.fingerprint}; expected those of"
+        f" {start.fingerprint}, with which the run began: bring them back, or choose another"
+        " --output_dir."
+      )
+    start = dataclasses.replace(start, folder=str(folder), fingerprint=run.fingerprint)
+    return dataclasses.replace(config, start=start)
+
+  @staticmethod
+  def takes_part(config: run_config.RunConfig) -> bool:
+    return config.start is not None
+
+  def before(self) -> None:
+    job = self.job
+    assert job.config.start is not None
+    job.start = _run(job.config.start).weights_for(job.model)
+    job.starts = starts(job.config)
+    job.manifest[_STARTS] = [dataclasses.asdict(start) for start in job.starts]

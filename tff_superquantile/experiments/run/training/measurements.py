@@ -2,14 +2,19 @@
 
 from collections.abc import Mapping
 import os
-import pathlib
 from typing import Any
 
 from absl import logging
 import numpy as np
-import tensorflow_federated as tff
 
+import tasks
 from tff_superquantile import evaluation
+from tff_superquantile import measures
+from tff_superquantile.experiments.run import hook
+from tff_superquantile.experiments.run import manifest
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.training import evaluation_files
 from tff_superquantile.simulation import training_loop
 
@@ -25,7 +30,7 @@ _REMEDY = "; expected it to fall: lower --client_learning_rate."
 Described = Mapping[str, Mapping[str, float]]
 
 
-class Growth(tff.program.ReleaseManager):
+class Growth(hook.Hook):
   """Ends a run whose loss grows without bound, after the release of a round that shows it.
 
   It compares the median loss of the test clients, which such a round releases, so that its message
@@ -33,14 +38,15 @@ class Growth(tff.program.ReleaseManager):
   state of the round before is the last that is saved, so that a resumed run ends likewise.
   """
 
-  def __init__(self, initial: float | None):
-    """Takes the mean loss of the test clients before training; None if the run has not begun."""
-    self._initial = initial
+  def before(self) -> None:
+    """Reads the mean loss of the test clients before training; None if the run has not begun."""
+    losses = self.job.earlier.rounds.get("test_loss_mean", ())
+    self._initial: float | None = next(iter(losses), None)
     self._loss: Mapping[str, float] | None = None
 
-  def hold(self, loss: Mapping[str, float]) -> None:
-    """Takes the losses, of `describe`, of the round that is released next."""
-    self._loss = loss
+  def evaluated(self, results: hook.Results, described: hook.Described) -> hook.Values:
+    self._loss = described["test"]["loss"]
+    return {}
 
   async def release(self, value: Any, key: int) -> None:
     loss, self._loss = self._loss, None
@@ -51,9 +57,9 @@ class Growth(tff.program.ReleaseManager):
     if sentence := self._complaint(loss, _LARGEST_GROWTH):
       raise training_loop.DivergedError(f"{sentence} in round {key}{_REMEDY}")
 
-  def warn(self, loss: Mapping[str, float]) -> None:
-    """Warns if the loss of the last model, of `describe`, is far above that before training."""
-    if sentence := self._complaint(loss, _SUSPICIOUS_GROWTH):
+  def finish(self) -> None:
+    """Warns if the loss of the model that is left is far above that before training."""
+    if sentence := self._complaint(self.job.metrics["test"]["loss"], _SUSPICIOUS_GROWTH):
       logging.warning("%s", sentence + _REMEDY)
 
   def _complaint(self, loss: Mapping[str, float], growth: float) -> str:
@@ -65,29 +71,25 @@ class Growth(tff.program.ReleaseManager):
     )
 
 
-class ClientsReleaseManager(tff.program.ReleaseManager):
+class Clients(hook.Hook):
   """Writes the results of an evaluation as one file, when its round is released.
 
   So no file is written twice, but for a round that a resumed run repeats, with the same rows. A
   round is released before its checkpoint: a run that was killed has the files of all evaluations
   up to its checkpoint. What is later than the first round that a process releases was left by
-  one that was killed, and goes then; in a private run, whose releases are final, it stays.
+  one that was killed, and goes then; in a private run, whose releases are final, it stays. There
+  all files have the time at which the run started, as times of writing, like those of events, would
+  tell how long its rounds took, and so the sizes of its cohorts.
   """
 
-  def __init__(self, folder: pathlib.Path, time: float | None = None):
-    """Initializes the manager of a folder, which is made with its first file.
+  def begin(self) -> None:
+    self._folder = self.job.folder / run_files.CLIENTS
+    self._removes_later = not self.job.config.is_private
+    self._results: hook.Results = {}
 
-    All files have the modification time `time`, in seconds since 1970; None for the time of
-    writing. A private run has one, as times of writing would tell how long its rounds took.
-    """
-    self._folder = folder
-    self._time = time
-    self._removes_later = time is None
-    self._results: Mapping[str, evaluation.ClientMetrics] = {}
-
-  def hold(self, results: Mapping[str, evaluation.ClientMetrics]) -> None:
-    """Takes the results of all clients, by split, for the round that is released next."""
+  def evaluated(self, results: hook.Results, described: hook.Described) -> hook.Values:
     self._results = results
+    return {}
 
   async def release(self, value: Any, key: int) -> None:
     """Writes the file of round `key`, from 0, if it was evaluated; `value` has its own file."""
@@ -99,9 +101,22 @@ class ClientsReleaseManager(tff.program.ReleaseManager):
     if self._results:
       columns = {split: results.columns() for split, results in self._results.items()}
       path = evaluation_files.write(self._folder, key, columns)
-      if self._time is not None:
-        os.utime(path, (self._time, self._time))
+      if self.job.config.is_private:
+        started = manifest.seconds(self.job.manifest["started"])
+        os.utime(path, (started, started))
     self._results = {}
+
+
+def taken(run: run_config.RunConfig, task: tasks.task.Task) -> tuple[str, ...]:
+  """Returns the measures that a run takes of its clients; --metric must be one of them."""
+  if not isinstance(run.engine, engines.Ray):
+    return measures.of_kind(task.error)
+  if run.metric not in (None, *measures.OF_EVALUATIONS):
+    raise ValueError(
+      f"Found --metric={run.metric} with --engine=ray, which returns clients' losses and errors"
+      f" alone; expected one of {', '.join(measures.OF_EVALUATIONS)}."
+    )
+  return measures.OF_EVALUATIONS
 
 
 def of_round(metrics: Mapping[str, Any]) -> dict[str, Any]:

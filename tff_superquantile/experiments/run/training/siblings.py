@@ -17,6 +17,7 @@ import pathlib
 from typing import NamedTuple
 
 import tasks
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
@@ -107,6 +108,20 @@ def check(
   if own.protected:
     wrong |= {path: own.protected & ids for path, ids in _tables(path.resolve(), others)}
   _refuse(config, wrong, by_run, "are to be protected, and are measured exactly in {}", remedy)
+
+
+class Siblings(hook.Hook):
+  """Refuses a run as `check` does, and one whose start had another table."""
+
+  def before(self) -> None:
+    job, config, start = self.job, self.job.config, None
+    if config.start is not None:
+      start = run_folder.find_finished(pathlib.Path(config.start.folder))
+      start.check_table(job.task)
+      # The statistics of a private one are of its test clients.
+      start = start if start.config is None or start.config.is_private else None
+    own = clients(config.is_private, job.splits)
+    check(job.folder, config, lambda: job.task, own, start=start)
 
 
 class _Split:

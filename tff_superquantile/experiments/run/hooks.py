@@ -1,0 +1,81 @@
+"""The features of runs, in the order in which they write: a file and a row each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_superquantile.experiments.run import hook
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.trackers import tracking
+from tff_superquantile.experiments.run.training import best_model
+from tff_superquantile.experiments.run.training import class_weights
+from tff_superquantile.experiments.run.training import client_split
+from tff_superquantile.experiments.run.training import computing
+from tff_superquantile.experiments.run.training import convergence
+from tff_superquantile.experiments.run.training import evaluating
+from tff_superquantile.experiments.run.training import initial_weights
+from tff_superquantile.experiments.run.training import measurements
+from tff_superquantile.experiments.run.training import outputs
+from tff_superquantile.experiments.run.training import private_rounds
+from tff_superquantile.experiments.run.training import siblings
+
+HOOKS: Sequence[type[hook.Hook]] = (
+  client_split.ClientSplit,
+  best_model.BestModel,
+  siblings.Siblings,
+  initial_weights.InitialWeights,
+  private_rounds.PrivateRounds,  # Its ledger never lags.
+  computing.Computing,
+  class_weights.ClassWeights,
+  evaluating.Evaluating,
+  outputs.Rows,
+  measurements.Clients,
+  outputs.Events,
+  tracking.Tracking,
+  outputs.Bar,
+  measurements.Growth,
+  convergence.Ending,
+)
+
+
+def taking_part(config: run_config.RunConfig) -> list[type[hook.Hook]]:
+  """Returns the features that a resolved run has."""
+  return [kind for kind in HOOKS if kind.takes_part(config)]
+
+
+class Rounds(tff.program.ReleaseManager):
+  """The hooks of a job during its rounds: its release manager, and the keeper of its loop."""
+
+  def __init__(self, hooks: Sequence[hook.Hook]):
+    self._hooks = hooks
+
+  def read_metrics(self, metrics: Mapping[str, Any], round_num: int) -> hook.Values:
+    """Returns the values of a round in its row of rounds.csv."""
+    values = measurements.of_round(metrics)
+    for each in self._hooks:
+      values.update(each.of_round(round_num))
+    return values
+
+  def evaluate(self, weights: Any, round_num: int) -> dict[str, float]:
+    """Returns the values of an evaluation in a row of rounds.csv."""
+    values: dict[str, float] = {}
+    for each in self._hooks:
+      values.update(each.evaluate(weights))
+    return values
+
+  async def release(self, value: Any, key: int) -> None:
+    """Hands the values of a round to all hooks, one after the other."""
+    for each in self._hooks:
+      await each.release(value, key)
+
+  def consider(self, weights: Any, values: hook.Values, round_num: int) -> None:
+    """Hands an evaluated model to all hooks."""
+    for each in self._hooks:
+      each.consider(weights, values, round_num)
+
+  def is_over(self, round_num: int) -> bool:
+    """Returns whether a hook has had enough rounds."""
+    return any([each.is_over(round_num) for each in self._hooks])

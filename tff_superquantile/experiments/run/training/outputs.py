@@ -1,0 +1,54 @@
+"""Where the released values of rounds go: rounds.csv, TensorBoard's events and the bar."""
+
+from __future__ import annotations
+
+from tff_superquantile.experiments.run import hook
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.simulation import progress
+from tff_superquantile.simulation import release_managers
+
+
+class Rows(hook.Hook):
+  """Writes rounds.csv, whose rows are final in a private run."""
+
+  def before(self) -> None:
+    self._manager = release_managers.RowReleaseManager(
+      self.job.folder / "rounds.csv",
+      final_until=self.job.secret and self.job.secret.released,
+      may_differ=("epsilon",),
+    )
+
+  async def release(self, value: hook.Values, key: int) -> None:
+    await self._manager.release(value, key)
+
+
+class Events(hook.Hook):
+  """Writes events, whose times would tell the sizes of a private run's cohorts."""
+
+  @staticmethod
+  def takes_part(config: run_config.RunConfig) -> bool:
+    return not config.is_private
+
+  def begin(self) -> None:
+    self._manager = release_managers.ScalarReleaseManager(self.job.folder / "tensorboard")
+
+  async def release(self, value: hook.Values, key: int) -> None:
+    await self._manager.release(value, key)
+
+  def end(self, is_whole: bool) -> None:
+    self._manager.close()
+
+
+class Bar(hook.Hook):
+  """Shows the rounds on a bar."""
+
+  def begin(self) -> None:
+    job = self.job
+    name = f"{job.config.task.name} {job.earlier.method} {job.folder.name}"
+    self._bar = progress.ProgressBar(name, job.config.num_rounds, error=job.task.error)
+
+  async def release(self, value: hook.Values, key: int) -> None:
+    self._bar.show(value, key)
+
+  def end(self, is_whole: bool) -> None:
+    self._bar.close()
