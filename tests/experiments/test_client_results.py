@@ -30,7 +30,7 @@ def _manager(folder, **flags):
   folder.mkdir(exist_ok=True)
   job = hook.Job(run_config.of(**flags), None, run_folder.Run(folder, 0))
   job.manifest["started"] = "2017-07-14T02:40:00+00:00"
-  clients = measurements.Clients(job)
+  clients = measurements.ClientResults(job)
   clients.begin()
   return clients
 

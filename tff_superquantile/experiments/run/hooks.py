@@ -31,8 +31,8 @@ HOOKS: Sequence[type[hook.Hook]] = (
   computing.Computing,
   class_weights.ClassWeights,
   evaluating.Evaluating,
-  outputs.Rows,
-  measurements.Clients,
+  outputs.RoundsTable,
+  measurements.ClientResults,
   outputs.Events,
   tracking.Tracking,
   outputs.Bar,
@@ -46,7 +46,7 @@ def taking_part(config: run_config.RunConfig) -> list[type[hook.Hook]]:
   return [kind for kind in HOOKS if kind.takes_part(config)]
 
 
-class Rounds(tff.program.ReleaseManager):
+class AllHooks(tff.program.ReleaseManager):
   """The hooks of a job during its rounds: its release manager, and the keeper of its loop."""
 
   def __init__(self, hooks: Sequence[hook.Hook]):

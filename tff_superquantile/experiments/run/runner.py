@@ -109,7 +109,7 @@ def _train(job: hook.Job) -> None:
   process = build.build_process(run, job.trained, clients, *of_private)
   # Nothing above has failed, so from here on the folder is this run's.
   _begin(job)
-  rounds = hooks.Rounds(job.hooks)
+  rounds = hooks.AllHooks(job.hooks)
   state_manager = (
     noise_key.SecretStateManager if run.is_private else tff.program.FileProgramStateManager
   )

@@ -163,7 +163,7 @@ class Sequential(Mapper):
     stacked = rows.plan(body.outputs, {*stacked, *self._rows}, {*known, *self._rows})
     for ref, (flat, _, shapes) in self._rows.items():
       known[ref] = tf.reshape(flat, tf.concat([[num_clients], shapes[0]], 0))
-    results = rows.Rows(known, stacked, num_clients).emit_rows(body.outputs)
+    results = rows.RowEmitter(known, stacked, num_clients).emit_rows(body.outputs)
     self.has_rows = True
     return [
       tf.ensure_shape(result, tf.TensorShape([None]).concatenate(leaf.shape))

@@ -89,7 +89,7 @@ def _after_clients(first: Any, rest: tf.Tensor) -> tf.Tensor:
   return tf.concat([tf.reshape(tf.cast(first, rest.dtype), [1]), rest], 0)
 
 
-class Rows(emission.Emitter):
+class RowEmitter(emission.Emitter):
   """Emits expressions for some clients: those that are `stacked` as one row for each of them."""
 
   def __init__(
@@ -97,7 +97,7 @@ class Rows(emission.Emitter):
     known: Mapping[Ref, tf.Tensor],
     stacked: set[Ref],
     num_rows: tf.Tensor,
-    parent: "Rows | None" = None,
+    parent: "RowEmitter | None" = None,
     own: tf.Tensor | None = None,
   ):
     """Initializes an emitter; `stacked` has all values with rows, `num_rows` is int32 [].
@@ -135,7 +135,7 @@ class Rows(emission.Emitter):
   def _inside(
     self, body: expressions.Body, known: Mapping[Ref, tf.Tensor], targets: Sequence[Ref]
   ) -> list[tf.Tensor]:
-    return Rows(known, self._stacked, self._num_rows, self).emit_rows(body.outputs, targets)
+    return RowEmitter(known, self._stacked, self._num_rows, self).emit_rows(body.outputs, targets)
 
   def _loop(
     self, expression: expressions.Expression, initial: Sequence[tf.Tensor]
@@ -157,7 +157,7 @@ class Rows(emission.Emitter):
     takers, results = [], []
     for body, takes in zip(expression.bodies, (predicate, tf.logical_not(predicate))):
       own = tf.cast(tf.reshape(tf.where(takes), [-1]), tf.int32)
-      branch = Rows({}, self._stacked, tf.size(own), self, own)
+      branch = RowEmitter({}, self._stacked, tf.size(own), self, own)
       takers.append(own)
       results.append(branch.emit_rows(body.outputs))
     return [tf.dynamic_stitch(takers, list(of_both)) for of_both in zip(*results)]

@@ -71,7 +71,7 @@ class Growth(hook.Hook):
     )
 
 
-class Clients(hook.Hook):
+class ClientResults(hook.Hook):
   """Writes the results of an evaluation as one file, when its round is released.
 
   So no file is written twice, but for a round that a resumed run repeats, with the same rows. A

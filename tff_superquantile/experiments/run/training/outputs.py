@@ -8,7 +8,7 @@ from tff_superquantile.simulation import progress
 from tff_superquantile.simulation import release_managers
 
 
-class Rows(hook.Hook):
+class RoundsTable(hook.Hook):
   """Writes rounds.csv, whose rows are final in a private run."""
 
   def before(self) -> None:
