@@ -133,7 +133,7 @@ def test_a_run_of_before_goes_on_with_its_own_clients(config, tmp_path):
 def _of_version_02(asked):
   """A private run that began before there was a flag."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(client_split, "resolve", lambda config, task: config)
+    patch.setattr(client_split.ClientSplit, "resolve", lambda config, task: config)
     path = runner.train(run_config.replace(asked, client_split="shuffled")).path
   _drop_split(path)
   return path
