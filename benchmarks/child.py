@@ -17,7 +17,7 @@ import tempfile
 import time
 from typing import Any, TextIO
 
-from tff_superquantile.simulation import dependent_process
+from tff_superquantile.engine.processes import dependent_process
 
 _PROC = pathlib.Path("/proc")
 _LAST_BYTES = 1 << 16

@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 from typing import Any
 
-from tff_superquantile.simulation import limits
+from tff_superquantile.engine.processes import limits
 
 FED_AVG = "fed_avg"
 SUPERQUANTILE = "superquantile"

@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks import lineup
 from benchmarks import results
-from tff_superquantile.simulation import limits
+from tff_superquantile.engine.processes import limits
 
 # The load of the race itself may exceed the cores by a little.
 _LOAD_OF_OTHERS = 0.5

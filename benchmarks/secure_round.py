@@ -17,7 +17,7 @@ from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import engines
-from tff_superquantile.simulation import context
+from tff_superquantile.engine import context
 
 _CONTENDERS: dict[str, dict[str, Any]] = {
   "geometric, central": {},

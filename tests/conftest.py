@@ -37,7 +37,7 @@ QUICK = frozenset(
     "paper/test_statements.py::test_formulas_are_misprints_where_what_is_meant_is_true",
     "privacy/test_accountant_alone.py::test_the_accountant_needs_no_tensorflow",
     "secure_sums/test_secure_sum.py::test_modular_reports_are_remainders",
-    "simulation/test_cohort_engine.py::test_secure_sums_means_and_folds",
+    "engine/test_cohort_engine.py::test_secure_sums_means_and_folds",
     "tasks/test_synthetic.py::test_every_example_is_the_pools_and_used_once",
     "test_superquantile.py::test_dual_weights_attain_the_linear_program",
     "threshold/test_tree.py::test_against_numpy",
@@ -74,7 +74,7 @@ def pytest_collection_finish():
 def pytest_unconfigure():
   # TFF's runtime, which some tests compare with, ends when its context is collected.
   if "tensorflow_federated" in sys.modules:
-    from tff_superquantile.simulation import worker
+    from tff_superquantile.engine.processes import worker
 
     worker.close()
   gc.unfreeze()
@@ -85,10 +85,10 @@ def pytest_unconfigure():
 _LONG = (
   *("experiments/test_sweep", "experiments/test_private_run", "experiments/test_train"),
   *("experiments/test_folder_histories", "experiments/test_training_options"),
-  *("experiments/test_cluster_runs", "simulation/test_ray"),
-  *("simulation/test_cohort_engine", "algorithms/test_private_superquantile_fed_avg"),
+  *("experiments/test_cluster_runs", "engine/test_ray"),
+  *("engine/test_cohort_engine", "algorithms/test_private_superquantile_fed_avg"),
   *("algorithms/test_superquantile_fed_avg", "algorithms/test_baselines"),
-  *("simulation/test_data_sets", "experiments/test_additions", "experiments/test_baseline_runs"),
+  *("engine/test_data_sets", "experiments/test_additions", "experiments/test_baseline_runs"),
   *("experiments/test_own_runs", "test_stack", "docs/test_examples"),
   *("threshold/test_tree", "docs/test_tutorials", "docs/test_colab", "experiments/test_tuning"),
   *("algorithms/test_empirical_privacy", "threshold/test_geometric", "attacks/test_exact_pair"),
@@ -136,6 +136,6 @@ def restored_context():
 @pytest.fixture(scope="session")
 def simulation_context():
   """This process as the default context."""
-  from tff_superquantile.simulation import context  # Not before a test needs TensorFlow.
+  from tff_superquantile.engine import context  # Not before a test needs TensorFlow.
 
   context.set_simulation_context()

@@ -9,14 +9,15 @@ import pytest
 
 import tff_superquantile as tsq
 from tff_superquantile import algorithms
+from tff_superquantile import engine
 from tff_superquantile import simulation
+from tff_superquantile.engine import context
 from tff_superquantile.simulation import client_files
-from tff_superquantile.simulation import context
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("package", [tsq, simulation])
+@pytest.mark.parametrize("package", [tsq, engine, simulation])
 def test_all_public_names_are_there_and_listed(package):
   assert dir(package) == sorted(package.__all__)
   for name in package.__all__:
@@ -33,7 +34,7 @@ def test_names_are_those_of_the_rooms():
   assert tsq.build_superquantile_fed_avg is algorithms.build_superquantile_fed_avg
   assert tsq.set_simulation_context is context.set_simulation_context
   assert simulation.ClientFiles is client_files.ClientFiles
-  assert tsq.simulation.context is context
+  assert tsq.engine.context is context
 
 
 def test_readme_needs_one_import_of_ours():

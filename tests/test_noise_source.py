@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile import noise_source
-from tff_superquantile.simulation import engine
+from tff_superquantile.engine.cohort import cohort_context
 
 _KEY, _OTHER_KEY = bytes(range(16)), bytes(range(1, 17))
 _SOURCES = pathlib.Path(noise_source.__file__).resolve().parent
@@ -229,7 +229,7 @@ def test_in_a_round_every_client_has_a_fresh_seed(runtime):
   indices = [np.int32(i) for i in range(40)]
   try:
     tff.framework.set_default_context(
-      engine.CohortContext() if runtime == "in_process" else calls.tffs_runtime()
+      cohort_context.CohortContext() if runtime == "in_process" else calls.tffs_runtime()
     )
     seeds = np.concatenate([draw(indices) for _ in range(3)])
   finally:

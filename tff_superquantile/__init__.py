@@ -7,7 +7,8 @@
 
 `tsq.algorithms` builds learning processes, `tsq.threshold` the quantile that a round learns,
 `tsq.client_work` the work of a client; `tsq.evaluation` measures every client, `tsq.analytics`
-estimates the distribution of one number a client privately, `tsq.simulation` runs rounds. The
+estimates the distribution of one number a client privately, `tsq.simulation` runs rounds, and
+`tsq.engine` computes them. The
 mathematics, without TensorFlow, is in `tsq.superquantile`. What most programs need of these has its
 name here, too.
 """
@@ -22,8 +23,8 @@ __version__ = "0.3.0"
 __all__, __getattr__, __dir__ = lazy.attach(
   __name__,
   (
-    *("algorithms", "analytics", "client_work", "evaluation"),
-    *("simulation", "superquantile", "threshold"),
+    *("algorithms", "analytics", "client_work", "engine"),
+    *("evaluation", "simulation", "superquantile", "threshold"),
   ),
   {
     "algorithms": (
@@ -46,8 +47,8 @@ __all__, __getattr__, __dir__ = lazy.attach(
       "dp_mean_factory",
     ),
     "analytics": ("private_distribution",),
+    "engine": ("set_simulation_context",),
     "evaluation": ("build_evaluator", "build_personalizer", "describe"),
-    "simulation": ("set_simulation_context",),
     "threshold": (
       "AdaptiveTheta",
       "build_geometric_quantile",

@@ -35,7 +35,7 @@ def set_context(engine: str, block_size: int | None = None) -> None:
   """Sets what computes: as in `context.set_simulation_context`, or "native", TFF's runtime."""
   import tensorflow_federated as tff
 
-  from tff_superquantile.simulation import context
+  from tff_superquantile.engine import context
 
   if engine == "native":
     tff.framework.set_default_context(

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks import contender
 from benchmarks import workloads
-from tff_superquantile.simulation import dependent_process
+from tff_superquantile.engine.processes import dependent_process
 
 # pfl and torch are not in the project's environment: only this process imports them.
 

@@ -97,7 +97,7 @@ class _Tutorial(_Stock):
     import tensorflow_federated as tff
     from tensorflow_federated.python.core.impl.executor_stacks import executor_factory
 
-    from tff_superquantile.simulation import dependent_process
+    from tff_superquantile.engine.processes import dependent_process
 
     super().__init__(workload)
     if in_process:

@@ -131,7 +131,7 @@ def _personalize(
   import tensorflow_federated as tff
 
   from tff_superquantile import evaluation
-  from tff_superquantile.simulation import context
+  from tff_superquantile.engine import context
 
   learning_rate = material.config.final_learning_rate
   personalize = evaluation.build_personalizer(

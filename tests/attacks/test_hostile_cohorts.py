@@ -16,7 +16,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile import algorithms
 from tff_superquantile import secure_sums
-from tff_superquantile.simulation import engine
+from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.threshold import Client
 
 _KEY = bytes(range(16))
@@ -65,7 +65,7 @@ def _runtime(name):
       tff.framework.set_default_context(calls.tffs_runtime())
     else:
       size = None if name == "whole" else int(name.removeprefix("blocks of "))
-      tff.framework.set_default_context(engine.CohortContext(block_size=size))
+      tff.framework.set_default_context(cohort_context.CohortContext(block_size=size))
     yield
   finally:
     tff.framework.set_default_context(old)
@@ -158,7 +158,7 @@ def test_a_release_is_the_same_bits_in_any_order_blocks_and_runtime(setting):
 @pytest.mark.ray
 def test_nor_on_rays_workers():
   ray = pytest.importorskip("ray", reason="Ray is not installed")
-  from tff_superquantile.simulation.cluster import ray_context
+  from tff_superquantile.engine.cluster import ray_context
 
   old = tff.framework.get_context_stack().current
   vectors = _lifted(1000)

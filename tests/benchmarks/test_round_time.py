@@ -19,7 +19,7 @@ from benchmarks import race
 from benchmarks import report
 from benchmarks import results
 from benchmarks import workloads
-from tff_superquantile.simulation import limits
+from tff_superquantile.engine.processes import limits
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SECONDS = 120  # Of patience, not of duration.

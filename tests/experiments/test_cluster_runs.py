@@ -206,7 +206,7 @@ _CONNECTS = """
 import os, signal, threading, time
 import ray
 from tff_superquantile.experiments import cli
-from tff_superquantile.simulation.cluster import connection
+from tff_superquantile.engine.cluster import connection
 
 def wait():
   while not os.path.exists("seen"):  # What Ray's folder is like.

@@ -35,7 +35,7 @@ def build_superquantile_family(
 
   Each model gets the weights that a process of its own would give it on the same cohorts. Training
   costs the sum of all thetas times a round of federated averaging, and there is a loss pass for
-  each theta < 1; `simulation.engine` reads a cohort's examples once for all models.
+  each theta < 1; `engine.cohort` reads a cohort's examples once for all models.
 
   All values of the process are tuples with an entry for each theta, in their order. Entry j of the
   state, a `tff.learning.templates.LearningAlgorithmState`, and of the metrics is that of

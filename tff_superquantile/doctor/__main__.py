@@ -60,7 +60,7 @@ def _check_round(
 ) -> machine.Finding:
   """Trains for a private round in a process of its own, whose crash or hang is a finding, too."""
   # Not at the top: versions of Python that it is not for never get here.
-  from tff_superquantile.simulation import dependent_process
+  from tff_superquantile.engine.processes import dependent_process
 
   start, cluster = time.monotonic(), ["--engine=ray", f"--ray_address={options.ray_address}"]
   with tempfile.TemporaryDirectory() as folder:

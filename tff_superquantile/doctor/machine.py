@@ -16,7 +16,7 @@ import sys
 import tempfile
 from typing import Any, NamedTuple
 
-from tff_superquantile.simulation import limits
+from tff_superquantile.engine.processes import limits
 
 # The same as in setup.cfg and scripts/venv.sh: those that TensorFlow 2.21 has wheels for, and the C
 # library that TensorFlow Federated's wheel asks for.

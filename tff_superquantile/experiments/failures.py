@@ -14,7 +14,7 @@ import textwrap
 import traceback
 from typing import Any, NamedTuple
 
-from tff_superquantile.simulation.cluster import errors
+from tff_superquantile.engine.cluster import errors
 
 USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
 FAILED = 1

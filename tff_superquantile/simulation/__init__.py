@@ -1,4 +1,4 @@
-"""Runs federated computations on one machine: runtime, cohorts, client files, the training loop."""
+"""Simulates federated training on one machine: cohorts, client files, the training loop."""
 
 from tff_superquantile import lazy
 
@@ -7,8 +7,6 @@ __all__, __getattr__, __dir__ = lazy.attach(
   (
     "client_files",
     "cohorts",
-    "context",
-    "engine",
     "progress",
     "release_managers",
     "seeds",
@@ -21,6 +19,9 @@ __all__, __getattr__, __dir__ = lazy.attach(
       "open_client_files",
       "write_client_files",
     ),
-    "context": ("create_async_simulation_context", "set_simulation_context"),
+    "/tff_superquantile.engine.context": (
+      "create_async_simulation_context",
+      "set_simulation_context",
+    ),
   },
 )

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.simulation import interruptions
+from tff_superquantile.engine.processes import interruptions
 
 Metrics = Mapping[str, Any]
 

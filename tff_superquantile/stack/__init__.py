@@ -13,7 +13,7 @@ runs beside Python 3.13, TensorFlow 2.21 and numpy 2 once these are settled, her
     them, and models that were there before are broken. Here a model of a graph has a subclass.
   * With numpy 2, TFF asks for the type of a number by what `warnings` has since Python 3.11.
   * What TFF starts as its worker listens to everybody, and where a shell has it ignore SIGINT,
-    Python waits for it for ever: `simulation.worker` starts it instead.
+    Python waits for it for ever: `engine.processes.worker` starts it instead.
 
 Importing any package of this project calls `install`. Where a script imports TFF first, the
 environment must do it: `python -m tff_superquantile.stack` writes a file that has TensorFlow's
@@ -144,7 +144,7 @@ class _QuietLoader(postponed.Wrapper):
 class _WorkerLoader(postponed.Wrapper):
   def exec_module(self, module: types.ModuleType) -> None:
     super().exec_module(module)
-    importlib.import_module("tff_superquantile.simulation.worker").install()
+    importlib.import_module("tff_superquantile.engine.processes.worker").install()
 
 
 @contextlib.contextmanager

@@ -224,7 +224,7 @@ def main() -> None:
   folder = pathlib.Path(flags.FLAGS.output_dir, "private_quantile")
   atomic_files.make_folder("output_dir", folder)
   with cli.starting_tensorflow():
-    from tff_superquantile.simulation import context
+    from tff_superquantile.engine import context
 
   context.set_simulation_context()
   content = report(plan, folder)

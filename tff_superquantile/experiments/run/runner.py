@@ -19,7 +19,7 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.training import noise_key
 from tff_superquantile.experiments.run.training import selection
-from tff_superquantile.simulation import context
+from tff_superquantile.engine import context
 from tff_superquantile.simulation import training_loop
 
 

@@ -10,7 +10,7 @@ import tasks
 from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import engines
-from tff_superquantile.simulation import context
+from tff_superquantile.engine import context
 
 
 class Computing(hook.Hook):

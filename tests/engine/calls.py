@@ -1,0 +1,73 @@
+"""Computations at clients, and calls of them in one context or another, TFF's own among them."""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.engine import context
+
+
+def tffs_runtime(default_num_clients=0):
+  """TFF's own runtime, in a process of its own, with simulated secure sums."""
+  return tff.backends.test.create_sync_test_cpp_execution_context(
+    default_num_clients=default_num_clients, max_concurrent_computation_calls=context.num_cores()
+  )
+
+
+def at_clients(component):
+  """The computation that maps a component over its clients."""
+
+  @tff.federated_computation(
+    tff.FederatedType(component.type_signature.parameter, tff.CLIENTS, all_equal=False)
+  )
+  def everywhere(held):
+    return tff.federated_map(component, held)
+
+  return everywhere
+
+
+def invoke(of_context, computation, *arguments):
+  """What a computation gives in a context, which becomes the default one."""
+  tff.framework.set_default_context(of_context)
+  return computation(*arguments)
+
+
+def plain(value):
+  """Returns a result as lists of the names, types and values of its parts."""
+  if isinstance(value, tf.data.Dataset):
+    return ["sequence", *(plain(element) for element in value)]
+  if isinstance(value, tf.Tensor):
+    return plain(value.numpy())
+  if isinstance(value, (dict, tff.structure.Struct)):
+    struct = tff.structure.from_container(value)
+    parts = [(name, plain(part)) for name, part in tff.structure.to_elements(struct)]
+    return [type(value).__name__, *parts]
+  if isinstance(value, (list, tuple)):
+    return [type(value).__name__, *map(plain, value)]
+  return [type(value).__name__, np.asarray(value)]
+
+
+def assert_equal(ours, theirs):
+  """Compares results as of `plain`: but for the order of sums, they are equal."""
+  if isinstance(theirs, np.ndarray):
+    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+    if theirs.dtype.kind == "f":
+      tolerance = 1e-4 if theirs.dtype == np.float32 else 1e-9
+      np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+    else:
+      np.testing.assert_array_equal(ours, theirs)
+  elif isinstance(theirs, (list, tuple)):
+    assert len(ours) == len(theirs)
+    for our_part, their_part in zip(ours, theirs):
+      assert_equal(our_part, their_part)
+  else:
+    assert ours == theirs
+
+
+def outcome(of_context, program, *arguments):
+  """The result as of `plain`, and the error."""
+  tff.framework.set_default_context(of_context)
+  try:
+    return plain(program(*arguments)), None
+  except Exception as error:  # Whatever kind: TFF's are those of another process.
+    return None, error

@@ -1,0 +1,219 @@
+"""Contexts compute securely (simulated), and TFF's own ends with its process, however that ends."""
+
+import functools
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_superquantile.engine import context
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_SECONDS = 600  # For a process to start; of patience, not of duration.
+
+_SCRIPT = '''
+import os, sys, time
+import numpy as np
+import tensorflow_federated as tff
+from tff_superquantile.engine import context
+
+@tff.tensorflow.computation(np.int32)
+def double(x):
+  return 2 * x
+
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def total(values):
+  return tff.federated_sum(tff.federated_map(double, values))
+
+def start():
+  tff.backends.native.set_sync_local_cpp_execution_context()
+  assert total([1, 2, 3]) == 12
+
+def workers():
+  """The ids of this process' children that have not ended."""
+  found = []
+  for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+      state, parent = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[:2]
+    except OSError:
+      continue  # Ended meanwhile.
+    if parent == str(os.getpid()) and state != "Z":
+      found.append(pid)
+  return found
+
+start()
+print(*workers(), flush=True)
+'''
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_works():
+  """Also where the tests run in the background: children inherit what is ignored."""
+  old = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, old)
+
+
+def exists(pid):
+  """Whether there is such a process that has not ended (a zombie has)."""
+  try:
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+  except (FileNotFoundError, ProcessLookupError):
+    return False
+  return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_for_end(pids, seconds=60):
+  end = time.monotonic() + seconds
+  while time.monotonic() < end:
+    if not any(exists(pid) for pid in pids):
+      return True
+    time.sleep(0.05)
+  return False
+
+
+class Script:
+  """The script plus `lines`, in a Python of its own. It takes seconds to start: start several."""
+
+  def __init__(self, folder, lines):
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    self.process = subprocess.Popen(
+      [sys.executable, "-c", _SCRIPT + lines],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      bufsize=0,  # What `readline` reads ahead, `communicate` would not see.
+      cwd=folder,
+      env={**os.environ, "PYTHONPATH": path},
+      start_new_session=True,
+    )
+
+  def read_line(self):
+    return self.process.stdout.readline().decode()
+
+  @functools.cached_property
+  def worker(self):
+    """The worker's process id, once there is one."""
+    (pid,) = self.read_line().split()
+    return int(pid)
+
+  def end(self):
+    """Returns (return code, rest of stdout, stderr), when nobody has its output open any more."""
+    try:
+      out, err = self.process.communicate(timeout=_SECONDS)
+    finally:
+      if self.process.poll() is None:
+        self.process.kill()
+    return self.process.returncode, out.decode(), err.decode()
+
+
+def assert_ends(pid):
+  """The worker that this id names ends soon, by itself."""
+  try:
+    assert wait_for_end([pid]), "a worker was left behind"
+  finally:
+    if exists(pid):
+      os.kill(pid, signal.SIGKILL)
+
+
+def test_no_worker_is_left_by_an_ordinary_end_or_an_exception(tmp_path):
+  normal = Script(tmp_path, "")
+  # The traceback holds the frame in which the context was used.
+  failed = Script(tmp_path, "def f():\n  raise OSError(str(total([1])))\nf()")
+  workers = normal.worker, failed.worker
+  assert normal.end() == (0, "", "")
+  code, _, err = failed.end()
+  assert code == 1
+  assert err.strip().endswith("OSError: 2") and "Exception ignored" not in err
+  for worker in workers:
+    assert_ends(worker)
+
+
+def test_no_worker_is_left_by_a_signal(tmp_path):
+  signums = (signal.SIGTERM, signal.SIGKILL)
+  scripts = [Script(tmp_path, "time.sleep(1000)") for _ in signums]
+  workers = [script.worker for script in scripts]
+  for script, signum in zip(scripts, signums):
+    script.process.send_signal(signum)
+  for script, signum in zip(scripts, signums):
+    assert script.end() == (-signum, "", "")
+  for worker in workers:
+    assert_ends(worker)
+
+
+def test_ctrl_c_leaves_the_worker_to_its_parent(tmp_path):
+  """A terminal sends it to every process of the group, and there is still something to save."""
+  interrupted = Script(
+    tmp_path,
+    "try:\n  print('ready', flush=True); time.sleep(1000)\n"
+    "except KeyboardInterrupt:\n  print(total([4]), *workers()); sys.exit(3)",
+  )
+  # Shells start the background jobs of a script with SIGINT ignored; TFF ends a worker by SIGINT
+  # when another context takes its place, and waits for it.
+  old = signal.signal(signal.SIGINT, signal.SIG_IGN)
+  try:
+    ignoring = Script(tmp_path, "start(); start(); print(*workers())")
+  finally:
+    signal.signal(signal.SIGINT, old)
+
+  worker = interrupted.worker
+  assert interrupted.read_line() == "ready\n"
+  os.killpg(interrupted.process.pid, signal.SIGINT)
+  assert interrupted.end() == (3, f"8 {worker}\n", "")
+  assert_ends(worker)
+
+  first = ignoring.worker
+  code, out, err = ignoring.end()
+  assert (code, err) == (0, "")
+  (last,) = out.split()  # One, though the context was set three times.
+  assert_ends(first)
+  assert_ends(int(last))
+
+
+@pytest.mark.usefixtures("simulation_context")
+def test_secure_sums_run():
+  """They don't in TFF's default context."""
+  modular = tff.aggregators.SecureModularSumFactory(modulus=256).create(tff.TensorType(np.int32))
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def sums(values):
+    secure = tff.federated_secure_sum(values, np.int32(100))
+    return secure, modular.next(modular.initialize(), values).result
+
+  assert sums([100, 99, 98]) == (297, 297 % 256)
+
+
+@pytest.mark.usefixtures("simulation_context")
+def test_clients_compute_in_the_order_given():
+  @tff.tensorflow.computation(np.float32)
+  def square(x):
+    return x * x
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def squares(values):
+    return tff.federated_map(square, values)
+
+  assert squares([float(i) for i in range(50)]) == [float(i * i) for i in range(50)]
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_number_of_concurrent_calls_is_checked(number):
+  with pytest.raises(ValueError, match=f"Found max_concurrent_computation_calls = {number}"):
+    context.set_simulation_context(number)
+
+
+@pytest.mark.parametrize("name", ["auto", "native"])
+def test_other_engines_are_refused_with_what_sets_tffs_own(name):
+  with pytest.raises(
+    ValueError, match=f"Found engine = '{name}'.*in_process, ray.*TFF's own.*set_"
+  ):
+    context.set_simulation_context(engine=name)
+
+
+def test_cores_are_those_that_may_be_used():
+  assert context.num_cores() == len(os.sched_getaffinity(0)) >= 1

@@ -1,0 +1,558 @@
+"""What inlining, emission and mapping promise: effects, shapes and what clients share.
+
+Each program gives here what it gives in TFF's runtime, or fails here as there.
+"""
+
+import collections
+import contextlib
+import sqlite3
+import subprocess
+import sys
+
+from calls import at_clients
+from calls import invoke
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.engine import context
+from tff_superquantile.engine.cohort import cohort_context
+from tff_superquantile.engine.cohort.graphs import errors
+
+pytestmark = pytest.mark.usefixtures("restored_context")
+_NUMBERS = tff.SequenceType(np.float32)
+_FAILS = "fails"
+
+
+def outcome(of_context, computation, *arguments):
+  """The result, or that there is none; that the engine does not know a program is neither."""
+  try:
+    return invoke(of_context, computation, *arguments)
+  except errors.UnsupportedError:
+    raise
+  except Exception:  # Errors of several libraries.
+    return _FAILS
+
+
+def assert_same(found, expected):
+  assert (found is _FAILS) == (expected is _FAILS)
+  for ours, theirs in zip(tf.nest.flatten(found), tf.nest.flatten(expected)):
+    if ours is not _FAILS:
+      np.testing.assert_array_equal(ours, theirs)
+
+
+def check(x):
+  """An effect: it fails for numbers from four on."""
+  tf.debugging.Assert(x < 4, [x])
+
+
+def beside_the_result(x):
+  check(x)
+  return 2 * x
+
+
+def in_a_called_function(x):
+  tf.function(check)(x)
+  return 2 * x
+
+
+def in_one_branch(x):
+  if x > 2:
+    check(x)
+  return 2 * x
+
+
+def in_a_known_branch(x):
+  return tf.cond(tf.constant(3) > 2, lambda: [check(x), x][1], lambda: -x)
+
+
+def in_a_loop(x):
+  for _ in tf.range(3):
+    check(x)
+  return x
+
+
+def in_a_loop_of_one_step(x):
+  for _ in tf.range(1):
+    check(x)
+    x += 1
+  return x
+
+
+def in_what_follows_a_loop(x):
+  for _ in tf.range(2):
+    x += 1
+  check(x - 2)
+  return 0 * x
+
+
+def component_of(function, has_variable):
+  """One without variables may be mapped as it is; one with variables is taken apart."""
+
+  def component(x):
+    return tf.function(function)(x + tf.Variable(0.0) if has_variable else x)
+
+  return tff.tensorflow.computation(component, np.float32)
+
+
+EFFECTS = [
+  beside_the_result,
+  in_a_called_function,
+  in_one_branch,
+  in_a_known_branch,
+  in_a_loop,
+  in_a_loop_of_one_step,
+  in_what_follows_a_loop,
+]
+
+
+@pytest.mark.parametrize("has_variable", [False, True])
+@pytest.mark.parametrize("function", EFFECTS, ids=lambda f: f.__name__)
+def test_effects_happen_as_in_tffs_runtime(native, function, has_variable):
+  component = component_of(function, has_variable)
+  for clients in ([1.0, 3.0], [1.0, 9.0]):
+    expected = outcome(native, at_clients(component), clients)
+    assert (expected is _FAILS) == (max(clients) > 4)
+    assert_same(outcome(cohort_context.CohortContext(), at_clients(component), clients), expected)
+
+
+@pytest.mark.parametrize("has_variable", [False, True])
+def test_effects_of_a_loops_condition_happen_as_in_tffs_runtime(native, has_variable):
+  def loop(x):
+    return tf.while_loop(lambda i, v: [check(v), i < 2][1], lambda i, v: (i + 1, v), (0, x))
+
+  component = component_of(loop, has_variable)
+  for clients in ([1.0, 3.0], [1.0, 9.0]):
+    expected = outcome(native, at_clients(component), clients)
+    context.set_simulation_context(engine="in_process")  # It may leave this to TFF's runtime here.
+    in_process = tff.framework.get_context_stack().current
+    assert_same(outcome(in_process, at_clients(component), clients), expected)
+
+
+def test_effects_of_an_initializer_happen_as_in_tffs_runtime(native):
+  @tff.tensorflow.computation(np.float32)
+  def component(x):
+    def initial():
+      with tf.control_dependencies([tf.debugging.Assert(tf.constant(False), ["never"])]):
+        return tf.identity(3.0)
+
+    return x + tf.Variable(initial)
+
+  for of_context in (native, cohort_context.CohortContext()):
+    assert outcome(of_context, at_clients(component), [1.0]) is _FAILS
+
+
+def in_a_fold(data_set):
+  def add(total, x):
+    check(x)
+    return total + 1
+
+  return data_set.reduce(np.float32(0), add)
+
+
+def in_a_loop_over_it(data_set):
+  total = 0.0
+  for x in data_set:
+    check(x)
+    total += x
+  return total
+
+
+def of_one_batch(data_set):
+  batch = data_set.batch(2).take(1).get_single_element()
+  check(tf.reduce_max(batch))
+  return tf.reduce_sum(batch)
+
+
+@pytest.mark.parametrize(
+  "function", [in_a_fold, in_a_loop_over_it, of_one_batch], ids=lambda f: f.__name__
+)
+def test_effects_of_what_is_read_happen_for_each_client(native, function):
+  component = tff.tensorflow.computation(lambda d: tf.function(function)(d), _NUMBERS)
+  for last in (2.0, 9.0):
+    elements = [[1.0, 2.0]] * 16 + [[1.0, last]]
+    held = [tf.data.Dataset.from_tensor_slices(np.float32(own)) for own in elements]
+    expected = outcome(native, at_clients(component), held)
+    assert (expected is _FAILS) == (last > 4)
+    assert_same(outcome(cohort_context.CohortContext(), at_clients(component), held), expected)
+
+
+def test_prints_come_in_the_programs_order(native, tmp_path):
+  """Each of them once, also in a loop whose steps are known."""
+  path = tmp_path / "printed"
+
+  def prints(x):
+    tf.print(x, output_stream=f"file://{path}")
+    i = tf.constant(0)
+    while i < 3:
+      tf.print(i, output_stream=f"file://{path}")
+      i += 1
+    if x > 0:
+      tf.print(2 * x, output_stream=f"file://{path}")
+    return x
+
+  printed = []
+  for of_context in (native, cohort_context.CohortContext()):
+    invoke(of_context, at_clients(component_of(prints, True)), [4.0])
+    printed.append(path.read_text().split())
+    path.unlink()
+  assert printed == [["4", "0", "1", "2", "8"]] * 2
+
+
+def test_a_fold_that_stacks_rows_keeps_its_effects(native):
+  rows_type = tff.TensorType(np.float32, [None])
+
+  @tff.tensorflow.computation
+  def zero():
+    return tf.compat.v1.placeholder_with_default(tf.zeros([0]), [None])
+
+  @tff.tensorflow.computation(rows_type, np.float32)
+  def accumulate(rows, row):
+    @tf.function
+    def append(rows, row):
+      check(row)
+      return tf.concat([rows, [row]], axis=0)
+
+    return append(rows, row)
+
+  @tff.tensorflow.computation(rows_type, rows_type)
+  def merge(first, second):
+    return tf.concat([first, second], axis=0)
+
+  report = tff.tensorflow.computation(lambda rows: rows, rows_type)
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def stack(values):
+    return tff.federated_aggregate(values, zero(), accumulate, merge, report)
+
+  for clients in ([3.0, 1.0], [3.0, 9.0]):
+    expected = outcome(native, stack, clients)
+    assert_same(outcome(cohort_context.CohortContext(), stack, clients), expected)
+
+
+def counts_in_a_queue(number):
+  queue = tf.queue.FIFOQueue(9, [tf.int32], [[]])
+  with tf.control_dependencies([queue.enqueue(number)]):
+    return queue.size()
+
+
+def closes_a_queue(number):
+  queue = tf.queue.FIFOQueue(9, [tf.int32], [[]])
+  with tf.control_dependencies([queue.enqueue(number)]):
+    taken = queue.dequeue()
+  with tf.control_dependencies([taken]):
+    close = queue.close()
+  with tf.control_dependencies([close]):
+    return tf.identity(taken)
+
+
+def empties_a_queue_in_a_function(number):
+  queue = tf.queue.RandomShuffleQueue(9, 0, [tf.string], [[]])
+
+  @tf.function
+  def through():
+    before = queue.size()
+    queue.enqueue(tf.strings.as_string(number))
+    return before + tf.strings.to_number(queue.dequeue(), tf.int32)
+
+  return through()
+
+
+def adds_to_a_variable_by_a_queue(number):
+  variable = tf.Variable(number)
+  queue = tf.queue.FIFOQueue(9, [tf.int32], [[]])
+  with tf.control_dependencies([queue.enqueue(variable.assign_add(1))]):
+    return queue.dequeue() + variable
+
+
+def looks_up(number):
+  keys = tf.lookup.KeyValueTensorInitializer([1, 2, 7], [5, 6, number])
+  return tf.lookup.StaticHashTable(keys, -1).lookup(number)
+
+
+def counts_in_a_dense_table(number):
+  table = tf.lookup.experimental.DenseHashTable(tf.int32, tf.int32, 0, -1, -2)
+  with tf.control_dependencies([table.insert(number, table.lookup(number) + 1)]):
+    return table.lookup(number)
+
+
+def counts_in_a_variable(number):
+  variable = tf.Variable(0)
+  with tf.control_dependencies([variable.assign_add(1)]):
+    return number + variable.read_value()
+
+
+@pytest.mark.parametrize(
+  "function",
+  [
+    adds_to_a_variable_by_a_queue,
+    closes_a_queue,
+    counts_in_a_dense_table,
+    counts_in_a_queue,
+    counts_in_a_variable,
+    empties_a_queue_in_a_function,
+    looks_up,
+  ],
+  ids=lambda f: f.__name__,
+)
+def test_clients_and_calls_share_no_state(native, function):
+  """Also where nothing of a client's goes in."""
+  component = tff.tensorflow.computation(function, np.int32)
+  alone = tff.tensorflow.computation(lambda: function(tf.constant(7)))
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def twice(numbers):
+    counts = [tff.federated_map(component, numbers) for _ in range(2)]
+    return *counts, tff.federated_eval(alone, tff.CLIENTS), tff.federated_eval(alone, tff.SERVER)
+
+  expected = invoke(native, twice, [7, 2, 7])
+  here = cohort_context.CohortContext()
+  for _ in range(3):
+    assert_same(invoke(here, twice, [7, 2, 7]), expected)
+
+
+def test_many_clients_have_queues_at_once():
+  """More of them than TensorFlow has threads."""
+  component = tff.tensorflow.computation(counts_in_a_queue, np.int32)
+  here = cohort_context.CohortContext(parallel=64)
+  assert invoke(here, at_clients(component), [3] * 100) == [1] * 100
+
+
+def test_heavy_hitters_are_found_in_this_process(native):
+  build = tff.analytics.heavy_hitters.iblt.build_iblt_computation
+  compute = build(capacity=10, string_max_bytes=4)
+  here = cohort_context.CohortContext()
+  for words in (["a", "b", "a"], ["b", "cd"], ["a"] * 5):
+    held = [tf.constant(one, tf.string) for one in (words, words[:1], [])]
+    clients = [tf.data.Dataset.from_tensor_slices(texts).batch(2) for texts in held]
+    # TFF's runtime takes long for each, so it is asked once; a plain count is compared with always.
+    for of_context in (here, native) if "cd" in words else (here,):
+      found = invoke(of_context, compute, clients)
+      counts = dict(zip(found.heavy_hitters, found.heavy_hitters_counts))
+      assert counts == collections.Counter(text.encode() for text in words + words[:1])
+      assert found.clients == 3 and not found.num_not_decoded
+
+
+def test_clients_that_read_elements_in_turn_share_no_iterator():
+  """TFF's runtime fails at this one."""
+
+  @tff.tensorflow.computation(np.int32)
+  def component(number):
+    data_set = tf.data.Dataset.from_tensor_slices(np.int32([5, 6, 7]))
+    return number + tf.compat.v1.data.make_one_shot_iterator(data_set).get_next()
+
+  context.set_simulation_context(engine="in_process")
+  for _ in range(2):
+    assert at_clients(component)([0, 10, 20]) == [5, 15, 25]
+
+
+def test_each_client_and_each_component_draws_its_own_number():
+  draw = tff.tensorflow.computation(lambda: tf.random.uniform([]))
+  add = tff.tensorflow.computation(lambda x: x + tf.random.uniform([]), np.float32)
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def draws(zeros):
+    alone = [tff.federated_eval(draw, tff.CLIENTS) for _ in range(2)]
+    return *alone, tff.federated_map(add, zeros), tff.federated_eval(draw, tff.SERVER)
+
+  tff.framework.set_default_context(cohort_context.CohortContext())
+  found = [x for _ in range(2) for x in tf.nest.flatten(draws([0.0] * 5))]
+  assert len({float(x) for x in found}) == len(found) == 2 * 16
+
+
+def test_what_is_drawn_before_two_branches_is_drawn_once():
+  """Though only they use it."""
+
+  @tff.tensorflow.computation(np.float32)
+  def component(x):
+    held = tf.Variable(tf.random.uniform([]))
+
+    @tf.function
+    def run():
+      first, second = 0.0, 0.0
+      if x > 0:
+        first = held + x
+      if x > -1:
+        second = held + x
+      return first, second
+
+    return run()
+
+  found = invoke(cohort_context.CohortContext(), at_clients(component), [1.0, 1.0, 1.0])
+  assert all(first == second for first, second in found)
+  assert len({first for first, _ in found}) == 3
+
+
+@pytest.mark.parametrize("num_clients", [3, 17])
+def test_an_op_with_a_seed_of_its_own_begins_anew_in_each_call(num_clients):
+  """As TFF leaves open which client draws what."""
+
+  @tff.tensorflow.computation(_NUMBERS)
+  def component(data_set):
+    return 0 * data_set.batch(2).take(1).get_single_element()[0] + tf.random.uniform([], seed=7)
+
+  held = [tf.data.Dataset.from_tensor_slices(np.float32([1, 2]))] * num_clients
+  tff.framework.set_default_context(cohort_context.CohortContext())
+  first, second = (sorted(at_clients(component)(held)) for _ in range(2))
+  assert first == second and len(set(first)) == num_clients
+
+
+def test_what_is_computed_in_a_branch_is_known_there_alone(native):
+  def compute(x):
+    if x > 2:
+      return 3 * (x * x)
+    return -(x * x)
+
+  component = component_of(compute, True)
+  expected = invoke(native, at_clients(component), [1.0, 3.0])
+  assert_same(invoke(cohort_context.CohortContext(), at_clients(component), [1.0, 3.0]), expected)
+
+
+def grows(x, axis):
+  """A loop's variable whose shape along one axis is known at first alone."""
+  start = tf.reshape(tf.stack([x, x + 1]), [2, 1] if axis else [1, 2])
+  found = start
+  for i in tf.range(tf.cast(x, tf.int32)):
+    tf.autograph.experimental.set_loop_options(
+      shape_invariants=[(found, tf.TensorShape([2, None] if axis else [None, 2]))]
+    )
+    found = tf.concat([found, start * tf.cast(i, tf.float32)], axis)
+  return tf.reduce_sum(found), tf.size(found)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_variables_of_loops_may_grow_in_each_dimension(native, axis):
+  component = component_of(lambda x: grows(x, axis), True)
+  expected = invoke(native, at_clients(component), [0.0, 1.0, 4.0])
+  assert_same(invoke(cohort_context.CohortContext(), at_clients(component), [0.0, 1.0, 4.0]), expected)
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_loops_of_few_steps_are_loops(native, steps):
+  """Those whose steps are known when they are traced, too."""
+
+  def loop(x):
+    total = tf.constant(1.0)
+    i = tf.constant(0)
+    while i < steps:
+      total = 3 * total + x
+      i += 1
+    return total, i
+
+  component = component_of(loop, True)
+  expected = invoke(native, at_clients(component), [0.0, 1.0])
+  assert_same(invoke(cohort_context.CohortContext(), at_clients(component), [0.0, 1.0]), expected)
+
+
+@tff.tensorflow.computation(_NUMBERS)
+def _count(data_set):
+  return data_set.reduce(np.int32(0), lambda n, _: n + 1)
+
+
+def test_what_clients_make_of_a_draw_is_made_once():
+  """Whoever goes over it sees the same."""
+
+  @tff.tensorflow.computation(_NUMBERS)
+  def make(data_set):
+    return data_set.take(tf.random.uniform([], 0, 1000, tf.int64))
+
+  @tff.federated_computation(tff.FederatedType(_NUMBERS, tff.CLIENTS))
+  def count_twice(held):
+    made = tff.federated_map(make, held)
+    return tff.federated_map(_count, made), tff.federated_map(_count, made)
+
+  context.set_simulation_context(engine="in_process")
+  first, second = count_twice(
+    [tf.data.Dataset.range(1000).map(lambda x: tf.cast(x, tf.float32))] * 3
+  )
+  assert first == second
+
+
+def test_what_clients_make_beside_an_effect_has_it(native):
+  @tff.tensorflow.computation(_NUMBERS, np.float32)
+  def make(data_set, x):
+    @tf.function
+    def checked(x):
+      check(x)
+      return x
+
+    with tf.control_dependencies([checked(x)]):
+      return data_set.take(tf.cast(checked(x), tf.int64))
+
+  @tff.federated_computation(
+    tff.FederatedType(_NUMBERS, tff.CLIENTS), tff.FederatedType(np.float32, tff.CLIENTS)
+  )
+  def count(held, numbers):
+    return tff.federated_map(_count, tff.federated_map(make, (held, numbers)))
+
+  held = [tf.data.Dataset.from_tensor_slices(np.zeros(20, np.float32))] * 2
+  for numbers in ([1.0, 3.0], [1.0, 9.0]):
+    expected = outcome(native, count, held, numbers)
+    context.set_simulation_context(engine="in_process")
+    in_process = tff.framework.get_context_stack().current
+    assert_same(outcome(in_process, count, held, numbers), expected)
+
+
+def _counted(held):
+  return [int(n) for n in at_clients(_count)(held)]
+
+
+def test_a_call_within_a_graph_is_computed_and_leaves_no_mark():
+  """In a process of its own, whose first call it is."""
+  program = (
+    "import numpy as np, tensorflow as tf, tensorflow_federated as tff, tff_superquantile as tsq\n"
+    "tsq.set_simulation_context()\n"
+    "kind = tff.SequenceType(np.float32)\n"
+    "count = tff.tensorflow.computation(lambda d: d.map(abs).reduce(0, lambda n, _: n + 1), kind)\n"
+    "at = tff.FederatedType(kind, tff.CLIENTS)\n"
+    "counts = tff.federated_computation(lambda d: tff.federated_map(count, d), at)\n"
+    "held = [tf.data.Dataset.from_tensor_slices(np.ones(3, np.float32)).map(tf.abs)]\n"
+    "with tf.Graph().as_default():\n"
+    "  print(counts(held)[0])\n"
+    "print(counts(held)[0], tf.function(lambda: counts(held)[0])().numpy())\n"
+  )
+  done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+  assert done.stdout.split() == ["3"] * 3, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["text", "flat map", "records", "sql", "cached"])
+def test_files_that_change_are_read_anew(kind, tmp_path):
+  path, records, table = (str(tmp_path / name) for name in ("text", "records", "table"))
+
+  def write(number):
+    (tmp_path / "text").write_text("1.0\n" * number)
+    with tf.io.TFRecordWriter(records) as writer:
+      for _ in range(number):
+        writer.write(b"1.0")
+    with contextlib.closing(sqlite3.connect(table)) as database:
+      database.execute("create table if not exists t (x real)")
+      database.execute("delete from t")
+      database.executemany("insert into t values (?)", [[1.0]] * number)
+      database.commit()
+
+  write(1)
+  lines = tf.data.TextLineDataset(path).map(tf.strings.to_number)
+  held = {
+    "text": lines,
+    "flat map": tf.data.Dataset.from_tensors(path).flat_map(tf.data.TextLineDataset),
+    "records": tf.data.TFRecordDataset(records),
+    "sql": tf.data.experimental.SqlDataset("sqlite", table, "select x from t", (tf.float64,)),
+    "cached": lines.cache(),
+  }[kind].map(lambda x: tf.constant(1.0))
+  tff.framework.set_default_context(cohort_context.CohortContext())
+  for number in (3, 7, 7, 2):
+    write(number)
+    assert _counted([held]) == [number]
+
+
+def test_a_data_set_without_an_end_is_refused_unless_it_is_cut():
+  endless = tf.data.Dataset.from_tensors(1.0).repeat()
+  cut = tff.tensorflow.computation(
+    lambda d: d.take(5).reduce(np.int32(0), lambda n, _: n + 1), _NUMBERS
+  )
+  context.set_simulation_context()
+  assert _counted([endless.take(3)]) == [3]
+  assert list(at_clients(cut)([endless])) == [5]
+  with pytest.raises(tf.errors.InvalidArgumentError, match="^Found a data set without an end"):
+    _counted([endless])

@@ -1,0 +1,264 @@
+"""Ops give each client what eager TensorFlow gives it, whatever their attributes and inputs."""
+
+from calls import invoke
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.engine.cohort import cohort_context
+from tff_superquantile.engine.cohort import rows
+from tff_superquantile.engine.cohort.graphs import ops
+
+pytestmark = pytest.mark.usefixtures("restored_context")
+_MATRIX = tff.TensorType(np.float32, [4, 3])
+_TYPES = (_MATRIX, tff.TensorType(np.int32), _MATRIX, tff.TensorType(np.int32))
+
+# Of a client's matrix x and number k, and the server's s and n: computed for all clients at once.
+_AT_ONCE = """
+tf.repeat(x, 2, -1) | tf.cast(x, tf.float16) + 1 | tf.cast(x, tf.bfloat16)
+tf.abs(x) | x + s | s + x | tf.exp(x) | tf.floor(x) | x > s | s >= x
+tf.math.is_finite(x) | tf.math.is_inf(x) | tf.math.is_nan(x) | tf.nn.l2_loss(x) | x < s | s <= x
+tf.math.log(x) | tf.logical_and(x > 0, s > 0) | tf.logical_not(x > 0) | tf.logical_or(s > x, x > 1)
+tf.reduce_max(x) | tf.reduce_max(x, 0) | tf.reduce_max(x, -1) | tf.reduce_max(x, [0, -1], True)
+tf.maximum(x, s) | tf.maximum(0.0, x) | tf.reduce_mean(x, -2) | tf.reduce_mean(x, 1, keepdims=True)
+tf.reduce_min(x) | tf.reduce_min(x, -2) | tf.minimum(s, x) | tf.minimum(x, 1.0) | x * s | s * 2 * x
+-x | -k | tf.stack([x, s]) | tf.stack([s, x], -1) | tf.stack([x, x], 1) | tf.stack([k, n, 3], -1)
+x / s | s / x | 1.0 / x | tf.round(x) | tf.math.rsqrt(x) | tf.where(x > 0, s, x) | tf.sign(x)
+tf.where(tf.reduce_max(x) > 1, x, s) | tf.where(x > 0, 1.0, x) | tf.where(k > 0, k, n) | tf.sqrt(x)
+tf.square(x) | x - s | s - x | k - n | k * n + 1 | tf.reduce_sum(x) | tf.reduce_sum(x, 0)
+tf.reduce_sum(x, [-1, -2], keepdims=True) | tf.reduce_sum(x, []) | tf.tanh(x) | tf.tanh(s + x)
+tf.cast(x, tf.float64) | tf.cast(x > 0, tf.int32) | tf.cast(k, tf.float32) * x
+tf.cast(k, "uint8") | tf.cast(x, "bool") | tf.cast(k, tf.int64) | tf.add(x, s) * n_
+tf.expand_dims(x, -1) | tf.expand_dims(x, 0) | tf.expand_dims(x, -2)
+tf.norm(x, axis=-1) | tf.squeeze(tf.reduce_sum(x, 1, True), [-1])
+tf.squeeze(tf.reduce_max(x, 0, True), 0) | tf.squeeze(tf.reduce_max(x, [0, 1], True), [0, -1])
+tf.squeeze(tf.reduce_max(x, [0, 1], True), -2) | tf.squeeze(tf.expand_dims(x, 1), -2)
+tf.clip_by_value(x, -1.0, 1.0) | tf.where(tf.math.is_finite(x), x, 0.0)
+x * tf.minimum(1.0, 2.0 / tf.sqrt(tf.reduce_sum(x * x)))
+tf.norm(x) | tf.reduce_prod(x, [0, -1])
+tf.add_n([x, s, x]) | tf.add_n([s, s, x]) | tf.linalg.global_norm([x, s, n_ * x])
+tf.matmul(x, s, transpose_b=True) | tf.matmul(s, x, transpose_a=True) | tf.matmul(x, x, True)
+tf.matmul(x, tf.transpose(s)) | tf.matmul(tf.reshape(x, [2, 6]), tf.reshape(x, [6, -1]), True, True)
+tf.reshape(x, [3, -1]) | tf.reshape(x, [-1]) | tf.reshape(k, [1, 1]) | tf.reshape(x, [-1, 2, 2])
+tf.reshape(x, tf.stack([n + 1, -1])) | tf.reshape(x[:0], [0, 5, 3]) | tf.reshape(x[:0], [-1, 3])
+tf.reshape(x, tf.constant([2, 6], tf.int64)) | tf.reshape(x, [tf.shape(x)[1], -1])
+tf.shape(x) | tf.shape(x * k_, tf.int64) | tf.shape(k) | x * tf.cast(tf.shape(x)[0], tf.float32)
+x[..., -1] | x[3:0:-2] | x[None, ..., None, 0] | x[n:] | x[:n, 1:] | x[-1] | x[:, ::-1] | x[1, 2]
+x[tf.shape(x)[1], :n] | x[:, None, -2:] | x[5:] | x[n - 3] | x[:0] | x[..., 0:9] | x[..., None]
+tf.tile(x, [2, 1]) | tf.tile(x, [n, 0]) | tf.tile(x[0], [3]) | tf.tile(x, tf.stack([n, n + 1]))
+tf.expand_dims(x, n) | tf.expand_dims(x, -n - 2) | tf.reduce_sum(x, n) | tf.reduce_mean(x, [-n])
+tf.reduce_max(x, tf.range(n)) | tf.reduce_sum(s, 0) * k_ | k_ + s[0] | s + x[0] | x[:, 0] + s[1, 1]
+entropy([0, 1, 2, 0], x) | entropy(tf.stack([k, n, 2, 0]), x) | entropy(tf.stack([k, n, 2, 0]), s)
+entropy(tf.stack([k, 1])[:0], x[:0]) | tf.ensure_shape(x[:2], [None, 3])
+tf.gradients(entropy(tf.stack([k, 1, 2, 0]), x @ s[:3]), x)[0]
+tf.gradients(tf.reduce_mean(tf.square(tf.matmul(x, s, True)) * k_), s)[0]
+cond(k > 1, lambda: x, lambda: -x) | cond(k > 9, lambda: x + s, lambda: x - s)
+cond(k < 9, lambda: s[0], lambda: x[0]) | cond(n > 0, lambda: s, lambda: x)
+cond(k > 9, lambda: x @ s[:3], lambda: x) | cond(k > 0, lambda: n, lambda: 3 * n)
+cond(k > 0, lambda: cond(x[0, 0] > 0, lambda: x, lambda: s), lambda: x * k_)
+cond(k > 0, lambda: s, lambda: x * cond(k < 0, lambda: 2.0, lambda: n_))
+cond(k > 0, lambda: tf.reshape(x, [-1, 2]), lambda: tf.reshape(s, [-1, 2]))
+cond(k > 9, lambda: entropy([k, 9], x[:2]), lambda: x[:2, 0])
+loop(n + 2, lambda y: [y * 0.5 + s], x) | loop(3, lambda a, b: [b, a + 1.0], k_, n_)
+cond(k > 0, lambda: loop(3, lambda y: [y[::-1] + s], x), lambda: x)
+loop(3, lambda y: [cond(y[0, 0] > k_, lambda: y + s, lambda: y * x)], x)
+"""
+_OF_KNOWN_SHAPE = """
+tf.squeeze(tf.reduce_sum(x, -1, True)) | tf.squeeze(x) | loop(3, lambda y: [y * 0.5 + x], s)
+loop(3, lambda a, b, c: [b, c, x], s, s, s) | loop(n - 1, lambda y: [x], s)
+"""
+_OTHERS = """
+tf.roll(x, 1, -1) | tf.roll(x, 1, 0) | tf.roll(x, [1, 2], [-1, -2]) | tf.roll(x, k, 1)
+tf.signal.fftshift(x, -1) | tf.pad(x, [[1, 0], [0, 1]], constant_values=5.0) | tf.cast(x, tf.int32)
+tf.pad(s, [[1, 0], [0, 1]], constant_values=x[0, 0]) | tf.pad(x, [[1, 0], [0, 1]], "SYMMETRIC")
+tf.pad(tf.strings.as_string(k)[None], [[0, 2]], constant_values="-") | tf.strings.format("{}", k)
+tf.strings.format("{} {}", (k, n)) | tf.cast(-1.5 * tf.abs(x), tf.uint8)
+tf.gather(s, k) | tf.gather(x, n, axis=-1) | tf.gather(x, [[0], [1], [2], [0]], batch_dims=1)
+x[k] | tf.ensure_shape(s[k : k + 1], [1, 3])
+tf.concat([s, x], -1) | tf.unstack(x, axis=-2)[1] | tf.split(x, [1, 3], -2)[1]
+loop(k, lambda y: [y * 2.0], x)
+tf.one_hot([k, 1], 3, axis=0) | tf.reverse(x, [0, -1]) | tf.transpose(x) | tf.cumsum(x, -2)
+tf.argmax(x, 0) | tf.argmin(x, -2) | tf.sort(x, -2) | tf.argsort(x, 0) | tf.math.top_k(x, 2)[0]
+tf.math.cumprod(x, -1)
+tf.nn.softmax(x, -2) | tf.nn.relu6(x) | tf.nn.elu(x)
+tf.math.unsorted_segment_sum(s, [k, 0, 1, k], 3) | tf.tensor_scatter_nd_update(s, [[k]], x[:1])
+tf.scatter_nd([[k], [3]], s[:2], [4, 3]) | tf.math.floormod(7, k + 1) | 7 // (k + 1) | 7 // (k - 9)
+tf.random.stateless_uniform([3], [k, n]) | tf.random.stateless_truncated_normal([4], [k, 1])
+tf.random.stateless_categorical(x, 4, [k, 1]) | tf.random.experimental.stateless_shuffle(x, [k, 1])
+tf.nn.max_pool2d(x[None, :, :, None], 2, 1, "SAME")
+tf.ensure_shape(tf.image.rot90(x[:3, :, None], k), [3, 3, 1])
+tf.nn.conv2d(s[None, :, :, None], x[:2, :2, None, None], 1, "SAME")
+tf.linalg.inv(x[:3] + 9 * tf.eye(3)) | tf.linalg.svd(x, compute_uv=False)
+tf.gradients(tf.reduce_sum(tf.roll(x, 1, -1) * x), x)[0]
+tf.gradients(tf.math.top_k(x, 2)[0], x)[0]
+tf.bitcast(x, "int32") | tf.map_fn(lambda row: row * tf.cast(k, "float32"), x)
+"""
+# TensorFlow refuses these for a client whose vector of integers is i, beside the server's s.
+_REFUSED = """
+tf.gather(s, i) | tf.nn.embedding_lookup(s, i) | s[i[0]] | tf.slice(s, i, [1]) | 7 // (i - 9)
+tf.gather_nd(s, i[:, None]) | tf.nn.sparse_softmax_cross_entropy_with_logits(i, s[None])
+tf.tensor_scatter_nd_add(s, i[:, None], [1.0]) | tf.math.unsorted_segment_sum([1.0], i, 5)
+tf.math.floormod(7, i - 9) | tf.pow(2, 8 - i) | tf.ensure_shape(s[: i[0] - 8], [2])
+tf.linalg.inv(tf.cast(i[0] - 9, "float32") * tf.eye(2))
+"""
+
+
+def _expressions(table):
+  return [part.strip() for line in table.splitlines() if line for part in line.split(" | ")]
+
+
+def _entropy(labels, logits):
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+
+def _loop(times, step, *first):
+  """The first of the values that a number of steps gives."""
+  values = (tf.constant(0), *first)
+  return tf.while_loop(lambda i, *_: i < times, lambda i, *own: (i + 1, *step(*own)), values)[1]
+
+
+def _function(expressions):
+  """The values of the expressions."""
+  codes = [compile(expression, expression, "eval") for expression in expressions]
+
+  def compute(x, k, s, n):
+    numbers = dict(k_=tf.cast(k, tf.float32), n_=tf.cast(n, tf.float32))
+    names = dict(tf=tf, x=x, k=k, s=s, n=n, cond=tf.cond, entropy=_entropy, loop=_loop, **numbers)
+    return [tf.convert_to_tensor(eval(code, names)) for code in codes]
+
+  return tf.autograph.experimental.do_not_convert(compute)
+
+
+def _clients(num_clients):
+  """Of each kind: plain, with what is no number, and huge ones."""
+  rng = np.random.default_rng(5)
+  matrices = rng.normal(size=(num_clients, 4, 3)).astype(np.float32)
+  matrices[1:2, :2] = [[np.nan, 1, -np.inf], [np.inf, 0.0, -0.0]]
+  matrices[2:3] *= 1e30
+  return list(matrices), [np.int32(i % 3) for i in range(num_clients)]
+
+
+def _component(compute, results, is_read):
+  """The computation, of the results' shapes; of a data set, it knows nothing of the matrix's."""
+
+  def as_results(values):
+    return [tf.ensure_shape(value, result.shape) for value, result in zip(values, results)]
+
+  if not is_read:
+    return tff.tensorflow.computation(lambda x, k, s, n: as_results(compute(x, k, s, n)), _TYPES)
+  element = tff.types.to_type((tff.TensorType(np.float32, [None, 3]), np.int32))
+
+  @tff.tensorflow.computation(tff.SequenceType(element), *_TYPES[2:])
+  def of_data_set(data_set, s, n):
+    return as_results(compute(*data_set.get_single_element(), s, n))
+
+  return of_data_set
+
+
+def _invoke(components, held, s, n):
+  """What each client gets of each component, and of each trace whether it has any at once."""
+  kinds = components[0].type_signature.parameter
+  at_clients = [tff.FederatedType(kind, tff.CLIENTS) for kind in list(kinds)[: len(held)]]
+  at_server = [tff.FederatedType(kind, tff.SERVER) for kind in list(kinds)[len(held) :]]
+
+  @tff.federated_computation(tff.StructType([*at_clients, *at_server]))
+  def program(values):
+    own, sent = list(values)[: len(held)], list(values)[len(held) :]
+    argument = (*own, *map(tff.federated_broadcast, sent))
+    return [tff.federated_map(component, argument) for component in components]
+
+  context = cohort_context.CohortContext()
+  found = invoke(context, program, [*held, s, n])
+  functions = context._programs[id(program)].whole._functions.values()
+  return [[value for part in own for value in part] for own in zip(*found)], sorted(
+    is_at_once for _, is_at_once in functions
+  )
+
+
+@pytest.mark.parametrize("num_clients", [1, 3, 16])
+@pytest.mark.parametrize("table", ["at once", "read", "others"])
+def test_ops_give_each_client_what_eager_tensorflow_gives(table, num_clients):
+  tables = {"at once": _AT_ONCE + _OF_KNOWN_SHAPE, "read": _AT_ONCE, "others": _OTHERS}
+  expressions = _expressions(tables[table])
+  matrices, numbers = _clients(num_clients)
+  held, number = (
+    np.float32([[0, 1, -2], [np.nan, -1, 3], [np.inf, 0, 2], [5, -5, 0.5]]),
+    np.int32(1),
+  )
+  if table == "others":  # Decompositions and casts of what is no number differ from run to run.
+    matrices = [np.clip(np.nan_to_num(x), -3, 3) for x in matrices]
+    held = np.nan_to_num(held, posinf=2)
+  compute = _function(expressions)
+  eager = tf.function(compute, autograph=False)
+  expected = [eager(*map(tf.constant, (x, k, held, number))) for x, k in zip(matrices, numbers)]
+  of_clients = [matrices, numbers]
+  if table == "read":
+    of_clients = [[tf.data.Dataset.from_tensors(pair) for pair in zip(*of_clients)]]
+  components = [_component(compute, expected[0], table == "read")]
+  if table == "others":  # Each could be computed at once.
+    components = [
+      _component(_function([expression]), [result], False)
+      for expression, result in zip(expressions, expected[0])
+    ]
+  found, are_at_once = _invoke(components, of_clients, held, number)
+  assert are_at_once == [table != "others"]
+  for own, of_eager in zip(found, expected, strict=True):
+    for expression, ours, theirs in zip(expressions, own, of_eager, strict=True):
+      theirs = theirs.numpy()
+      assert np.asarray(ours).shape == np.shape(theirs), expression
+      if np.asarray(theirs).dtype.kind in "fV":
+        ours, theirs = (np.asarray(value).astype(np.float64) for value in (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=expression)
+      else:
+        np.testing.assert_array_equal(ours, theirs, err_msg=expression)
+
+
+def test_the_table_has_each_op_that_is_computed_at_once():
+  specs = [tf.TensorSpec(kind.shape, tf.as_dtype(kind.dtype.type)) for kind in _TYPES]
+  specs[0] = tf.TensorSpec([None, 3])
+  function = tf.function(_function(_expressions(_AT_ONCE)), specs, autograph=False)
+  graph = function.get_concrete_function()
+  assert {node.op for node in ops.nodes_of(graph.graph.as_graph_def())} >= rows.OPS
+
+
+@pytest.mark.parametrize("num_clients", [3, 16])
+@pytest.mark.parametrize("expression", _expressions(_REFUSED))
+def test_what_tensorflow_refuses_is_refused(expression, num_clients):
+  """Of one client of a cohort whose data sets are equal but for their values."""
+  code = compile(expression, expression, "eval")
+  held = tff.SequenceType(tff.TensorType(np.int32, [1]))
+
+  @tff.tensorflow.computation(held, tff.TensorType(np.float32, [5]))
+  def component(data_set, s):
+    result = eval(code, dict(tf=tf, i=data_set.get_single_element(), s=s))
+    return s + tf.reduce_sum(tf.cast(result, tf.float32))
+
+  @tff.federated_computation(
+    tff.FederatedType(held, tff.CLIENTS),
+    tff.FederatedType(tff.TensorType(np.float32, [5]), tff.SERVER),
+  )
+  def program(data_sets, s):
+    return tff.federated_map(component, (data_sets, tff.federated_broadcast(s)))
+
+  good = tf.data.Dataset.from_tensors(np.int32([2]))
+  bad = tf.data.Dataset.from_tensors(np.int32([9]))
+  of_context, s = cohort_context.CohortContext(), np.arange(5, dtype=np.float32)
+  with pytest.raises(tf.errors.InvalidArgumentError) as error:
+    invoke(of_context, program, [good] * (num_clients - 1) + [bad], s)
+  assert "File" not in str(error.value) and "{{node" not in str(error.value)
+  assert str(error.value)
+
+
+@pytest.mark.parametrize(
+  "needed_by_none", ["x + s[n + 9, 0]", "tf.cast(7 // (n - 1), tf.float32) * s"]
+)
+def test_what_no_client_needs_is_not_refused(needed_by_none):
+  """Of values that all clients have, and that TensorFlow refuses."""
+  matrices, numbers = _clients(3)
+  held, number = np.ones([4, 3], np.float32), np.int32(1)
+  compute = _function([f"cond(k > 9, lambda: {needed_by_none}, lambda: x)"])
+  component = _component(compute, [matrices[0]], is_read=False)
+  found, are_at_once = _invoke([component], [matrices, numbers], held, number)
+  np.testing.assert_array_equal([own for (own,) in found], matrices)
+  assert are_at_once == [False, True]

@@ -1,0 +1,207 @@
+"""Programs of a client that go over its data set in every way, here and in TFF's runtime."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.engine.cohort import cohort_context
+
+pytestmark = pytest.mark.usefixtures("restored_context")
+_NUMBERS = tff.SequenceType(np.float32)
+_PROGRAMS = {}
+
+
+def _program(function):
+  """Adds a program: a loop body in autograph's language, from a data set to one number or more."""
+
+  def component(data_set):
+    return tf.function(function)(data_set, tf.Variable(0.0), tf.Variable(0))
+
+  # Traced where a test asks for it, not in each process that collects the tests.
+  _PROGRAMS[function.__name__] = lambda: tff.tensorflow.computation(component, _NUMBERS)
+  return function
+
+
+@_program
+def skips(data_set, total, count):
+  for value in data_set:
+    if value > 8:
+      continue
+    total.assign(total * 1.5 + value)
+  return total.read_value()
+
+
+@_program
+def numbers_what_it_takes(data_set, total, count):
+  for i, value in data_set.enumerate():
+    total.assign(total * 1.1 + value * tf.cast(i, tf.float32))
+  return total.read_value()
+
+
+@_program
+def goes_over_it_three_times(data_set, total, count):
+  for _ in tf.range(3):
+    for value in data_set:
+      total.assign(total * 1.01 + value)
+  return total.read_value()
+
+
+@_program
+def reads_in_branches(data_set, total, count):
+  if data_set.take(1).reduce(0.0, lambda a, b: a + b) > 5:
+    for value in data_set:
+      total.assign(total * 1.1 + value)
+  else:
+    for value in data_set.skip(2):
+      total.assign(total * 1.2 - value)
+  return total.read_value()
+
+
+@_program
+def takes_two_and_then_the_rest(data_set, total, count):
+  iterator = iter(data_set)
+  first, second = next(iterator), next(iterator)
+  for value in iterator:
+    total.assign(total * 1.1 + value * first - second)
+  return total.read_value()
+
+
+@_program
+def takes_what_there_is(data_set, total, count):
+  iterator = iter(data_set)
+  found = iterator.get_next_as_optional()
+  while found.has_value():
+    total.assign(total * 1.3 + found.get_value())
+    found = iterator.get_next_as_optional()
+  return total.read_value()
+
+
+@_program
+def loops_over_batches(data_set, total, count):
+  for batch in data_set.batch(6):
+    for value in tf.data.Dataset.from_tensor_slices(batch):
+      total.assign(total * 1.1 + value)
+  return total.read_value()
+
+
+@_program
+def prefetches(data_set, total, count):
+  for value in data_set.batch(4).map(tf.reduce_sum).prefetch(2):
+    total.assign(total * 1.1 + value)
+  return total.read_value()
+
+
+@_program
+def scans(data_set, total, count):
+  sums = data_set.scan(0.0, lambda state, value: (state * 1.1 + value, state))
+  return sums.reduce(0.0, lambda a, b: a * 1.2 + b)
+
+
+@_program
+def counts(data_set, total, count):
+  for batch in data_set.batch(7):
+    total.assign(total * 3 + tf.cast(tf.size(batch), tf.float32))
+  return total.read_value(), data_set.batch(3, drop_remainder=True).cardinality()
+
+
+@_program
+def takes_more_each_time(data_set, total, count):
+  while count < 4:
+    count.assign_add(1)
+    for value in data_set.take(tf.cast(count, tf.int64)):
+      total.assign(total * 1.1 + value)
+  return total.read_value(), count.read_value()
+
+
+@_program
+def takes_one_in_a_loop(data_set, total, count):
+  iterator = iter(data_set)
+  while count < 1:
+    total.assign(total + next(iterator))
+    count.assign_add(1)
+  return total.read_value() + 10 * next(iterator)
+
+
+@_program
+def takes_in_turn(data_set, total, count):
+  iterator = iter(data_set)
+  first, second, third = next(iterator), next(iterator), next(iterator)
+  total.assign(third + 10 * first)
+  return second, total.read_value() - 100 * first, third
+
+
+@_program
+def each_branch_has_its_own(data_set, total, count):
+  for value in data_set:
+    if value > 5:
+      total.assign(total * 1.1 + value + tf.cast(count, tf.float32))
+    else:
+      count.assign(2 * count - tf.cast(total, tf.int32) % 7)
+  return total.read_value(), count.read_value()
+
+
+@_program
+def goes_on_after_a_loop(data_set, total, count):
+  for value in data_set:
+    total.assign(total + value)
+  total.assign(total * 2 + 1)
+  return total.read_value()
+
+
+@_program
+def hands_values_round(data_set, total, count):
+  last, next_to_last = data_set.reduce(1.0, lambda a, b: a + b), 0.5
+  for i in tf.range(4):
+    last, next_to_last = last * 0.9 + tf.cast(i, tf.float32), last
+  return last, next_to_last
+
+
+@_program
+def takes_three_in_a_loop(data_set, total, count):
+  iterator, i = iter(data_set), tf.constant(0)
+  while i < 3:
+    total.assign(total * 1.1 + next(iterator))
+    i += 1
+  return total.read_value()
+
+
+@_program
+def draws_with_a_seed(data_set, total, count):
+  return data_set.reduce(0.0, lambda a, b: a * 1.1 + b * tf.random.stateless_uniform([], [1, 2]))
+
+
+@_program
+def asserts(data_set, total, count):
+  for value in data_set:
+    tf.debugging.assert_greater(value, -1e9)
+    total.assign(total * 1.1 + value)
+  return total.read_value()
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_programs_give_what_tffs_runtime_gives(native, name):
+  component = _PROGRAMS[name]()
+
+  @tff.federated_computation(tff.FederatedType(_NUMBERS, tff.CLIENTS))
+  def everywhere(held):
+    return tff.federated_map(component, held)
+
+  rng = np.random.default_rng(0)
+  plain = [
+    tf.data.Dataset.from_tensor_slices(rng.normal(6, 5, size=n).astype(np.float32))
+    for n in (20, 9, 3, 11)
+  ]
+  shuffled = [
+    plain[0].shuffle(20, seed=4).repeat(2),
+    plain[1].shuffle(5, seed=1),
+    plain[2],
+    plain[3].shuffle(9, seed=2).cache(),
+  ]
+  tff.framework.set_default_context(native)
+  expected = [everywhere(held) for held in (plain, shuffled)]
+  tff.framework.set_default_context(cohort_context.CohortContext())
+  for _ in range(2):
+    found = [everywhere(held) for held in (plain, shuffled)]
+    for ours, theirs in zip(tf.nest.flatten(found), tf.nest.flatten(expected)):
+      np.testing.assert_allclose(ours, theirs, rtol=1e-5)

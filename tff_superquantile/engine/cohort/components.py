@@ -1,0 +1,216 @@
+"""TensorFlow components of a federated computation: read once, called in a trace or taken apart."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.engine.cohort import emission
+from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import data_sets
+from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.cohort.graphs import expressions
+from tff_superquantile.engine.cohort.graphs import inlining
+from tff_superquantile.engine.cohort.graphs import ops as op_types
+from tff_superquantile.engine.cohort.graphs import sessions
+
+# Ops that make a resource anew in each run, and variables, which are values here. Resources of
+# other ops would be shared by all clients and runs, unless each has a session.
+_OWN_STATE = ("Anonymous", "Dummy", "TensorArray", "VarHandleOp")
+
+
+def tensor_names(binding: Any) -> list[str]:
+  """Lists the tensors of a component's parameter or result, in the order of its leaves."""
+  kind = binding.WhichOneof("binding")
+  if kind is None:
+    return []
+  if kind == "struct":
+    return [name for element in binding.struct.element for name in tensor_names(element)]
+  if kind == "tensor":
+    return [binding.tensor.tensor_name]
+  return [binding.sequence.variant_tensor_name]
+
+
+class Component:
+  """A TensorFlow graph with parameters and results."""
+
+  def __init__(self, block: tff.framework.CompiledComputation):
+    """Reads a TensorFlow component; data sets beside shared state are an `UnsupportedError`."""
+    proto = block.proto
+    if proto.WhichOneof("computation") != "tensorflow":
+      raise errors.UnsupportedError("a component that is not TensorFlow")
+    self.type_signature = block.type_signature
+    self._graph_def = tf.compat.v1.GraphDef()
+    proto.tensorflow.graph_def.Unpack(self._graph_def)
+    self._parameters = tensor_names(proto.tensorflow.parameter)
+    self._results = tensor_names(proto.tensorflow.result)
+    self._session_token = proto.tensorflow.session_token_tensor_name
+    ops = {node.op for node in op_types.nodes_of(self._graph_def)}
+    makers = (op for op in ops if op_types.makes_resource(op))
+    self._shared = sorted(op for op in makers if not op.startswith(_OWN_STATE))
+    self._initialize_op = proto.tensorflow.initialize_op
+    self._has_session_token = any(
+      f"{node.name}:0" == self._session_token for node in self._graph_def.node
+    )
+    has_variables = bool(self._initialize_op) or "VarHandleOp" in ops
+    self.result_types = values.leaf_types(block.type_signature.result)
+    parameters = block.type_signature.parameter
+    self.parameter_types = [] if parameters is None else values.leaf_types(parameters)
+    self.is_deterministic = not any(op_types.is_stateful(op) for op in ops)
+    if self._shared:
+      leaves = (*self.parameter_types, *self.result_types)
+      if any(leaf.is_data_set for leaf in leaves):
+        raise errors.UnsupportedError(f"a component with {', '.join(self._shared)}")
+      self._function = self._in_sessions()
+    elif has_variables:
+      self._function = self.taken_apart()
+    else:
+      with tf.init_scope():
+        specs = [leaf.spec for leaf in self.parameter_types]
+        self._function = tf.compat.v1.wrap_function(self._import, specs)
+
+  def body(self, roots: Sequence[expressions.Ref], pool: expressions.Pool) -> expressions.Body:
+    """Returns what the component computes of roots, one a leaf of the parameter, as expressions."""
+    if self._shared:
+      raise errors.UnsupportedError(f"a component with {', '.join(self._shared)}")
+    names = [name.rpartition(":")[0] for name in self._parameters]
+    return inlining.graph_body(
+      self._graph_def, dict(zip(names, roots)), self._results, pool, self._initialize_op
+    )
+
+  def taken_apart(self) -> Callable[..., list[tf.Tensor]]:
+    """Returns what computes the component of its arguments, without variables and functions."""
+    pool = expressions.Pool()
+    roots = [
+      expressions.Ref(pool.root(f"argument {i}", is_pure=not leaf.is_data_set), 0)
+      for i, leaf in enumerate(self.parameter_types)
+    ]
+    body = self.body(roots, pool)
+
+    def emit(*arguments: tf.Tensor) -> list[tf.Tensor]:
+      return emission.Emitter(dict(zip(roots, arguments))).emit(body.outputs, body.effects)
+
+    return emit
+
+  def _in_sessions(self) -> Callable[..., list[tf.Tensor]]:
+    """Returns what computes the component of its arguments, in a session of its own."""
+    with tf.Graph().as_default() as graph:
+      inputs = {self._session_token: tf.constant("")} if self._has_session_token else {}
+      tf.graph_util.import_graph_def(sessions.with_own_queues(self._graph_def), inputs, name="")
+    run = sessions.Sessions(graph, self._parameters, self._results, self._initialize_op)
+    types = [leaf.argument_dtype for leaf in self.result_types]
+    return lambda *arguments: tf.numpy_function(run, arguments, types)
+
+  def _import(self, *arguments: tf.Tensor) -> list[tf.Tensor]:
+    inputs = dict(zip(self._parameters, arguments))
+    if self._has_session_token:
+      inputs[self._session_token] = tf.constant("")
+    return tf.graph_util.import_graph_def(
+      self._graph_def, input_map=inputs, return_elements=self._results, name=""
+    )
+
+  def call(self, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Copies the graph into the current one; arguments and results are one tensor a leaf."""
+    begun = [
+      data_sets.begin(argument) if leaf.is_data_set else argument
+      for argument, leaf in zip(arguments, self.parameter_types)
+    ]
+    results = self._function(*begun)
+    return [tf.ensure_shape(result, leaf.shape) for result, leaf in zip(results, self.result_types)]
+
+
+class Library:
+  """Reads each component of a computation once, and makes its expressions.
+
+  All components share one pool, so what several of them read of one client is one expression.
+  """
+
+  def __init__(self, names: Mapping[int, str]):
+    """Initializes a library: what clients hold has roots of `names`, by argument positions."""
+    self.pool = expressions.Pool()
+    self._names = names
+    # The key is the block's id; the block is kept so that no other block gets that id.
+    self._components: dict[int, tuple[Any, Component]] = {}
+    self._count = 0
+
+  def component(self, block: tff.framework.CompiledComputation) -> Component:
+    """Returns the component of a building block."""
+    if id(block) not in self._components:
+      self._components[id(block)] = (block, Component(block))
+    return self._components[id(block)][1]
+
+  def body(
+    self, component: Component, leaves: Sequence[values.Leaf]
+  ) -> tuple[list[values.Input], expressions.Body] | None:
+    """Returns a component's inputs and its body, or None if it cannot be taken apart.
+
+    Arguments of the computation that say from where clients read have the same root wherever they
+    are used. Every other argument has a new root in each call, so none is taken for another. One
+    that goes over data sets that clients make must be taken apart (`UnsupportedError`).
+    """
+    refs: list[expressions.Ref] = []
+    inputs: dict[expressions.Ref, values.Input] = {}
+    for leaf, parameter in zip(leaves, component.parameter_types):
+      if leaf.made is not None:
+        refs.append(leaf.made.ref)
+        inputs.update((one.root, one) for one in leaf.made.inputs)
+        continue
+      name = None if leaf.origin is None else self._names.get(leaf.origin)
+      is_named, is_data_set = name is not None, parameter.is_data_set
+      if name is None:
+        self._count += 1
+        name = f"argument {self._count}"
+      root = self.pool.root(name, reads=is_data_set, is_pure=is_named or not is_data_set)
+      refs.append(expressions.Ref(root, 0))
+      inputs[refs[-1]] = values.Input(refs[-1], leaf, parameter)
+    try:
+      return list(inputs.values()), component.body(refs, self.pool)
+    except errors.UnsupportedError as error:
+      if any(leaf.made is not None for leaf in leaves):
+        raise
+      logging.info("The engine maps a component as it is, as it cannot take apart %s", error)
+      return None
+
+  def is_read(self, expression: expressions.Expression) -> bool:
+    """Tells whether an expression reads a client's file or data set, and depends on nothing else.
+
+    Expressions of a shape do not count: they are known as soon as the shape is.
+    """
+    return (
+      expression.node is not None
+      and expression.reads
+      and not op_types.is_variant(expression.op)
+      and not expression.of_shape
+      and expression.is_pure
+      and expression.roots <= set(self._names.values())
+    )
+
+
+def fold(
+  accumulate: Callable[[list[tf.Tensor], tf.Tensor], list[tf.Tensor]],
+  zero: list[tf.Tensor],
+  types: Sequence[values.LeafType],
+  num_clients: tf.Tensor,
+) -> list[tf.Tensor]:
+  """Folds over the clients, int32 [], in their order: acc = accumulate(acc, i), from `zero`.
+
+  Dimensions in `types`, those of the accumulator's tensors, may be unknown.
+  """
+
+  def loop(shapes: list[tf.TensorShape]) -> list[tf.Tensor]:
+    _, result = tf.while_loop(
+      lambda i, _: i < num_clients,
+      lambda i, state: (i + 1, accumulate(state, i)),
+      (tf.constant(0), zero),
+      shape_invariants=(tf.TensorShape([]), shapes),
+      parallel_iterations=1,
+    )
+    return result
+
+  shapes = [tf.TensorShape(leaf.shape) for leaf in types]
+  try:
+    return loop(shapes)
+  except ValueError:  # An accumulator that grows is not of the shape of zero.
+    return loop([tf.TensorShape([None] * shape.rank) for shape in shapes])

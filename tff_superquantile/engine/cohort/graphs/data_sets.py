@@ -1,0 +1,245 @@
+"""Data sets that clients hold, as values of a computation's argument."""
+
+import collections
+from collections.abc import Sequence
+import os
+from typing import Any
+import weakref
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.engine.cohort.graphs import ops
+
+# What keeps elements counts as constant.
+_CONSTANT = frozenset(("CacheDatasetV2", "SparseTensorSliceDataset"))
+# Ops that read files.
+_READERS = frozenset(
+  (
+    "FixedLengthRecordDatasetV2",
+    "ReadFile",
+    "SqlDataset",
+    "TFRecordDataset",
+    "TFRecordDatasetV2",
+    "TextLineDataset",
+  )
+)
+# What `DatasetToGraphV2` does about functions that draw numbers, or call Python.
+_IGNORE_STATE, _FAIL_ON_STATE = 1, 2
+# Rewriting a data set takes longer than reading most of them. TensorFlow's own rewriting
+# changes no element but where it fuses a shuffle with the repeat that follows.
+_AS_IT_IS = tf.data.Options()
+_AS_IT_IS.experimental_optimization.apply_default_optimizations = False
+_TENSORFLOWS_OWN = tf.data.experimental.OptimizationOptions()
+# A name that no resource has, so that a data set does not find its own and makes a new one.
+_NOBODYS = "of no data set"
+
+
+class Source:
+  """A data set of a type, for as long as it lives.
+
+  `is_shuffled` tells whether every first reading, but not every other, is in the same order; it is
+  known once `is_fixed` is.
+  """
+
+  def __init__(self, data_set: tf.data.Dataset):
+    self._data_set = weakref.ref(data_set)
+    self._is_fixed: bool | None = None
+    self.is_shuffled = False
+    self._paths: list[bytes] = []
+    element = tff.types.tensorflow_to_type(data_set.element_spec)
+    self.type = tff.SequenceType(element)
+
+  @property
+  def data_set(self) -> tf.data.Dataset:
+    """Returns the data set, which the caller of a computation holds."""
+    data_set = self._data_set()
+    assert data_set is not None
+    return data_set
+
+  def _graph_def(self, policy: int, as_it_is: bool = False) -> tf.compat.v1.GraphDef:
+    data_set = self.data_set.with_options(_AS_IT_IS) if as_it_is else self.data_set
+    serialized = tf.raw_ops.DatasetToGraphV2(
+      input_dataset=tf.data.experimental.to_variant(data_set), external_state_policy=policy
+    )
+    return tf.compat.v1.GraphDef.FromString(serialized.numpy())
+
+  @property
+  def is_fixed(self) -> bool:
+    """Tells whether every reading of one `version` gives the same elements."""
+    if self._is_fixed is None:
+      self._is_fixed = self._examine()
+    return self._is_fixed
+
+  def version(self) -> tuple[tuple[int, ...], ...]:
+    """Returns what changes when a file does that is read; for a data set that `is_fixed`."""
+    stats = (os.stat(path) for path in self._paths if os.path.exists(path))
+    return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+
+  def _examine(self) -> bool:
+    try:
+      graph_def = self._graph_def(_FAIL_ON_STATE)
+    except tf.errors.OpError:
+      return False
+    inner = (node.op for function in graph_def.library.function for node in function.node_def)
+    if not _READERS.isdisjoint(inner):
+      return False  # As `tf.data.TextLineDataset`: the names of the files are known in there alone.
+    nodes = _nodes(graph_def)
+    for node in nodes.values():
+      if "Shuffle" in node.op:
+        # The inputs behind the data set and the size of the buffer.
+        seeds = [nodes[_maker(name)].attr["value"].tensor for name in node.input[2:4]]
+        if not any(map(tf.make_ndarray, seeds)):
+          return False
+        self.is_shuffled = True
+      elif node.op == "SqlDataset":  # What TFF's own SqlClientData makes.
+        self._paths.append(tf.make_ndarray(nodes[_maker(node.input[1])].attr["value"].tensor)[()])
+      elif node.op not in _CONSTANT and not node.op.startswith("_") and ops.is_stateful(node.op):
+        return False
+    return True
+
+  def serialized(self) -> bytes:
+    """Returns the data set as `begin` takes it.
+
+    The orders in which it was read so far, and the elements that it keeps, are not a part of it.
+    """
+    has_own_options = self.data_set.options().experimental_optimization != _TENSORFLOWS_OWN
+    graph_def = self._graph_def(_IGNORE_STATE, as_it_is=not has_own_options)
+    if not has_own_options:
+      _fuse_shuffles_with_repeats(graph_def)
+      if _may_repeat_a_shuffle(graph_def):
+        graph_def = self._graph_def(_IGNORE_STATE)
+    nodes = _nodes(graph_def)
+    for node in nodes.values():
+      if "Shuffle" in node.op or node.op.startswith("CacheDataset"):
+        for name in node.input:
+          for handle in nodes[_maker(name)].attr["value"].tensor.resource_handle_val:
+            handle.name = _NOBODYS
+    return graph_def.SerializeToString()
+
+
+def _nodes(graph_def: tf.compat.v1.GraphDef) -> dict[str, tf.compat.v1.NodeDef]:
+  return {node.name: node for node in graph_def.node}
+
+
+def _maker(name: str) -> str:
+  """Returns the name of the node that makes an input."""
+  return name.lstrip("^").partition(":")[0]
+
+
+def _fuse_shuffles_with_repeats(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Fuses each shuffle with the repeat that follows, as TensorFlow's own rewriting does.
+
+  That drops what repeats once, before.
+  """
+  nodes = _nodes(graph_def)
+  for node in nodes.values():
+    if node.op != "RepeatDataset":
+      continue
+    data_set, count = node.input
+    shuffle = nodes[_maker(data_set)]
+    if shuffle.op != "ShuffleDatasetV3":
+      continue
+    if tf.make_ndarray(nodes[_maker(count)].attr["value"].tensor) != 1:
+      *shuffled, generator = shuffle.input
+      node.op = "ShuffleAndRepeatDatasetV2"
+      node.input[:] = [*shuffled, count, generator]
+      node.attr["reshuffle_each_iteration"].CopyFrom(shuffle.attr["reshuffle_each_iteration"])
+
+
+def _may_repeat_a_shuffle(graph_def: tf.compat.v1.GraphDef) -> bool:
+  """Tells whether a shuffle may be fused with a repeat, of the data set or of who reads it.
+
+  A batch between the two keeps them apart.
+  """
+  inner = (node.op for function in graph_def.library.function for node in function.node_def)
+  if any("Shuffle" in op or "Repeat" in op for op in inner):
+    return True
+  nodes = _nodes(graph_def)
+  inputs = {_maker(name) for node in nodes.values() for name in node.input}
+  # What repeats, or is handed over.
+  below = [node for node in nodes.values() if "Repeat" in node.op or node.name not in inputs]
+  while below:
+    for node in (nodes[_maker(name)] for name in below.pop().input):
+      if node.op.startswith("ShuffleDataset"):
+        return True
+      if "Batch" not in node.op:
+        below.append(node)
+  return False
+
+
+def begin(tensor: tf.Tensor) -> tf.Tensor:
+  """Returns `Source.serialized`, string [], or a made variant as a variant that nobody has read.
+
+  TFF's runtime hands a copy to each call of a component: it sees the first order of what is
+  shuffled with a seed, and the second one if it goes over it twice.
+  """
+  if tensor.dtype == tf.variant:
+    return tensor
+  return tf.raw_ops.DatasetFromGraph(graph_def=tensor)
+
+
+class Keys:
+  """The keys under which values of data sets are kept, until the data sets are deleted."""
+
+  def __init__(self) -> None:
+    self._keys: dict[Source, set[Any]] = {}
+    self._gone: collections.deque[Source] = collections.deque()
+
+  def watch(self, one: Source, key: Any) -> None:
+    """Adds a key of a data set."""
+    if one not in self._keys:
+      self._keys[one] = set()
+      weakref.finalize(one.data_set, self._gone.append, one)
+    self._keys[one].add(key)
+
+  def pop_gone(self) -> list[Any]:
+    """Returns the keys of data sets that are gone since the last call.
+
+    They go at any time, also while somebody looks up a key, who therefore asks beforehand.
+    """
+    keys: list[Any] = []
+    while self._gone:
+      keys.extend(self._keys.pop(self._gone.popleft()))
+    return keys
+
+
+# Data sets compare by identity.
+_sources: "weakref.WeakKeyDictionary[tf.data.Dataset, Source]" = weakref.WeakKeyDictionary()
+
+
+def source(value: Any, sequence: tff.SequenceType) -> Source:
+  """Returns an argument's data set; `TypeError` for anything else, or for other elements."""
+  if not isinstance(value, tf.data.Dataset):
+    raise TypeError(f"Found a {type(value).__name__}; expected a tf.data.Dataset.")
+  found = _sources.get(value)
+  if found is None:
+    found = _sources[value] = Source(value)
+  if not sequence.is_assignable_from(found.type):
+    raise TypeError(f"Found a data set of type {found.type}; expected {sequence}.")
+  return found
+
+
+def as_tensor(array: Any, is_used: bool = True) -> tf.Tensor:
+  """Returns an array of an argument as a tensor, in which data sets are strings for `begin`.
+
+  `is_used` tells whether more than its shape matters.
+  """
+  if not sources_of([array]):
+    return tf.convert_to_tensor(array)
+  if not is_used:
+    return tf.fill(array.shape, "")
+  serialized = [one.serialized() for one in array.ravel()]
+  return tf.constant(serialized, tf.string, array.shape)
+
+
+def sources_of(arrays: Sequence[np.ndarray]) -> list[Source]:
+  """Lists the data sets among the arrays of an argument."""
+  return [
+    part
+    for array in arrays
+    if isinstance(array, np.ndarray) and array.dtype == np.object_
+    for part in array.ravel()
+    if isinstance(part, Source)
+  ]

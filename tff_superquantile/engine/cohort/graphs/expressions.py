@@ -1,0 +1,183 @@
+"""What a component computes, as expressions.
+
+Equal expressions are one object wherever they stand, and each knows the inputs on which it depends.
+"""
+
+from collections.abc import Sequence
+import hashlib
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_superquantile.engine.cohort.graphs import ops
+
+
+class Ref(NamedTuple):
+  """Refers to one output of an expression."""
+
+  expression: "Expression"
+  index: int  # type: ignore[assignment]  # Hides a method of tuples, unused here.
+
+
+class Expression:
+  """Applies an op to inputs.
+
+  Attributes:
+    order: A number larger than that of every expression on which it depends.
+    op: The type of the op; "root" for a given value, "parameter" for a variable of a loop.
+    node: Its NodeDef; None for roots and parameters.
+    inputs: The inputs of the op. For conditions and loops, the values that are computed before they
+      are entered, the predicate and the initial variables first.
+    bodies: The two branches of a condition, or the condition and the body of a loop.
+    roots: The names of the roots that it depends on.
+    reads: Whether it depends on a file.
+    of_shape: Whether it depends on a shape.
+    is_pure: Whether it depends on nothing but its roots.
+    digest: Equal for equal expressions of equal roots, also those of other computations.
+    functions: The FunctionDefs that the node calls, which are not taken apart: those of data sets.
+  """
+
+  __slots__ = (
+    "order",
+    "op",
+    "node",
+    "inputs",
+    "bodies",
+    "roots",
+    "reads",
+    "of_shape",
+    "is_pure",
+    "digest",
+    "functions",
+  )
+  order: int
+  op: str
+  node: Any  # tf.compat.v1.NodeDef
+  inputs: tuple[Ref, ...]
+  bodies: tuple["Body", ...]
+  roots: frozenset[str]
+  reads: bool
+  of_shape: bool
+  is_pure: bool
+  digest: bytes
+  functions: tuple[Any, ...]
+
+
+class Body(NamedTuple):
+  """Describes a branch, or a loop's condition or body.
+
+  Attributes:
+    parameters: The loop variables that change; empty for branches.
+    outputs: Its results; the results of a loop's body are the next values of its parameters.
+    effects: Expressions that must run beside it, such as assertions.
+    looks_again: Whether it goes over a data set several times.
+  """
+
+  parameters: tuple[Expression, ...]
+  outputs: tuple[Ref, ...]
+  effects: tuple[Expression, ...]
+  looks_again: bool = False
+
+
+class Pool:
+  """Makes expressions, so that equal ones are one object."""
+
+  def __init__(self) -> None:
+    self._by_digest: dict[bytes, Expression] = {}
+    self._count = 0
+
+  def __len__(self) -> int:
+    """Returns the order of the newest expression."""
+    return self._count
+
+  def _add(
+    self,
+    op: str,
+    node: tf.compat.v1.NodeDef | None,
+    inputs: tuple[Ref, ...],
+    bodies: tuple[Body, ...],
+    digest: bytes,
+    roots: frozenset[str],
+    reads: bool,
+    is_pure: bool,
+    functions: tuple[Any, ...] = (),
+  ) -> Expression:
+    known = self._by_digest.get(digest)
+    if known is not None:
+      return known
+    expression = Expression()
+    expression.order = self._count = self._count + 1
+    expression.op, expression.node, expression.inputs = op, node, inputs
+    expression.bodies, expression.digest, expression.functions = bodies, digest, functions
+    expression.roots, expression.reads, expression.is_pure = roots, reads, is_pure
+    refs = [*inputs, *(ref for body in bodies for ref in body.outputs)]
+    expression.of_shape = op in ops.SHAPES or any(ref.expression.of_shape for ref in refs)
+    self._by_digest[digest] = expression
+    return expression
+
+  def root(self, name: str, reads: bool = False, is_pure: bool = True) -> Expression:
+    """Returns the root of that name, a given value.
+
+    `reads`: what is computed of it counts as read from a file. `is_pure`: it gives the same
+    whenever it is used; some data sets do not.
+    """
+    digest = hashlib.sha256(f"root {name}".encode()).digest()
+    return self._add("root", None, (), (), digest, frozenset([name]), reads, is_pure)
+
+  def parameter(self) -> Expression:
+    """Makes a new variable of a loop, unlike all others."""
+    digest = hashlib.sha256(f"parameter {self._count}".encode()).digest()
+    return self._add("parameter", None, (), (), digest, frozenset(), False, False)
+
+  def apply(
+    self,
+    node: tf.compat.v1.NodeDef,
+    inputs: Sequence[Ref],
+    bodies: Sequence[Body] = (),
+    functions: Sequence[Any] = (),
+  ) -> Expression:
+    """Applies an op to inputs, with the branches or the loop in `bodies`."""
+    library = {function.signature.name: function for function in functions}
+    hasher = hashlib.sha256(ops.digest(node, library))
+    refs = [*inputs, *(ref for body in bodies for ref in body.outputs)]
+    for body in bodies:
+      hasher.update(f"body {len(body.parameters)} {len(body.outputs)}".encode())
+      for expression in (*body.parameters, *body.effects):
+        hasher.update(expression.digest)
+    stateful = (
+      ops.is_stateful(node.op)
+      or any(body.effects for body in bodies)
+      or any(ops.is_stateful(inner.op) for function in functions for inner in function.node_def)
+      # A data set that changes has other elements in each look, so each look is an expression.
+      or (node.op in ops.LOOKS and not all(ref.expression.is_pure for ref in refs))
+    )
+    if stateful:
+      hasher.update(f"stateful {self._count}".encode())
+    for ref in refs:
+      hasher.update(ref.expression.digest)
+      hasher.update(b"%d " % ref.index)
+    return self._add(
+      node.op,
+      node,
+      tuple(inputs),
+      tuple(bodies),
+      hasher.digest(),
+      frozenset().union(*(ref.expression.roots for ref in refs)),
+      node.op == "ReadFile" or any(ref.expression.reads for ref in refs),
+      not stateful and all(ref.expression.is_pure for ref in refs),
+      tuple(functions),
+    )
+
+
+def _is_constant(ref: Ref, value: int) -> bool:
+  node = ref.expression.node
+  return (
+    node is not None and node.op == "Const" and tf.make_ndarray(node.attr["value"].tensor) == value
+  )
+
+
+def shuffles_with_seed(expression: Expression) -> bool:
+  """Tells whether a data set has an order that follows from a seed."""
+  return "Shuffle" in expression.op and not all(
+    _is_constant(seed, 0) for seed in expression.inputs[2:4]
+  )

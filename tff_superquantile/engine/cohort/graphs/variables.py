@@ -1,0 +1,127 @@
+"""The variables of a component, as values that its ops hand on.
+
+TFF gives each client variables of its own, which begin anew each time. So a component computes
+nothing but functions of its arguments, and a client's variables need no place in memory beside the
+values that they would hold: to assign a variable is to give its name to another value.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.cohort.graphs import expressions
+from tff_superquantile.engine.cohort.graphs import ops
+
+Ref = expressions.Ref
+
+_INCREMENTS = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
+OPS = frozenset(
+  (
+    "AssignVariableOp",
+    "ReadVariableOp",
+    "ResourceGather",
+    "VarHandleOp",
+    "VarIsInitializedOp",
+    "VariableShape",
+    *_INCREMENTS,
+  )
+)
+
+
+class Scan(NamedTuple):
+  """A data set that hands a state on from element to element, and may use variables.
+
+  `function` is a FunctionDef from (state, element, captured values) to (state, element).
+  """
+
+  function: Any
+  source: Ref
+  initial: Sequence[Ref]
+  captured: Sequence[Ref]
+
+
+class State:
+  """What the variables hold at one point of a computation.
+
+  Attributes:
+    scans: From what stands for a data set that a ScanDataset makes to that op and its inputs.
+    num_loops: In how many loops that point is.
+    looks: How often the computation so far goes over a data set.
+    looks_in_loop: Whether it does so in a loop.
+  """
+
+  def __init__(self) -> None:
+    self.scans: dict[Ref, Scan] = {}
+    self.num_loops = 0
+    self.looks = 0
+    self.looks_in_loop = False
+    # From the handle of a variable to its type.
+    self._handles: dict[Ref, tf.compat.v1.AttrValue] = {}
+    self._values: dict[Ref, Ref] = {}
+
+  def note_look(self) -> None:
+    """Notes that an op goes over a data set."""
+    self.looks += 1
+    self.looks_in_loop = self.looks_in_loop or self.num_loops > 0
+
+  def is_handle(self, ref: Ref) -> bool:
+    """Tells whether a value stands for a variable."""
+    return ref in self._handles
+
+  def __getitem__(self, handle: Ref) -> Ref:
+    """Returns what a variable holds."""
+    return self._values[handle]
+
+  def copy(self) -> dict[Ref, Ref]:
+    """Returns what each variable holds, by its handle."""
+    return dict(self._values)
+
+  def restore(self, held: Mapping[Ref, Ref]) -> None:
+    """Sets all variables: to what `copy` returned, or to other values."""
+    self._values = dict(held)
+
+  def apply(
+    self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref], pool: expressions.Pool
+  ) -> tuple[Ref, ...]:
+    """Returns the results of one of `OPS`, whose first input is the variable.
+
+    A variable that is unknown, or has no value yet, is an `UnsupportedError`.
+    """
+
+    def make(made: tf.compat.v1.NodeDef, *operands: Ref) -> Ref:
+      return Ref(pool.apply(made, operands), 0)
+
+    if node.op == "VarHandleOp":
+      name = (node.attr["shared_name"].s or node.name.encode()).decode()
+      handle = Ref(pool.root(f"variable {name}"), 0)
+      self._handles[handle] = node.attr["dtype"]
+      return (handle,)
+    handle, *operands = inputs
+    if handle not in self._handles:
+      raise errors.UnsupportedError("a variable from outside of the component")
+    if node.op == "AssignVariableOp":
+      self._values[handle] = operands[0]
+      return ()
+    if node.op == "VarIsInitializedOp":
+      return (make(ops.constant(handle in self._values, tf.bool)),)
+    if handle not in self._values:
+      raise errors.UnsupportedError("a variable without an initial value")
+    held, dtype = self._values[handle], self._handles[handle]
+    if node.op in _INCREMENTS:
+      self._values[handle] = make(ops.make_node(_INCREMENTS[node.op], T=dtype), held, *operands)
+      return ()
+    if node.op == "VariableShape":
+      return (make(ops.make_node("Shape", T=dtype, out_type=node.attr["out_type"]), held),)
+    if node.op == "ResourceGather":
+      axis = make(ops.constant(node.attr["batch_dims"].i, tf.int32))
+      gather = ops.make_node(
+        "GatherV2",
+        Tparams=dtype,
+        Tindices=node.attr["Tindices"],
+        Taxis=ops.type_attr(tf.int32),
+        batch_dims=node.attr["batch_dims"],
+      )
+      return (make(gather, held, *operands, axis),)
+    return (held,)

@@ -1,0 +1,251 @@
+"""A stage of a block and a step of the server, as TensorFlow functions."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.engine.cohort import aggregations
+from tff_superquantile.engine.cohort import computation
+from tff_superquantile.engine.cohort import interpreter
+from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import data_sets
+from tff_superquantile.engine.cohort.stages import plans
+
+Leaf = values.Leaf
+# A value whose leaves have specs in the place of tensors.
+Template = Any
+
+
+def _specs(templates: Iterable[Template]) -> list[tf.TensorSpec]:
+  leaves = (leaf for template in templates for leaf in values.flatten(template))
+  return [leaf.tensor for leaf in leaves if leaf.tensor is not None]
+
+
+def _template(value: Any) -> Template:
+  """Puts the specs of a value's tensors in their place."""
+  return aggregations.map_leaves(
+    lambda leaf: Leaf(tf.TensorSpec(leaf.tensor.shape, leaf.tensor.dtype), leaf.stacked), value
+  )
+
+
+def _server_template(type_spec: tff.Type) -> Template:
+  specs = [leaf._replace(stacked=False).spec for leaf in values.leaf_types(type_spec)]
+  return values.pack(type_spec, iter([Leaf(spec, False) for spec in specs]))
+
+
+def _filled(template: Template, tensors: Iterator[tf.Tensor]) -> Any:
+  """Puts tensors in the place of specs; leaves without a spec have no tensor either."""
+  return aggregations.map_leaves(
+    lambda leaf: leaf if leaf.tensor is None else leaf._replace(tensor=next(tensors)), template
+  )
+
+
+def _only(template: Template, indices: Iterable[int]) -> Template:
+  """Takes the specs away from all but the leaves of these indices."""
+  kept, index = set(indices), itertools.count()
+  return aggregations.map_leaves(
+    lambda leaf: leaf if next(index) in kept else leaf._replace(tensor=None), template
+  )
+
+
+def _tensors(values_: Iterable[Any]) -> list[tf.Tensor]:
+  return [leaf.tensor for value in values_ for leaf in values.flatten(value)]
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+  return tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype)
+
+
+# The tensors of some values, by their names.
+Named = dict[str, list[tf.Tensor]]
+
+
+def _by_name(templates: Mapping[str, Template], tensors: Iterator[tf.Tensor]) -> Named:
+  return {
+    name: [next(tensors) for _ in values.flatten(template)] for name, template in templates.items()
+  }
+
+
+def _received(
+  program: computation.Computation, plan: plans.Plan, stage: plans.Stage
+) -> dict[str, list[int]]:
+  """Finds the leaves at the server that a stage reads; whoever computes it is sent nothing else.
+
+  They are positions among the leaves of each value that the stage receives, and among those of the
+  computation's parameter if the stage reads any of them.
+  """
+  # In the place of tensors there are the names of the values.
+  scope: dict[str, Any] = dict(program.scope([plan.parameter] * len(program.parameters)))
+  for name in stage.received:
+    type_spec = plan.type_of(name)
+    number = len(values.leaf_types(type_spec))
+    of_value = iter([Leaf(name, False, i) for i in range(number)])
+    scope[name] = values.pack(type_spec, of_value)
+  found: dict[str, set[int]] = {name: set() for name in stage.received}
+  evaluator = interpreter.Interpreter(program.server())
+  for block in plan.selections(stage):
+    for leaf in values.flatten(evaluator.evaluate(block, scope)):
+      if leaf.origin is not None and not leaf.stacked:
+        found.setdefault(leaf.tensor, set()).add(leaf.origin)
+  return {name: sorted(positions) for name, positions in found.items()}
+
+
+class Stage:
+  """Computes one stage of a block, and merges what blocks give.
+
+  It is given what its calls take of the server's values, and nothing else: not the state of the
+  server's noise, which would tell the noise of this round and of all later ones.
+
+  Attributes:
+    received: Which leaves it needs of the values of the server, by their names. Of the
+      computation's argument (by the name of the parameter) they are its leaves at the server.
+    kept: Templates of what later stages of the same block use, by name.
+    partials: Templates of the partial aggregates, by the aggregations' names.
+    merge: Returns the partial aggregates of two consecutive parts of the cohort.
+  """
+
+  def __init__(
+    self,
+    program: computation.Computation,
+    plan: plans.Plan,
+    stage: plans.Stage,
+    kept: Mapping[str, Template],
+  ):
+    self._program = program
+    self._plan = plan
+    self._stage = stage
+    self.received = _received(program, plan, stage)
+    self._given = {
+      name: _only(_server_template(plan.type_of(name)), self.received[name])
+      for name in stage.received
+    }
+    self._given.update((name, kept[name]) for name in stage.carried)
+    self._of_argument = self.received.get(plan.parameter, [])
+    self.kept: dict[str, Template] = {}
+    self.partials: dict[str, Template] = {}
+    # The first trace fills the templates.
+    self._function = program.cohort_function(self._compute, _specs(self._given.values()))
+    specs = _specs(self.partials.values())
+    merge = tf.function(self._merge, input_signature=[specs, specs], autograph=False)
+    self.merge = merge.get_concrete_function()
+
+  def __call__(
+    self, arrays: Sequence[Any], received: Named, carried: Named
+  ) -> tuple[list[tf.Tensor], Named]:
+    """Computes a block from its part of the argument, whose leaves at the server are None.
+
+    `received` has the leaves of the attribute, `carried` what earlier stages of the block kept. The
+    result is the partial aggregates, and what this stage keeps.
+    """
+    given = {**received, **carried}
+    # What is not read is not in the graph either; its signature has it.
+    of_argument = [
+      _zeros(leaf.argument_spec) if array is None else array
+      for array, leaf in zip(arrays, self._program.parameters)
+    ]
+    for i, tensor in zip(self._of_argument, given.get(self._plan.parameter, [])):
+      of_argument[i] = tensor
+    more = [tensor for name in self._given for tensor in given[name]]
+    results = iter(self._function([*of_argument, *more]))
+    partials = [next(results) for _ in _specs(self.partials.values())]
+    return partials, _by_name(self.kept, results)
+
+  def _compute(
+    self, tensors: Sequence[tf.Tensor], clients: aggregations.Clients
+  ) -> list[tf.Tensor]:
+    given = iter(tensors[len(self._program.parameters) :])
+    scope = self._program.scope(
+      [
+        tensor if leaf.stacked or i in self._of_argument else None
+        for i, (tensor, leaf) in enumerate(zip(tensors, self._program.parameters))
+      ]
+    )
+    scope.update((name, _filled(template, given)) for name, template in self._given.items())
+    evaluator = interpreter.Interpreter(clients)
+    for name in self._stage.calls:
+      scope[name] = evaluator.evaluate(self._plan.calls[name], scope)
+    partials = {
+      name: self._plan.aggregation(name).partial(
+        clients, self._plan.arguments(name, scope, evaluator)
+      )
+      for name in self._stage.aggregations
+    }
+    kept = {name: scope[name] for name in self._stage.kept}
+    if not self.partials:
+      self.partials.update((name, _template(value)) for name, value in partials.items())
+      self.kept.update((name, _template(value)) for name, value in kept.items())
+    return _tensors([*partials.values(), *kept.values()])
+
+  def _merge(self, first: list[tf.Tensor], second: list[tf.Tensor]) -> list[tf.Tensor]:
+    evaluator = interpreter.Interpreter(self._program.server())
+    parts = [iter(first), iter(second)]
+    return _tensors(
+      self._plan.aggregation(name).merge(
+        self._plan.arguments(name, {}, evaluator), *(_filled(template, part) for part in parts)
+      )
+      for name, template in self.partials.items()
+    )
+
+
+class Step:
+  """Computes what the server does between two stages."""
+
+  def __init__(
+    self,
+    program: computation.Computation,
+    plan: plans.Plan,
+    step: plans.Step,
+    totals: Mapping[str, Template],
+    returns: bool,
+  ):
+    self._program = program
+    self._plan = plan
+    self._step = step
+    self._totals = totals
+    self._returns = returns
+    self._known = {name: _server_template(plan.type_of(name)) for name in step.known}
+    self._kept = {name: _server_template(plan.type_of(name)) for name in step.kept}
+    specs = [leaf.argument_spec for leaf in program.parameters if not leaf.stacked]
+    signature = [specs, _specs(self._known.values()), _specs(totals.values())]
+    function = tf.function(self._compute, input_signature=signature, autograph=False)
+    self._function = function.get_concrete_function()
+
+  def __call__(
+    self, arrays: Sequence[np.ndarray], known: Named, totals: Sequence[tf.Tensor]
+  ) -> tuple[Named, list[tf.Tensor]]:
+    """Computes the step from the argument, what earlier steps kept, and the stage's aggregates.
+
+    The result is what this step keeps, and the computation's result if this is the last step.
+    """
+    own = [a for a, leaf in zip(arrays, self._program.parameters) if not leaf.stacked]
+    results = iter(
+      self._function(
+        list(map(data_sets.as_tensor, own)), [t for n in self._known for t in known[n]], totals
+      )
+    )
+    return _by_name(self._kept, results), list(results)
+
+  def _compute(
+    self, own: list[tf.Tensor], known: list[tf.Tensor], totals: list[tf.Tensor]
+  ) -> list[tf.Tensor]:
+    tensors = iter(own)
+    leaves = [None if leaf.stacked else next(tensors) for leaf in self._program.parameters]
+    scope = self._program.scope(leaves)
+    of_known, of_totals = iter(known), iter(totals)
+    scope.update((name, _filled(template, of_known)) for name, template in self._known.items())
+    evaluator = interpreter.Interpreter(self._program.server())
+    for name in self._step.calls:
+      if name in self._totals:
+        total = _filled(self._totals[name], of_totals)
+        arguments = self._plan.arguments(name, scope, evaluator)
+        scope[name] = self._plan.aggregation(name).finish(arguments, total)
+      else:
+        scope[name] = evaluator.evaluate(self._plan.calls[name], scope)
+    kept = [scope[name] for name in self._kept]
+    return _tensors(
+      [*kept, evaluator.evaluate(self._plan.result, scope)] if self._returns else kept
+    )

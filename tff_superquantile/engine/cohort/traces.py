@@ -1,0 +1,154 @@
+"""Traces functions of a cohort, and gives them what the clients have read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tff_superquantile.engine.cohort import components
+from tff_superquantile.engine.cohort import mapping
+from tff_superquantile.engine.cohort import reading
+from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import data_sets
+from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.cohort.graphs import expressions
+from tff_superquantile.engine.cohort.graphs import walks
+
+
+class Discovery(mapping.Mapper):
+  """Finds the values that clients read from files, and computes nothing.
+
+  It notes in a fixed order what is read, and whether a component may go over a data set several
+  times and whether clients make data sets for other components.
+  """
+
+  def __init__(self, library: components.Library):
+    super().__init__(library)
+    self.reads: list[expressions.Ref] = []
+    self.looks_again = False
+    self.makes_data_sets = False
+
+  def _made(
+    self, component: components.Component, leaves: Sequence[values.Leaf]
+  ) -> list[values.Leaf]:
+    self.makes_data_sets = True
+    return super()._made(component, leaves)
+
+  def _nothing(self, component: components.Component, stacked: bool) -> list[tf.Tensor]:
+    return [
+      tf.compat.v1.placeholder(spec.dtype, spec.shape)
+      for spec in (leaf._replace(stacked=stacked).spec for leaf in component.result_types)
+    ]
+
+  def call(
+    self, component: components.Component, leaves: Sequence[values.Leaf]
+  ) -> list[values.Leaf]:
+    return [values.Leaf(tensor, False) for tensor in self._nothing(component, False)]
+
+  def _map(
+    self, component: components.Component, leaves: Sequence[values.Leaf], num_clients: tf.Tensor
+  ) -> list[tf.Tensor]:
+    found = self._library.body(component, leaves)
+    if found is None:
+      self.looks_again |= any(leaf.is_data_set for leaf in component.parameter_types)
+    else:
+      _, body = found
+      self.looks_again |= body.looks_again
+      effects = [expressions.Ref(effect, 0) for effect in body.effects]
+      for ref in walks.frontier([*body.outputs, *effects], self._library.is_read):
+        if ref not in self.reads:
+          self.reads.append(ref)
+    return self._nothing(component, True)
+
+
+class CohortFunction:
+  """A function of tensors of a cohort, or of a part of it, as traced TensorFlow functions.
+
+  It is traced for cohorts of all sizes: once for what clients have read, and once for data sets
+  that give other elements, or another order, each time.
+  """
+
+  def __init__(
+    self,
+    function: Callable[[Sequence[tf.Tensor], mapping.Mapper], list[tf.Tensor]],
+    specs: Sequence[tf.TensorSpec],
+    origins: Mapping[int, values.Origin],
+    library: components.Library,
+    store: reading.Store,
+    parallel: int,
+  ):
+    """Initializes a function, and finds out what its clients read.
+
+    `function` goes from tensors and the mapper of a trace to the results; `origins` says from where
+    clients read, by positions among the tensors; `store` keeps what was read. What the engine does
+    not know is an `UnsupportedError`.
+    """
+    self._run = function
+    self._specs = specs
+    self._library = library
+    self._store = store
+    self._parallel = parallel
+    discovery = Discovery(library)
+    with tf.Graph().as_default():
+      function([tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs], discovery)
+    self._reader = reading.Reader(discovery.reads, origins, parallel) if discovery.reads else None
+    self._looks_again = discovery.looks_again
+    self._makes_data_sets = discovery.makes_data_sets
+    self._functions: dict[tuple[bool, bool, bool], tuple[Any, bool]] = {}
+
+  def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
+    """Returns the results of arrays or tensors; strings and data sets are arrays.
+
+    It refuses (`UnsupportedError`) data sets that clients make of others that they see in several
+    orders: TFF's runtime serializes what they make in between, which changes the orders.
+    """
+    sources = data_sets.sources_of(arrays)
+    if self._makes_data_sets and any(not one.is_fixed or one.is_shuffled for one in sources):
+      raise errors.UnsupportedError("data sets that clients make of others in changing orders")
+    # A second look sees another order of what is shuffled (which is known once `is_fixed` is).
+    is_live = not all(source.is_fixed for source in sources) or (
+      self._looks_again and any(source.is_shuffled for source in sources)
+    )
+    reads: list[reading.Read] = []
+    if self._reader is not None and not is_live:
+      reads = self._store.read(self._reader, arrays)
+    given = [tuple(map(tf.constant, r.parts())) for r in reads]
+
+    def compute(at_once: bool) -> Sequence[tf.Tensor]:
+      function, _ = self._function(reads, at_once)
+      # Data sets that have been read need not be handed over.
+      tensors = [data_sets.as_tensor(a, _is_used(t)) for a, t in zip(arrays, function.inputs)]
+      return function(tensors, given)
+
+    try:
+      return compute(at_once=True)
+    except tf.errors.OpError:
+      if not self._function(reads, at_once=True)[1]:
+        raise
+      return compute(at_once=False)  # Only that knows what each client's branches need.
+
+  def _function(self, reads: Sequence[reading.Read], at_once: bool) -> tuple[Any, bool]:
+    """Returns the traced function, of values that were read or of data sets.
+
+    The second value tells whether it computes any component for all clients `at_once`.
+    """
+    are_rows = all(r.are_rows() for r in reads)
+    key = bool(reads), are_rows, at_once
+    if key not in self._functions:
+      mappers = []
+
+      def run(tensors: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:
+        by_ref = {r.ref: parts for r, parts in zip(reads, given)}
+        own = mapping.Sequential(self._library, by_ref, self._parallel, at_once, are_rows)
+        mappers.append(own)
+        return self._run(tensors, own)
+
+      signature = (list(self._specs), [r.specs() for r in reads])
+      function = tf.function(run, input_signature=signature, autograph=False)
+      traced = function.get_concrete_function()
+      self._functions[key] = traced, any(mapper.has_rows for mapper in mappers)
+    return self._functions[key]
+
+
+def _is_used(tensor: tf.Tensor) -> bool:
+  return any(consumer.type != "Shape" for consumer in tensor.consumers())

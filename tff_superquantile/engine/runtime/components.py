@@ -1,0 +1,145 @@
+"""TensorFlow components as functions of values, which several threads may call.
+
+A component runs in a session, as in TFF's worker: its state begins anew in each call. One that goes
+over data sets is taken apart instead, as the engine does: TensorFlow builds the kernels of a loop
+over a data set anew each time, 20 to 30 ms for a model's training, and those of a loop over the
+elements' positions once.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_superquantile.engine.cohort import components
+from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import data_sets
+from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.cohort.graphs import sessions
+from tff_superquantile.engine.runtime import sequences
+
+
+class InSessions:
+  """A component in sessions."""
+
+  def __init__(self, block: tff.framework.CompiledComputation):
+    """Builds the graph of a component; one that is not TensorFlow is an `UnsupportedError`."""
+    if block.proto.WhichOneof("computation") != "tensorflow":
+      raise errors.UnsupportedError(
+        f"Found a component that is not TensorFlow; this process has no other. {errors.TFFS_OWN}"
+      )
+    proto = block.proto.tensorflow
+    self._type = block.type_signature
+    parameter = self._type.parameter
+    parameters = [] if parameter is None else values.leaf_types(parameter)
+    self._dtypes = [leaf.argument_dtype.as_numpy_dtype for leaf in parameters]
+    self._results = values.leaf_types(self._type.result)
+    self._element_types = sequences.element_types(self._type.result)
+    graph_def = tf.compat.v1.GraphDef()
+    proto.graph_def.Unpack(graph_def)
+    graph = tf.Graph()
+    with graph.as_default():
+      given = dict(zip(components.tensor_names(proto.parameter), parameters))
+      kinds = sequences.element_types(parameter)
+      names = [name for name, leaf in given.items() if leaf.is_data_set]
+      serialized = {name: tf.compat.v1.placeholder(tf.string, []) for name in names}
+      inputs: dict[str, Any] = {
+        name: sequences.begin(serialized[name], kind) for name, kind in zip(names, kinds)
+      }
+      if proto.session_token_tensor_name:
+        inputs[proto.session_token_tensor_name] = tf.constant("")
+      controls = {name for node in graph_def.node for name in node.input if name.startswith("^")}
+      for name, tensor in list(inputs.items()):
+        control = "^" + name.partition(":")[0]
+        if control in controls:
+          inputs[control] = tensor
+      results = tf.graph_util.import_graph_def(
+        sessions.with_own_queues(graph_def), inputs, components.tensor_names(proto.result), name=""
+      )
+      fed = [serialized[name].name if name in serialized else name for name in given]
+      fetched = [
+        (tf.raw_ops.DatasetToGraphV2(input_dataset=tensor) if leaf.is_data_set else tensor).name
+        for tensor, leaf in zip(results, self._results)
+      ]
+    self._run = sessions.Sessions(graph, fed, fetched, proto.initialize_op)
+
+  def __call__(self, argument: Any) -> Any:
+    """Computes the component on a value as in `evaluation`, None without a parameter."""
+    leaves = [] if argument is None else values.flatten(argument)
+    fed = [
+      np.asarray(leaf.graph_def() if isinstance(leaf, sequences.Sequence) else leaf, dtype)
+      for leaf, dtype in zip(leaves, self._dtypes)
+    ]
+    found = self._run(*fed)
+    kinds = iter(self._element_types)
+    results = (
+      sequences.Sequence(next(kinds), serialized=tensor, is_made=True)
+      if leaf.is_data_set
+      else tensor
+      for tensor, leaf in zip(found, self._results)
+    )
+    return values.pack(self._type.result, results)
+
+
+class TakenApart:
+  """A component that goes over data sets, and makes none."""
+
+  def __init__(self, block: tff.framework.CompiledComputation):
+    """Builds the function, or raises `UnsupportedError`: no data sets, or none to take apart."""
+    self._block = block
+    parameter = block.type_signature.parameter
+    parameters = [] if parameter is None else values.leaf_types(parameter)
+    if not any(leaf.is_data_set for leaf in parameters):
+      raise errors.UnsupportedError("a component without data sets")
+    self._type = block.type_signature.result
+    results = values.leaf_types(self._type)
+    if any(leaf.is_data_set for leaf in results):
+      raise errors.UnsupportedError("a component that makes data sets")
+    compute = components.Component(block).taken_apart()
+
+    def function(*arguments: tf.Tensor) -> list[tf.Tensor]:
+      found = compute(
+        *(
+          data_sets.begin(argument) if leaf.is_data_set else argument
+          for argument, leaf in zip(arguments, parameters)
+        )
+      )
+      return [tf.ensure_shape(tensor, leaf.shape) for tensor, leaf in zip(found, results)]
+
+    specs = [leaf.argument_spec for leaf in parameters]
+    traced = tf.function(function, specs, autograph=False)
+    self._function = traced.get_concrete_function()
+    self._dtypes = [leaf.argument_dtype for leaf in parameters]
+
+  @functools.cached_property
+  def _in_session(self) -> InSessions:
+    return InSessions(self._block)
+
+  def __call__(self, argument: Any) -> Any:
+    """Computes the component, as `InSessions` does."""
+    leaves: list[Any] = list(values.flatten(argument))
+    are_sequences = [isinstance(leaf, sequences.Sequence) for leaf in leaves]
+    # In TensorFlow's own loops, these data sets have the same order in each reading.
+    if any(is_one and leaf.is_made_shuffled for leaf, is_one in zip(leaves, are_sequences)):
+      return self._in_session(argument)
+    arguments = [
+      tf.constant(leaf.graph_def() if is_one else leaf, dtype)
+      for leaf, is_one, dtype in zip(leaves, are_sequences, self._dtypes)
+    ]
+    found = self._function(*arguments)
+    return values.pack(self._type, (tensor.numpy() for tensor in found))
+
+
+def component(block: tff.framework.CompiledComputation) -> InSessions | TakenApart:
+  """Returns the function of a component; one that is not TensorFlow is an `UnsupportedError`."""
+  try:
+    return TakenApart(block)
+  except Exception:  # Whatever TensorFlow finds wrong in tracing what was taken apart.
+    return InSessions(block)
+
+
+def constant(value: Any, dtype: Any) -> Any:
+  """Returns the value of a literal."""
+  return value if isinstance(value, (str, bytes)) else np.asarray(value, dtype)[()]

@@ -1,0 +1,162 @@
+"""Evaluates TFF's language on values, one client after the other or a few at once.
+
+A value is a numpy array or scalar, a `sequences.Sequence`, a `tff.structure.Struct` of values, a
+`Federated` one, or a function. TFF's compiler has replaced sums, means and the like by
+`federated_aggregate`, so what is left of the language is short.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
+import functools
+from typing import Any, NamedTuple
+
+import tensorflow_federated as tff
+
+from tff_superquantile.engine.cohort import language
+from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.runtime import components
+from tff_superquantile.engine.runtime import sequences
+
+# A TensorFlow graph, from the value of its parameter (None without one) to that of its result.
+Component = Callable[[Any], Any]
+
+
+class Federated(NamedTuple):
+  """Values at a placement: one a client, or a single one if all are equal, and at the server."""
+
+  members: list[Any]
+  is_all_equal: bool
+
+
+def _federated_parts(value: Any) -> Iterator[Federated]:
+  if isinstance(value, Federated):
+    yield value
+  else:
+    for part in value:
+      yield from _federated_parts(part)
+
+
+def _take(value: Any, i: int) -> Any:
+  """Returns what client i has of a structure of federated values."""
+  if isinstance(value, Federated):
+    return value.members[0 if value.is_all_equal else i]
+  return tff.structure.Struct(
+    [(name, _take(part, i)) for name, part in tff.structure.to_elements(value)]
+  )
+
+
+def _at_server(value: Any) -> Federated:
+  return Federated([value], is_all_equal=True)
+
+
+class Evaluator(language.Interpreter):
+  """Evaluates building blocks for a number of clients."""
+
+  def __init__(
+    self,
+    num_clients: int,
+    pool: futures.Executor,
+    library: Mapping[tff.framework.CompiledComputation, Component],
+  ):
+    """Initializes an evaluator: `pool` computes clients, `library` gets and keeps components."""
+    self._num_clients = num_clients
+    self._pool = pool
+    self._library = library
+
+  def component(self, block: tff.framework.CompiledComputation) -> language.Function:
+    component = self._library[block]
+    return lambda argument, _: component(argument)
+
+  def literal(self, block: tff.framework.Literal) -> Any:
+    return components.constant(block.value, block.type_signature.dtype)
+
+  def intrinsic(self, block: tff.framework.Intrinsic) -> language.Function:
+    function = _INTRINSICS.get(block.uri)
+    if function is None:
+      raise errors.UnsupportedError(
+        f"Found the intrinsic {block.uri}, which this process does not compute. {errors.TFFS_OWN}"
+      )
+    return lambda argument, _: function(self, argument, block.type_signature.result)
+
+  def at_clients(self, function: language.Function, value: Any) -> Federated:
+    """Calls a function once for each client, with a structure of federated values."""
+    arguments = (_take(value, i) for i in range(self._num_clients))
+    call = functools.partial(_call, function)
+    return Federated(list(self._pool.map(call, arguments)), is_all_equal=False)
+
+
+def _call(function: language.Function, *arguments: Any) -> Any:
+  argument = arguments[0]
+  if len(arguments) > 1:
+    argument = tff.structure.Struct([(None, part) for part in arguments])
+  return function(argument, False)
+
+
+def _map(evaluator: Evaluator, argument: Any, _: tff.Type) -> Federated:
+  function, value = argument
+  return evaluator.at_clients(function, value)
+
+
+def _apply(evaluator: Evaluator, argument: Any, _: tff.Type) -> Federated:
+  function, value = argument
+  return _at_server(_call(function, _take(value, 0)))
+
+
+def _zip(evaluator: Evaluator, argument: Any, _: tff.Type) -> Federated:
+  if all(part.is_all_equal for part in _federated_parts(argument)):
+    return Federated([_take(argument, 0)], is_all_equal=True)
+  members = [_take(argument, i) for i in range(evaluator._num_clients)]
+  return Federated(members, is_all_equal=False)
+
+
+def _aggregate(evaluator: Evaluator, argument: Any, _: tff.Type) -> Federated:
+  value, zero, accumulate, _, report = argument
+  total = zero
+  for i in range(evaluator._num_clients):
+    total = _call(accumulate, total, _take(value, i))
+  return _at_server(_call(report, total))
+
+
+def _select(evaluator: Evaluator, argument: Any, type_spec: Any) -> Federated:
+  keys, _, server_value, select = argument
+
+  def slices(own: Any, _: bool) -> sequences.Sequence:
+    found = [_call(select, _take(server_value, 0), key) for key in own]
+    return sequences.Sequence(type_spec.member.element, elements=found)
+
+  return evaluator.at_clients(slices, keys)
+
+
+def _sequence_map(evaluator: Evaluator, argument: Any, type_spec: Any) -> sequences.Sequence:
+  function, sequence = argument
+  found = [_call(function, element) for element in sequence.elements()]
+  return sequences.Sequence(type_spec.element, elements=found)
+
+
+def _sequence_reduce(evaluator: Evaluator, argument: Any, _: tff.Type) -> Any:
+  sequence, zero, operation = argument
+  total = zero
+  for element in sequence.elements():
+    total = _call(operation, total, element)
+  return total
+
+
+_Intrinsic = Callable[[Evaluator, Any, tff.Type], Any]
+_INTRINSICS: Mapping[str, _Intrinsic] = {
+  "federated_aggregate": _aggregate,
+  "federated_apply": _apply,
+  "federated_broadcast": lambda evaluator, argument, _: argument,
+  "federated_eval_at_clients": lambda evaluator, argument, _: evaluator.at_clients(
+    lambda nothing, at_clients: argument(None, at_clients), tff.structure.Struct([])
+  ),
+  "federated_eval_at_server": lambda evaluator, argument, _: _at_server(argument(None, False)),
+  "federated_map": _map,
+  "federated_map_all_equal": lambda evaluator, argument, _: _apply(evaluator, argument, _),
+  "federated_select": _select,
+  "federated_value_at_clients": lambda evaluator, argument, _: _at_server(argument),
+  "federated_value_at_server": lambda evaluator, argument, _: _at_server(argument),
+  "federated_zip_at_clients": _zip,
+  "federated_zip_at_server": _zip,
+  "sequence_map": _sequence_map,
+  "sequence_reduce": _sequence_reduce,
+}
