@@ -4,7 +4,9 @@ Each leaf of a federated value at the clients is one tensor, its clients stacked
 dimension. All other values stay as they are.
 """
 
+import collections
 from collections.abc import Callable, Iterator, Sequence
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -24,13 +26,17 @@ class Leaf(NamedTuple):
     tensor: The tensor.
     stacked: Whether its first dimension is the clients. If not, all clients have the same tensor.
     origin: The position of the leaf in the argument of the computation, if it comes from there.
-    made: For a data set that clients make of others, which has no tensor: how.
+    made: For a data set that clients make of others, or a value in a fold over a sequence, which has no
+      tensor: how.
+    maps: For a sequence: what `tff.sequence_map` does with each element, as functions of the language
+      and the types of their arguments.
   """
 
   tensor: tf.Tensor
   stacked: bool
   origin: int | None = None
   made: "Made | None" = None
+  maps: tuple[tuple[Any, tff.Type], ...] = ()
 
 
 class LeafType(NamedTuple):
@@ -82,9 +88,9 @@ class Input(NamedTuple):
 
 
 class Made(NamedTuple):
-  """A data set that clients make: computed by each component that goes over it, as a part of it.
+  """What clients make, such as a data set: computed by each component that uses it, as a part of it.
 
-  So what is read of it is kept, and what makes it is not serialized for each client.
+  So what is read of a data set is kept, and what makes it is not serialized for each client.
   """
 
   ref: expressions.Ref
@@ -102,6 +108,27 @@ def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:
   if isinstance(type_spec, tff.SequenceType):
     return [LeafType(tf.variant, (), stacked)]
   raise errors.UnsupportedError(f"values of type {type_spec}")
+
+
+def order_in_data_sets(element_type: tff.Type) -> list[int]:
+  """Returns the positions of the tensors of a data set's element among the leaves of its type.
+
+  Data sets sort dictionaries by names; other structures with names are an `UnsupportedError`.
+  """
+  numbers = itertools.count()
+
+  def number(part: tff.Type) -> Any:
+    if not isinstance(part, tff.StructType):
+      return next(numbers)
+    elements = [(name, number(element)) for name, element in _elements(part)]
+    container = getattr(part, "python_container", None)
+    if all(name is None for name, _ in elements):
+      return tuple(element for _, element in elements)
+    if container is not None and not issubclass(container, dict):
+      raise errors.UnsupportedError(f"elements of type {container.__name__}")
+    return collections.OrderedDict(elements)
+
+  return tf.nest.flatten(number(element_type))
 
 
 def _elements(struct: Any) -> list[tuple[str | None, Any]]:

@@ -2,7 +2,10 @@
 
 import collections
 from collections.abc import Sequence
+import hashlib
 import os
+import pickle
+import threading
 from typing import Any
 import weakref
 
@@ -10,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import ops
 
 # What keeps elements counts as constant.
@@ -32,6 +36,7 @@ _IGNORE_STATE, _FAIL_ON_STATE = 1, 2
 _AS_IT_IS = tf.data.Options()
 _AS_IT_IS.experimental_optimization.apply_default_optimizations = False
 _TENSORFLOWS_OWN = tf.data.experimental.OptimizationOptions()
+_MAX_BYTES_OF_LISTS = 2**28
 # A name that no resource has, so that a data set does not find its own and makes a new one.
 _NOBODYS = "of no data set"
 
@@ -55,7 +60,8 @@ class Source:
   def data_set(self) -> tf.data.Dataset:
     """Returns the data set, which the caller of a computation holds."""
     data_set = self._data_set()
-    assert data_set is not None
+    if data_set is None:  # Of a list, which another computation has pushed out.
+      raise errors.UnsupportedError("more lists than fit")
     return data_set
 
   def _graph_def(self, policy: int, as_it_is: bool = False) -> tf.compat.v1.GraphDef:
@@ -209,8 +215,47 @@ class Keys:
 _sources: "weakref.WeakKeyDictionary[tf.data.Dataset, Source]" = weakref.WeakKeyDictionary()
 
 
+class _Lists:
+  """The data sets of lists, so that equal lists are read once."""
+
+  def __init__(self) -> None:
+    self._data_sets: collections.OrderedDict[Any, tuple[tf.data.Dataset, int]]
+    self._data_sets = collections.OrderedDict()
+    self._bytes = 0
+    self._lock = threading.Lock()
+
+  def data_set(self, elements: list[Any], sequence: tff.SequenceType) -> tf.data.Dataset:
+    """Returns a list as TFF makes a data set of it; `TypeError` for elements of other types."""
+    try:
+      content = pickle.dumps(elements, pickle.HIGHEST_PROTOCOL)
+      key = hashlib.sha256(content).digest(), str(sequence)
+      with self._lock:
+        if key not in self._data_sets:
+          serialized, _ = tff.framework.serialize_value(elements, sequence)
+          made, _ = tff.framework.deserialize_value(serialized)
+          self._data_sets[key] = made, len(content)
+          self._bytes += len(content)
+        self._data_sets.move_to_end(key)
+        return self._data_sets[key][0]
+    except Exception as error:  # Whatever an element raises.
+      raise TypeError(f"Found a list; expected elements of {sequence}: {error}") from None
+
+  def forget(self) -> None:
+    """Forgets the oldest lists, if there are many; called between computations."""
+    with self._lock:
+      while self._bytes > _MAX_BYTES_OF_LISTS:
+        _, (_, size) = self._data_sets.popitem(last=False)
+        self._bytes -= size
+
+
+_lists = _Lists()
+forget_lists = _lists.forget
+
+
 def source(value: Any, sequence: tff.SequenceType) -> Source:
   """Returns an argument's data set; `TypeError` for anything else, or for other elements."""
+  if isinstance(value, list):
+    value = _lists.data_set(value, sequence)
   if not isinstance(value, tf.data.Dataset):
     raise TypeError(f"Found a {type(value).__name__}; expected a tf.data.Dataset.")
   found = _sources.get(value)
