@@ -1,6 +1,7 @@
 """Interprets TFF's language into one TensorFlow graph for a whole cohort."""
 
 from collections.abc import Callable, Mapping, Sequence
+import itertools
 from typing import Any
 
 import tensorflow as tf
@@ -67,7 +68,7 @@ class Interpreter(language.Interpreter):
       source, zero, accumulate = argument
       element_type = source.maps[0][1] if source.maps else sequence_type.element
       leaf_types = values.leaf_types(element_type)
-      order = values.order_in_data_sets(element_type)
+      order = tf.nest.flatten(values.in_data_sets(element_type, itertools.count()))
 
       def step(total: Sequence[Leaf], tensors: Sequence[Leaf]) -> list[Leaf]:
         leaves = dict(zip(order, tensors))

@@ -6,7 +6,7 @@ dimension. All other values stay as they are.
 
 import collections
 from collections.abc import Callable, Iterator, Sequence
-import itertools
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -110,25 +110,20 @@ def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:
   raise errors.UnsupportedError(f"values of type {type_spec}")
 
 
-def order_in_data_sets(element_type: tff.Type) -> list[int]:
-  """Returns the positions of the tensors of a data set's element among the leaves of its type.
+def in_data_sets(element_type: tff.Type, leaves: Iterator[Any]) -> Any:
+  """Packs leaves to an element of a data set, as TFF's runtime does.
 
-  Data sets sort dictionaries by names; other structures with names are an `UnsupportedError`.
+  Data sets sort dictionaries by names. Other structures with names are an `UnsupportedError`.
   """
-  numbers = itertools.count()
-
-  def number(part: tff.Type) -> Any:
-    if not isinstance(part, tff.StructType):
-      return next(numbers)
-    elements = [(name, number(element)) for name, element in _elements(part)]
-    container = getattr(part, "python_container", None)
-    if all(name is None for name, _ in elements):
-      return tuple(element for _, element in elements)
-    if container is not None and not issubclass(container, dict):
-      raise errors.UnsupportedError(f"elements of type {container.__name__}")
-    return collections.OrderedDict(elements)
-
-  return tf.nest.flatten(number(element_type))
+  if not isinstance(element_type, tff.StructType):
+    return next(leaves)
+  elements = [(name, in_data_sets(part, leaves)) for name, part in _elements(element_type)]
+  container = getattr(element_type, "python_container", None)
+  if all(name is None for name, _ in elements):
+    return tuple(element for _, element in elements)
+  if container is not None and not issubclass(container, dict):
+    raise errors.UnsupportedError(f"elements of type {container.__name__}")
+  return collections.OrderedDict(elements)
 
 
 def _elements(struct: Any) -> list[tuple[str | None, Any]]:
@@ -256,7 +251,7 @@ class Converter:
     Another type is a `TypeError`; shapes that differ between clients are an `UnsupportedError`.
     """
     if isinstance(self._type, tff.SequenceType):
-      return [np.array(data_sets.source(value, self._type), np.object_)]
+      return [np.array(self._source(value), np.object_)]
     if self._elements is None:
       return [_as_array(value, self._dtype, self._shape)]
     if self._is_stacked:
@@ -276,6 +271,16 @@ class Converter:
     return [
       array for part, (_, element) in zip(parts, self._elements) for array in element.arrays(part)
     ]
+
+  def _source(self, value: Any) -> data_sets.Source:
+    """Returns a data set, or a list as one."""
+    if isinstance(value, list):
+      element_type = self._type.element
+      converter = Converter(element_type)
+      pack = functools.partial(in_data_sets, element_type)
+      empty = [np.zeros([size or 0 for size in t.shape or ()], t.array_dtype) for t in leaf_types(element_type)]
+      value = data_sets.of_list([converter.arrays(element) for element in value], empty, pack)
+    return data_sets.source(value, self._type)
 
   def _stacked(self, member: "Converter", value: Any) -> list[np.ndarray]:
     if not isinstance(value, (list, tuple)):
@@ -298,7 +303,7 @@ class Converter:
   def _columns(self, clients: Sequence[Any]) -> list[np.ndarray] | None:
     """Stacks clients that are dictionaries of plain values, much faster; None for others."""
     if isinstance(self._type, tff.SequenceType):
-      return [np.array([data_sets.source(c, self._type) for c in clients], np.object_)]
+      return [np.array([self._source(client) for client in clients], np.object_)]
     if self._elements is None:
       column = _as_column(clients, self._dtype)
       if column is None or column.shape[1:] != self._shape:

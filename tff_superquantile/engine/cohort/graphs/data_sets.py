@@ -1,11 +1,12 @@
 """Data sets that clients hold, as values of a computation's argument."""
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+import functools
 import hashlib
+import itertools
 import os
 import pickle
-import threading
 from typing import Any
 import weakref
 
@@ -219,43 +220,64 @@ class _Lists:
   """The data sets of lists, so that equal lists are read once."""
 
   def __init__(self) -> None:
-    self._data_sets: collections.OrderedDict[Any, tuple[tf.data.Dataset, int]]
+    self._data_sets: collections.OrderedDict[bytes, tuple[tf.data.Dataset, int]]
     self._data_sets = collections.OrderedDict()
     self._bytes = 0
-    self._lock = threading.Lock()
 
-  def data_set(self, elements: list[Any], sequence: tff.SequenceType) -> tf.data.Dataset:
-    """Returns a list as TFF makes a data set of it; `TypeError` for elements of other types."""
-    try:
-      content = pickle.dumps(elements, pickle.HIGHEST_PROTOCOL)
-      key = hashlib.sha256(content).digest(), str(sequence)
-      with self._lock:
-        if key not in self._data_sets:
-          serialized, _ = tff.framework.serialize_value(elements, sequence)
-          made, _ = tff.framework.deserialize_value(serialized)
-          self._data_sets[key] = made, len(content)
-          self._bytes += len(content)
-        self._data_sets.move_to_end(key)
-        return self._data_sets[key][0]
-    except Exception as error:  # Whatever an element raises.
-      raise TypeError(f"Found a list; expected elements of {sequence}: {error}") from None
+  def data_set(
+    self,
+    elements: Sequence[Sequence[np.ndarray]],
+    empty: Sequence[np.ndarray],
+    pack: Callable[[Iterator[np.ndarray]], Any],
+  ) -> tf.data.Dataset:
+    """Returns a data set of elements of arrays, which `pack` packs; of `empty` if there are none."""
+    hasher = hashlib.sha256(repr((len(elements), pack(iter(map(_kind, empty))))).encode())
+    for array in itertools.chain(*elements):
+      content = pickle.dumps(array.tolist()) if array.dtype == np.object_ else array.tobytes()
+      hasher.update(b"%r %d " % (array.shape, len(content)))
+      hasher.update(content)
+    key = hasher.digest()
+    if key not in self._data_sets:
+      size = sum(array.nbytes for array in itertools.chain(*elements))
+      self._data_sets[key] = _of_runs(elements, empty, pack), size
+      self._bytes += size
+    self._data_sets.move_to_end(key)
+    return self._data_sets[key][0]
 
   def forget(self) -> None:
     """Forgets the oldest lists, if there are many; called between computations."""
-    with self._lock:
-      while self._bytes > _MAX_BYTES_OF_LISTS:
-        _, (_, size) = self._data_sets.popitem(last=False)
-        self._bytes -= size
+    while self._bytes > _MAX_BYTES_OF_LISTS:
+      _, (_, size) = self._data_sets.popitem(last=False)
+      self._bytes -= size
+
+
+def _kind(array: np.ndarray) -> str:
+  return f"{array.dtype} {array.ndim}"
+
+
+def _of_runs(
+  elements: Sequence[Sequence[np.ndarray]],
+  empty: Sequence[np.ndarray],
+  pack: Callable[[Iterator[np.ndarray]], Any],
+) -> tf.data.Dataset:
+  """Concatenates the runs of elements of the same shapes."""
+  runs = [
+    [np.stack(arrays) for arrays in zip(*run)]
+    for _, run in itertools.groupby(elements, lambda element: [array.shape for array in element])
+  ]
+  parts = [
+    tf.data.Dataset.from_tensor_slices(pack(iter(run)))
+    for run in runs or [[array[np.newaxis][:0] for array in empty]]
+  ]
+  return functools.reduce(tf.data.Dataset.concatenate, parts)
 
 
 _lists = _Lists()
-forget_lists = _lists.forget
+of_list, forget_lists = _lists.data_set, _lists.forget
 
 
 def source(value: Any, sequence: tff.SequenceType) -> Source:
   """Returns an argument's data set; `TypeError` for anything else, or for other elements."""
-  if isinstance(value, list):
-    value = _lists.data_set(value, sequence)
   if not isinstance(value, tf.data.Dataset):
     raise TypeError(f"Found a {type(value).__name__}; expected a tf.data.Dataset.")
   found = _sources.get(value)
