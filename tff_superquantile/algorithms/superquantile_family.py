@@ -31,7 +31,7 @@ def build_superquantile_family(
   theta_j. In each round, every client of the cohort computes its loss at all models, and trains
   those in whose tail it is: its F_i(w_j) is at or above the (1 - theta_j)-quantile of the cohort's.
   A model of theta = 1 is that of federated averaging: all clients train it, and compute no loss at
-  it. Afterwards each client may choose among the models (`evaluation.model_family`).
+  it. Afterwards each client may choose among the models.
 
   Each model gets the weights that a process of its own would give it on the same cohorts. Training
   costs the sum of all thetas times a round of federated averaging, and there is a loss pass for
