@@ -30,8 +30,6 @@ _MAX_BINS = 2**16
 # The chance that anything wraps in a round of K clients.
 _WRAP_PROBABILITY = 1e-6
 
-_SENSITIVITIES = ("l2", "paper")
-
 
 @dataclasses.dataclass(frozen=True)
 class TreeMechanism:
@@ -46,7 +44,7 @@ class TreeMechanism:
     local_stddev: sigma_local, of the noise of one client on one scaled node.
     modulus: M.
     offset: Sums are decoded into -offset..M - offset - 1.
-    sensitivity: "l2", or "paper" for the paper's recipe, which is not private by its formulas.
+    sensitivity: "l2"; "paper" for the recipe of `paper.accounting`, not private by its formulas.
   """
 
   noise_multiplier: float
@@ -160,19 +158,6 @@ def _check_clients(expected_clients: int, num_shares: int) -> None:
     )
 
 
-def _local_stddev(
-  noise_multiplier: float, sensitivity: float, num_shares: int, is_paper: bool
-) -> float:
-  """Returns sigma_local of so many shares; the paper's own, for its sensitivity, if asked for."""
-  if is_paper:
-    found = noise_multiplier * sensitivity / math.sqrt(num_shares)
-  else:
-    found = shares.share_stddev(noise_multiplier, sensitivity, num_shares)
-  if shares.MIN_STDDEV * (1.0 - 1e-12) < found < shares.MIN_STDDEV:
-    return shares.MIN_STDDEV  # It was below that by rounding alone.
-  return found
-
-
 def build_tree_mechanism(
   noise_multiplier: float,
   num_bins: int = 64,
@@ -181,7 +166,6 @@ def build_tree_mechanism(
   num_shares: int | None = None,
   scale: int | None = None,
   bits: int | None = None,
-  sensitivity: str = "l2",
 ) -> TreeMechanism:
   """Derives all parameters of the private histogram from its noise, bins and clients.
 
@@ -198,9 +182,6 @@ def build_tree_mechanism(
       for `expected_clients`, for cohorts of fixed size.
     scale: c; None for the smallest that will do.
     bits: The modulus is 2^bits; None for the smallest modulus that will do.
-    sensitivity: "l2" for c sqrt(L). "paper" is for reproduction alone: noise for the paper's
-      sensitivity c L, any modulus, and decoding around zero, so that sums wrap where the paper's
-      do.
 
   Returns:
     A `TreeMechanism`.
@@ -211,24 +192,21 @@ def build_tree_mechanism(
   """
   noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   num_bins = check_num_bins(num_bins)
-  if sensitivity not in _SENSITIVITIES:
-    raise ValueError(f"Found sensitivity = {sensitivity!r}; expected one of {_SENSITIVITIES}.")
   if num_shares is None:
     num_shares = expected_clients
   _check_clients(expected_clients, num_shares)
 
   num_levels = num_bins.bit_length() - 1
   num_nodes = 2 * num_bins - 2
-  is_paper = sensitivity == "paper"
-  sensitivity_per_scale = num_levels if is_paper else math.sqrt(num_levels)
+  sensitivity_per_scale = math.sqrt(num_levels)
   if scale is None:
     scale = math.ceil(least_sensitivity(noise_multiplier, num_shares) / sensitivity_per_scale)
   if scale != int(scale) or scale < 1:
     raise ValueError(f"Found scale = {scale}; expected a whole number of at least 1.")
-  local_stddev = _local_stddev(
-    noise_multiplier, scale * sensitivity_per_scale, num_shares, is_paper
-  )
-  if local_stddev < shares.MIN_STDDEV and not is_paper:
+  local_stddev = shares.share_stddev(noise_multiplier, scale * sensitivity_per_scale, num_shares)
+  if shares.MIN_STDDEV * (1.0 - 1e-12) < local_stddev < shares.MIN_STDDEV:
+    local_stddev = shares.MIN_STDDEV  # It was below that by rounding alone.
+  if local_stddev < shares.MIN_STDDEV:
     raise ValueError(
       f"Found scale = {scale}, with which a client's noise has a standard deviation of"
       f" {local_stddev:.3g}; expected at least {shares.MIN_STDDEV:g}, below which the sum is not"
@@ -238,14 +216,12 @@ def build_tree_mechanism(
   modulus = scale * num_shares + 2 * offset + 1
   check_modulus(modulus, noise_multiplier)
   if bits is not None:
-    if sensitivity == "l2" and modulus > 2**bits:
+    if modulus > 2**bits:
       raise ValueError(
         f"Found bits = {bits}; {num_shares} clients with {num_bins} bins and noise multiplier"
         f" {noise_multiplier:.4g} need a modulus of {modulus}, {(modulus - 1).bit_length()} bits."
       )
     modulus = 2**bits
-  if sensitivity == "paper":
-    offset = modulus // 2
   return TreeMechanism(
     noise_multiplier=noise_multiplier,
     num_bins=num_bins,
@@ -255,5 +231,4 @@ def build_tree_mechanism(
     local_stddev=local_stddev,
     modulus=int(modulus),
     offset=offset,
-    sensitivity=sensitivity,
   )
