@@ -117,15 +117,12 @@ def check_modulus(modulus: int, noise_multiplier: float) -> None:
 
 
 def cumulative_variances(num_bins: int) -> np.ndarray:
-  """Returns variances of H(1), ..., H(b - 1) after least squares, for noise of variance 1.
+  """Returns variances of H(1), ..., H(b - 1) after least squares, float64 [b - 1], for noise of 1.
 
   Given the estimate of a node, that of its left child is half of it plus an independent half
   difference of its children. So the count of the first k bins below a node of n bins is
   (k / n) times the node's estimate plus independent noise, whose variance follows from that of the
   next smaller node.
-
-  Returns:
-    float64 [b - 1].
   """
   own = np.zeros(2)  # Variances for the first 0 or 1 bins, given the estimate of the single bin.
   height_of_bin = 1
@@ -174,21 +171,9 @@ def build_tree_mechanism(
       t            = ceil(s sqrt(2 ln(2 d / 1e-6))),           s = sigma_local sqrt(K)
       M            = c K + 2 t + 1                             so that nothing wraps
 
-  Args:
-    noise_multiplier: z_q.
-    num_bins: b, a power of two.
-    expected_clients: The expected number of reports in a round.
-    num_shares: K, the most clients of a round, for as many of which there is noise in each; None
-      for `expected_clients`, for cohorts of fixed size.
-    scale: c; None for the smallest that will do.
-    bits: The modulus is 2^bits; None for the smallest modulus that will do.
-
-  Returns:
-    A `TreeMechanism`.
-
-  Raises:
-    ValueError: If a number is out of its range, sigma_local would be below 2, or the modulus is
-      too small for the cohort.
+  z is z_q and b, a power of two, the number of bins. K, the most clients of a round, for as many of
+  which there is noise in each, is by default the expected number of reports, for cohorts of fixed
+  size. c may be another, and M may be 2^bits, if sigma_local is at least 2 and nothing wraps.
   """
   noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   num_bins = check_num_bins(num_bins)
