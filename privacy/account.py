@@ -73,7 +73,7 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
 
 
 def say(run: Callable[[], tuple[str, int]]) -> int:
-  """Prints the answer of a command, which returns text and exit code, or a sentence for a mistake."""
+  """Prints a command's answer, returned with an exit code, or a sentence for a mistake."""
   try:
     text, code = run()
   except ValueError as error:

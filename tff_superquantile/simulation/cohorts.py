@@ -23,16 +23,7 @@ def build_fixed_size_sampler(
 ) -> Callable[[int], list[str]]:
   """Returns a function from the round to its cohort: uniform, of fixed size, without replacement.
 
-  Args:
-    client_ids: All clients.
-    clients_per_round: The size of a cohort.
-    seed: The run's seed.
-
-  Returns:
-    A function of the round's number; the same round always gets the same cohort.
-
-  Raises:
-    ValueError: If clients_per_round is not between 1 and the number of clients.
+  The same round always gets the same cohort, here and below.
   """
   client_ids = list(client_ids)
   if not 1 <= clients_per_round <= len(client_ids):
@@ -57,21 +48,10 @@ def build_poisson_sampler(
 ) -> Callable[[int], list[str]]:
   """Returns a function from the round to its cohort: each client by itself with the same chance.
 
-  What the accounting of Poisson sampling assumes. The size of a cohort varies, down to 0; it must
-  not be released, or the cohort is as good as one of fixed size.
-
-  Args:
-    client_ids: All clients.
-    clients_per_round: The expected size of a cohort.
-    seed: The run's seed, or its key.
-    max_clients: Larger cohorts lose clients at random; None for cohorts of any size.
-      `privacy.noise.dominating_pairs` says what that changes in the accounting.
-
-  Returns:
-    A function of the round's number; the same round always gets the same cohort.
-
-  Raises:
-    ValueError: If clients_per_round is not positive or exceeds the number of clients.
+  What the accounting of Poisson sampling assumes. The size of a cohort, `clients_per_round` on
+  average, varies down to 0; it must not be released, or the cohort is as good as one of fixed size.
+  Cohorts of more than `max_clients` lose clients at random; `privacy.noise.dominating_pairs` says
+  what that changes in the accounting. The seed of a private run is its key.
   """
   client_ids = list(client_ids)
   if not 0 < clients_per_round <= len(client_ids):
@@ -96,15 +76,7 @@ def build_helpers_sampler(
 ) -> Callable[[int, Sequence[str]], list[str]]:
   """Returns a function from (round, cohort) to clients who send noise alone.
 
-  So many others, drawn at random, that cohort and helpers together are `num_shares`.
-
-  Args:
-    client_ids: All clients.
-    num_shares: K, at most their number.
-    seed: The run's seed, or its key.
-
-  Returns:
-    A function of the round's number and its cohort.
+  So many others, drawn at random, that cohort and helpers together are `num_shares`, K.
   """
 
   def sample(round_num: int, cohort: Sequence[str]) -> list[str]:
@@ -120,13 +92,6 @@ def build_coin(probability: float, seed: seeds.Seed) -> Callable[[int, str], boo
   """Returns a function from (round, client id) to whether the client adds its data.
 
   In a simulation, the coin that each contacted client tosses in secret.
-
-  Args:
-    probability: The probability of adding data.
-    seed: The run's seed, or its key.
-
-  Returns:
-    The function.
   """
 
   def toss(round_num: int, client_id: str) -> bool:
@@ -223,20 +188,10 @@ def build_cyclic_sampler(
 ) -> Callable[[int], list[str]]:
   """Returns a function from the round to its cohort: groups take turns, in the same order again.
 
-  The ceil(n / m) groups differ by one client at most. A client's group follows from its rank among
-  the hashes of all clients' names under the seed, which is public. One that misses its turn waits
-  for its group's next one, so that its rounds are never closer than there are groups.
-
-  Args:
-    client_ids: All clients.
-    clients_per_round: m, the most clients of a round.
-    seed: The run's seed.
-
-  Returns:
-    A function of the round's number.
-
-  Raises:
-    ValueError: If clients_per_round is not positive or exceeds the number of clients.
+  The ceil(n / m) groups differ by one client at most, m the most clients of a round. A client's
+  group follows from its rank among the hashes of all clients' names under the seed, which is
+  public. One that misses its turn waits for its group's next one, so that its rounds are never
+  closer than there are groups.
   """
   num_groups = cohorts_lib.Cyclic(len(client_ids), clients_per_round).separation  # It checks these.
   by_hash = sorted(
@@ -252,20 +207,8 @@ def build_spaced_sampler(
 
   A client is there with probability (1 + cos(...)) / 2, on the trace of `build_diurnal_sampler`.
   The cohort are m clients, drawn uniformly from those that are there and have not taken part in the
-  last s - 1 rounds; fewer, or none, if there are not so many. Nothing depends on data.
-
-  Args:
-    client_ids: All clients.
-    clients_per_round: m, the most clients of a round.
-    separation: s.
-    seed: The run's seed.
-
-  Returns:
-    A function of the round's number, from 0, which is the faster the closer it is to the last one
-    asked for; the same round always gets the same cohort.
-
-  Raises:
-    ValueError: If a number is out of its range.
+  last s - 1 rounds; fewer, or none, if there are not so many. Nothing depends on data. A round,
+  from 0, is the faster the closer it is to the last one asked for.
   """
   cohorts_lib.Spaced(len(client_ids), clients_per_round, separation=separation)  # It checks these.
   swing = _swing(len(client_ids), seed)

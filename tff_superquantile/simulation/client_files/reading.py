@@ -33,12 +33,7 @@ def is_outdated(directory: str) -> bool:
 
 
 def open_client_files(directory: str | os.PathLike) -> files.ClientFiles:
-  """Opens what `write_client_files` wrote, after checking that all is as it was written.
-
-  Raises:
-    ValueError: If the directory or its index is missing, of another format, or damaged, or a
-      client's file is missing or damaged.
-  """
+  """Opens what `write_client_files` wrote; what is not as it was written is a `ValueError`."""
   directory = os.path.abspath(directory)
   path = os.path.join(directory, files.INDEX_NAME)
   remedy = f"delete the directory {directory} to have it made anew"
