@@ -9,6 +9,7 @@ import problems
 import pytest
 import tensorflow as tf
 
+from paper import smoothed
 from privacy.noise import tree_mechanism
 from tff_superquantile import noise_source
 from tff_superquantile import superquantile
@@ -105,7 +106,7 @@ def test_exact_against_numpy(weighted):
       if name == "reweighting":
         expected = superquantile.dual_weights(losses, theta, weights)
       else:
-        expected = superquantile.smoothed_dual_weights(losses, theta, 0.3, weights)
+        expected = smoothed.dual_weights(losses, theta, 0.3, weights)
       np.testing.assert_allclose(pi, expected, atol=2e-5)
 
 

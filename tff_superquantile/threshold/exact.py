@@ -161,7 +161,7 @@ def build_exact_reweighting(
   smoothing = checks.scale("smoothing", smoothing)
 
   def smoothed_server_fn(rows, theta):
-    # See `superquantile.smoothed_dual_weights`; here the clients need mu / nu.
+    # See `paper.smoothed`; here the clients need mu / nu.
     losses, weights, index = sorted_tail(rows, theta)
     largest = losses[0]
     log_theta = tf.math.log(theta) if tf.is_tensor(theta) else np.log(theta)
