@@ -103,9 +103,6 @@ def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProces
     A `ThresholdProcess` whose result is the threshold, float32, in units of the loss (+inf when no
     loss counts). Measurements: `threshold`, `loss_mean`, `loss_superquantile`, weighted as the
     quantile is; and the round's `theta` if it is adaptive.
-
-  Raises:
-    ValueError: If theta is outside (0, 1].
   """
   theta = adaptive_theta.check_theta(theta)
 

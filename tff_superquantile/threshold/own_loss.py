@@ -57,10 +57,6 @@ def build_power_share(q: float, max_loss: float) -> OwnShareFn:
 
   Returns:
     The function from a loss to its share.
-
-  Raises:
-    TypeError: If q is not a number.
-    ValueError: If a number is out of its range.
   """
   q, max_loss = checks.not_negative("q", q), checks.scale("max_loss", max_loss)
   return lambda loss: tf.pow(tf.clip_by_value(loss / max_loss, 0.0, 1.0), q)
@@ -75,10 +71,6 @@ def build_tilted_share(temperature: float, max_loss: float) -> OwnShareFn:
 
   Returns:
     The function from a loss to its share.
-
-  Raises:
-    TypeError: If the temperature is not a number.
-    ValueError: If a number is out of its range.
   """
   temperature = checks.not_negative("temperature", temperature)
   max_loss = checks.scale("max_loss", max_loss)
@@ -97,9 +89,6 @@ def build_proportional_share(utility_bound: float, max_loss: float) -> OwnShareF
 
   Returns:
     The function from a loss to its share.
-
-  Raises:
-    ValueError: If a number is out of its range.
   """
   utility_bound = checks.scale("utility_bound", utility_bound)
   max_loss = checks.scale("max_loss", max_loss)

@@ -80,9 +80,6 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
       mechanism: Built by `privacy.noise.tree_mechanism.build_tree_mechanism`.
       max_value: The upper end of the values; the lower end is 0.
       noise_key: See `noisy_sum.NoisySumFactory`.
-
-    Raises:
-      ValueError: If an argument isn't one of its documented values.
     """
     self._max_value = checks.scale("max_value", max_value)
     super().__init__(

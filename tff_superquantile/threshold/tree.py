@@ -87,9 +87,6 @@ def build_tree_quantile(
     `aborted`, 1 or 0; and the round's `theta` if it is adaptive. The expected tail size is
     theta * expected_clients, and with an `AdaptiveTheta` clip(wanted_updates,
     min_theta * expected_clients, max_theta * expected_clients).
-
-  Raises:
-    ValueError: If an argument is out of its range.
   """
   theta = adaptive_theta.check_theta(theta)
   factory = private_histogram.PrivateHistogramFactory(mechanism, max_loss, noise_key=noise_key)

@@ -48,10 +48,6 @@ def build_ftrl(num_clients: int, decision_step: float = 1.0) -> process.Threshol
 
   Returns:
     A `ThresholdProcess`, see `per_client.build_per_client_weighting`.
-
-  Raises:
-    TypeError: If a number is not a number.
-    ValueError: If an argument is out of its range.
   """
   decision_step = checks.not_negative("decision_step", decision_step)
 

@@ -24,10 +24,6 @@ def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.Thresho
 
   Returns:
     A `ThresholdProcess`, see `per_client.build_per_client_weighting`.
-
-  Raises:
-    TypeError: If an argument is not a number.
-    ValueError: If a number is out of its range.
   """
   ascent_rate = checks.not_negative("ascent_rate", ascent_rate)
 

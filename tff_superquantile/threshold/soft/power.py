@@ -19,10 +19,6 @@ def build_power_weighting(q: float) -> process.ThresholdProcess:
   Returns:
     A `ThresholdProcess` whose result is the cohort's largest loss, with the measurements of
     `relative.measure`.
-
-  Raises:
-    TypeError: If q is not a number.
-    ValueError: If q is not a number from 0 to 1e9.
   """
   q = checks.not_negative("q", q)
 

@@ -30,10 +30,6 @@ def build_rank_share(fairness_strength: float) -> relative.RelativeShare:
 
   Returns:
     The `RelativeShare`, (1 + lambda r) / (1 + lambda).
-
-  Raises:
-    TypeError: If `fairness_strength` is not a number.
-    ValueError: If it is out of its range.
   """
   checks.of_type("fairness_strength", fairness_strength, numbers.Real, "a number")
   if not 0.0 <= fairness_strength <= 1.0:  # This refuses NaN, too.

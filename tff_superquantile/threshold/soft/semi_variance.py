@@ -31,10 +31,6 @@ def build_semi_variance_share(beta: float) -> relative.RelativeShare:
 
   Returns:
     The `RelativeShare`, over that of the largest loss.
-
-  Raises:
-    TypeError: If beta is not a number.
-    ValueError: If beta is out of its range.
   """
   beta = checks.not_negative("beta", beta)
 

@@ -27,10 +27,6 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
   Returns:
     A `ThresholdProcess` whose result is the cohort's largest loss, with the measurements of
     `relative.measure`, and `update_scale`.
-
-  Raises:
-    TypeError: If an argument is not a number.
-    ValueError: If a number is out of its range.
   """
   temperature = checks.not_negative("temperature", temperature)
   checks.of_type("moving_average_rate", moving_average_rate, numbers.Real, "a number")
