@@ -13,6 +13,7 @@ import pytest
 from scipy import optimize
 
 from paper import convergence
+from paper import smoothed
 from paper import theory
 from paper.convergence import algorithm
 from paper.convergence import cutting
@@ -58,7 +59,7 @@ def _central_differences(function, point, step=1e-6):
 def _smoothed_objective(problem, point, theta, smoothing):
   """F_theta^nu = max over P_theta of sum_i pi_i F_i - nu KL(pi || uniform), + lambda / 2 |w|^2."""
   losses = problem.losses(point)
-  weights = superquantile.smoothed_dual_weights(losses, theta, smoothing)
+  weights = smoothed.dual_weights(losses, theta, smoothing)
   kept = weights[weights > 0]
   entropy = np.sum(kept * np.log(kept * losses.size))
   return weights @ losses - smoothing * entropy + 0.5 * problem.l2 * point @ point
@@ -93,7 +94,7 @@ def test_smoothed_objective_is_near_and_has_the_gradient(problem, points, theta,
 
   for point in points:
     losses = problem.losses(point)
-    weights = superquantile.smoothed_dual_weights(losses, theta, nu)
+    weights = smoothed.dual_weights(losses, theta, nu)
     expected = weights @ _gradients(problem, point) + problem.l2 * point
     np.testing.assert_allclose(_central_differences(smoothed, point), expected, atol=1e-7)
     distance = problem.objective(point, _ranks(problem, theta)) - smoothed(point)

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from paper import accounting
+from paper import smoothed
 from paper import statements
 from paper.statements import measurements
 from paper.statements import on_comparisons
@@ -271,7 +272,7 @@ def test_formulas_are_misprints_where_what_is_meant_is_true(monkeypatch):
     return np.full(len(losses), 1 / len(losses))
 
   monkeypatch.setattr(superquantile, "superquantile", lambda losses, theta: float(np.max(losses)))
-  monkeypatch.setattr(superquantile, "smoothed_dual_weights", uniform)
+  monkeypatch.setattr(smoothed, "dual_weights", uniform)
   verdicts = _verdicts(on_superquantile.of_formulas())
   for key in ("subgradient", "duality", "tilted"):
     assert verdicts[key, ""] is rows.Verdict.FALSE

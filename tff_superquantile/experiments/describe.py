@@ -47,14 +47,10 @@ def _row(split: str, files: Any, is_hidden: bool) -> tuple[str, ...]:
 
 
 def table(config: run_config.RunConfig) -> str:
-  """Returns the table of a run's clients.
+  """Returns the table of a run's clients, a line for each split.
 
-  Returns:
-    A line for each split: its clients, their examples in all and of one client (least, median,
-    most), the classes among these, and the share of the most frequent one.
-
-  Raises:
-    ValueError: If the data cannot be had.
+  It has its clients, their examples in all and of one client (least, median, most), the classes
+  among these, and the share of the most frequent one.
   """
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
@@ -74,11 +70,7 @@ def table(config: run_config.RunConfig) -> str:
 
 
 def clients_and_inputs(config: run_config.RunConfig) -> tuple[int, int]:
-  """Returns the number of all clients of a run's files, and that of all inputs of their examples.
-
-  Raises:
-    ValueError: If the data cannot be had.
-  """
+  """Returns the number of all clients of a run's files, and of all inputs of their examples."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run.training import client_split
@@ -91,11 +83,7 @@ def clients_and_inputs(config: run_config.RunConfig) -> tuple[int, int]:
 
 
 def print_description(config: run_config.RunConfig) -> None:
-  """Prints what was found in the user's files, and the table of the clients.
-
-  Raises:
-    ValueError: If the data cannot be had.
-  """
+  """Prints what was found in the user's files, and the table of the clients."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
 

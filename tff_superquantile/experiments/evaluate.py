@@ -151,10 +151,6 @@ def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
   """Returns the split of a run in which each client was, by its id: texts [clients], "" for none.
 
   A private run has kept no list of its training clients, and the data are assumed to have none.
-
-  Args:
-    run: A finished run.
-    ids: The ids of clients.
   """
   found = {
     client_id: split

@@ -106,15 +106,7 @@ _ALL_STATISTICS = {
 
 
 def report(output_dir: str | os.PathLike, task: str) -> page.Page:
-  """Returns a page that compares the finished runs of a task.
-
-  Args:
-    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
-    task: Name of the task.
-
-  Raises:
-    ValueError: If the task has no run that finished or diverged.
-  """
+  """Returns a page that compares the finished runs of a task, `OUTPUT_DIR/TASK/METHOD/seed_S/`."""
   runs = [run for run in run_folder.find_runs(output_dir) if run.task == task]
   finished = [run for run in runs if run.finished]
   unfinished = [run for run in runs if not run.finished]
