@@ -144,15 +144,15 @@ def cell_rows(evidence: measurements.Evidence) -> Iterator[rows.Row]:
 
 
 def grids(evidence: measurements.Evidence) -> Iterator[tables.Table]:
-  """Yields each printed table: in a cell what is printed, and what was measured.
+  """Yields each printed table of which something was measured, what is printed beside it.
 
-  Tables 2 and 3 are columns of those of the appendix, and have what is printed alone.
+  Tables 2 and 3 are columns of those of the appendix.
   """
   cells = read()
   for name, place in TABLES.items():
     of_table = cells[cells["table"] == name]
     columns = list(dict.fromkeys(of_table["column"]))
-    laid_out = []
+    laid_out, is_measured = [], False
     for method, of_method in of_table.groupby("method", sort=False):
       label = method
       entries: list[tables.Cell] = []
@@ -165,8 +165,10 @@ def grids(evidence: measurements.Evidence) -> Iterator[tables.Table]:
           label += f" {arrow}{other}" * (bool(other) and not entries)
         text = f"{cell.value:.2f} ± {cell.sd:.2f}"
         entries.append(tables.Cell(text, " ".join(found), bool(cell.mark)))
+        is_measured |= bool(found)
       laid_out.append(tables.Row(label, entries))
-    yield tables.Table(f"{place.number}: {place.title}", ["method", *columns], laid_out)
+    if is_measured:
+      yield tables.Table(f"{place.number}: {place.title}", ["method", *columns], laid_out)
 
 
 def mark_rows() -> Iterator[rows.Row]:
@@ -237,7 +239,7 @@ def twice_rows() -> Iterator[rows.Row]:
       "twice",
       f"{printed:.2f} there, {again:.2f} in the appendix.",
       rows.Verdict.INCONSISTENT,
-      "Another parameter, other runs or a slip: the paper does not say.",
+      "The paper does not say why.",
       about=f"{TABLES[name].number}, {method}, {task}",
     )
   yield rows.Row(
