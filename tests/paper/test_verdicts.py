@@ -184,7 +184,7 @@ def test_the_theorem_on_quantiles_could_be_false(monkeypatch, key, verdict):
 def test_rates_of_bins_and_clients_could_be_others(monkeypatch):
   for key in ("log_squared", "communication"):
     assert _verdict(on_quantiles.of_theorem(), key) is _FOUND
-  # The chosen numbers of docs/privacy_review.md, and by hand at log2 b = 4.
+  # The chosen numbers of docs/paper.md, and by hand at log2 b = 4.
   assert on_quantiles.least_modulus(2.4536, 5.0, 100, 64, 1e-6) == pytest.approx(4496, abs=2)
   assert on_quantiles.largest_error(16, 64e-5) == pytest.approx(16 * np.sqrt(np.log(1e5)))
   monkeypatch.setattr(on_quantiles, "largest_error", lambda bins, delta: np.log2(bins) ** 2.1)
