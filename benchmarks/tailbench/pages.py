@@ -33,8 +33,8 @@ _METHODS_NOTE = (
 )
 _DATA_NOTE = (
   "Changes are from FedAvg, in the unit of the measure, with 95 % bootstrap intervals over clients"
-  " and seeds (with one seed or a cross-validation, over clients alone): negative is better, and bold"
-  " is beyond chance after Holm’s correction over the data sets."
+  " and seeds (with one seed or a cross-validation, over clients alone): negative is better, and"
+  " bold is beyond chance after Holm’s correction over the data sets."
 )
 _FACTS_NOTE = (
   "Label shift is the share of the labels’ variance between clients (intraclass correlation, 0 for"
@@ -53,8 +53,9 @@ _RULES = (
 )
 _ADD = (
   "tailbench.csv has every method, data set and budget. ./run_experiments.sh tailbench"
-  " --data_dir=FOLDER makes this page, with --rows=tailbench.csv from a table with rows of yours. “Add"
-  " a method” says how to add a method or a data set, and tailbench/data_sets.py why each is there."
+  " --data_dir=FOLDER makes this page, with --rows=tailbench.csv from a table with rows of yours."
+  " “Add a method” says how to add a method or a data set, and tailbench/data_sets.py why each is"
+  " there."
 )
 
 
@@ -236,8 +237,8 @@ def _compare(judged: judging.Judged, method: str) -> str:
   num_tests = int(judged.rows["p90_alone"].notna().sum())
   return (
     f"{_together(judged)} {_best(judged)} Without Holm’s correction, {method} would lower p90 on"
-    f" {alone[0]} data sets and raise it on {alone[1]}; with one over all {num_tests} comparisons, on"
-    f" {of_all[0]} and {of_all[1]}."
+    f" {alone[0]} data sets and raise it on {alone[1]}; with one over all {num_tests} comparisons,"
+    f" on {of_all[0]} and {of_all[1]}."
   )
 
 

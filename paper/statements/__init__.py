@@ -52,8 +52,9 @@ _GRIDS_NOTE = (
 
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _INTRO = (
-  "Each row quotes the paper, by lines of its LaTeX, and says what was found. The kinds do not weigh"
-  " alike: a misprint is no error of thought. What a row shares with the one above is not repeated."
+  "Each row quotes the paper, by lines of its LaTeX, and says what was found. The kinds do not"
+  " weigh alike: a misprint is no error of thought. What a row shares with the one above is not"
+  " repeated."
 )
 
 

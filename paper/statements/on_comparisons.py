@@ -124,9 +124,8 @@ def _unconverged(evidence: measurements.Evidence, source: str) -> str:
   )
   if afl is None or afl.mean < 0.9 * _GUESSING:
     return ""
-  return (
-    f" AFL has not converged: training loss {afl.mean:.2f} (guessing {_GUESSING:.2f}"
-    + (f", FedAvg {own.mean:.2f})." if own else ").")
+  return f" AFL has not converged: training loss {afl.mean:.2f} (guessing {_GUESSING:.2f}" + (
+    f", FedAvg {own.mean:.2f})." if own else ")."
   )
 
 

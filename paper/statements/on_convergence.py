@@ -69,8 +69,9 @@ def of_proofs() -> Iterator[rows.Row]:
     f"With x = λτγ the second inequality says (1 − x/2)^−(T+1) ≥ e^((T+1)x). At x = {step:g} and"
     f" T = {num_rounds} it is {left:.0f} on the left and {right:.0f} on the right.",
     rows.judge(left >= right, rows.Verdict.FALSE),
-    f"Half of the exponent holds: {half:.0f}. With it the printed γ forgets the start as 1 / √T, and"
-    " one with doubled logarithms as 1 / T. That saves the theorem, which says that some γ exists.",
+    f"Half of the exponent holds: {half:.0f}. With it the printed γ forgets the start as 1 / √T,"
+    " and one with doubled logarithms as 1 / T. That saves the theorem, which says that some γ"
+    " exists.",
   )
   kappa, times = 10.0, 10
   num_rounds = math.ceil(times * 16 * kappa**1.5)
@@ -81,8 +82,8 @@ def of_proofs() -> Iterator[rows.Row]:
     f" contraction is 1 − x/2 a round. For κ = {kappa:g} and T = {num_rounds} that is {proved:.0e},"
     f" and the theorem’s factor {math.exp(-times):.0e}.",
     rows.judge(proved <= math.exp(-times), rows.Verdict.UNCHECKED),
-    "It rests on the proof’s false step (see there). With 32 for 16, also in the condition on T, and"
-    " doubled logarithms in γ the proof goes through, with other constants.",
+    "It rests on the proof’s false step (see there). With 32 for 16, also in the condition on T,"
+    " and doubled logarithms in γ the proof goes through, with other constants.",
   )
   yield from _of_rate()
   early, late = (max(_rate_against_abstract(kappa, power) for kappa in (2.0, 1e3, 1e6))

@@ -269,10 +269,8 @@ def spread_rows() -> Iterator[rows.Row]:
       f" Mean and percentiles of a row rule out {len(ruled_out)} of {len(sd)} entries"
       + (f", {'; '.join(ruled_out)}." if ruled_out else "."),
       rows.Verdict.FALSE if ruled_out else verdict,
-      "Perhaps it is the mean of the best tenth of the clients, which the appendix says was recorded."
-      * follows
-      + " Upper bounds are those of one run."
-      * bool(too_large),
+      "Perhaps it is the mean of the best tenth of the clients, which the appendix says was"
+      " recorded." * follows + " Upper bounds are those of one run." * bool(too_large),
       rule=f"suspect from a correlation of {_FOLLOWS} on",
       about=f"{place.number}, {place.title}",
     )

@@ -60,9 +60,9 @@ def of_accounting() -> Iterator[rows.Row]:
   smaller = own_accounting.default_delta(_POPULATION)
   yield rows.Row(
     "",
-    f"Publishing all data of one client of {_POPULATION}, drawn at random, is (0, 1 / n)-differentially"
-    f" private, so δ = 1 / n = {_DELTA:g} is usually taken for too large. With δ = {smaller:g}, this"
-    f" project’s default, the same noise has an ε of"
+    f"Publishing all data of one client of {_POPULATION}, drawn at random, is (0, 1 /"
+    f" n)-differentially private, so δ = 1 / n = {_DELTA:g} is usually taken for too large. With"
+    f" δ = {smaller:g}, this project’s default, the same noise has an ε of"
     f" {_real_cost(_NOISE_OF_FIVE, smaller).poisson:.1f} with Poisson cohorts, in place of"
     f" {real.poisson:.1f}.",
     rows.Verdict.OURS,

@@ -80,8 +80,8 @@ def of_sizes(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     has_others = largest.mean >= _DATA_POOR
     yield rows.Row(
       "data_poor",
-      "Points of error against FedAvg for the thirds of clients with the fewest and the most images,"
-      f" {'; '.join(texts)}.",
+      "Points of error against FedAvg for the thirds of clients with the fewest and the most"
+      f" images, {'; '.join(texts)}.",
       rows.judge(holds, _DIFFERS, _ELSEWHERE) if has_others else rows.Verdict.UNCHECKED,
       ""
       if has_others
@@ -139,8 +139,8 @@ def of_settings(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   )
   yield rows.Row(
     "table_1_sent140",
-    "877 users have 51 tweets or more in a public file of LEAF’s users, and their median and largest"
-    " number agree, too.",
+    "877 users have 51 tweets or more in a public file of LEAF’s users, and their median and"
+    " largest number agree, too.",
     rows.Verdict.REPRODUCED,
     "It counts training and test clients, 438 and 439; EMNIST’s in the same column training clients"
     " alone.",
@@ -259,8 +259,9 @@ def _of_classes() -> Iterator[rows.Row]:
     f" have rank {rank}, and two of them differ by up to {100 * apart:.0f} % of the larger one’s"
     " norm.",
     rows.judge(is_identity, rows.Verdict.INCONSISTENT),
-    "Each class is multiplied by a random matrix of its own, two features are linear combinations of"
-    " others, and 1 % of the labels are drawn anew. Labels shift between clients as the paper says.",
+    "Each class is multiplied by a random matrix of its own, two features are linear combinations"
+    " of others, and 1 % of the labels are drawn anew. Labels shift between clients as the paper"
+    " says.",
     rule="variances within 5 % of 1",
   )
 
@@ -310,9 +311,9 @@ def _of_norms() -> Iterator[rows.Row]:
     f" {', '.join(f'{n:.2f}' for n in found)}, each within {100 * apart:.0f} %"
     f" of its C ({', '.join(f'{norm:g}' for norm in _CLIP_NORMS)}).",
     rows.judge(apart <= 0.2, rows.Verdict.DIFFERS),
-    f"An update in Algorithm 3 is the gradient times {_RATE:g}, of which the least C would clip none."
-    " Finding these quantiles costs budget; private_synthetic has those of validation clients: 0.9,"
-    " 1.3, 1.7 and 2.4.",
+    f"An update in Algorithm 3 is the gradient times {_RATE:g}, of which the least C would clip"
+    " none. Finding these quantiles costs budget; private_synthetic has those of validation"
+    " clients: 0.9, 1.3, 1.7 and 2.4.",
     rule="within 20 %",
   )
 

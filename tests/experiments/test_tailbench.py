@@ -294,8 +294,8 @@ def test_page_says_where_p90_falls_beyond_chance():
   content = pages.make(rows)
   assert "lowers p90 beyond chance on 3 of 6 data sets and raises it on 1" in content.summary
   assert (
-    f"Without Holm’s correction, {plan.JUDGED} would lower p90 on 4 data sets and raise it on 1; with"
-    " one over all 12 comparisons, on 2 and 1."
+    f"Without Holm’s correction, {plan.JUDGED} would lower p90 on 4 data sets and raise it on 1;"
+    " with one over all 12 comparisons, on 2 and 1."
   ) in _said(content)
   # The median of -20, -10, -3.25, -2.75, 15 and 0 % of p90.
   assert "In the median, p90 changes by −3.0 %" in content.summary
