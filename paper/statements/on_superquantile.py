@@ -130,7 +130,7 @@ def _of_thresholds(draws: list[tuple[np.ndarray, float]]) -> Iterator[rows.Row]:
     f" are θ n + {', '.join(map(str, sorted(passing)))} clients; the maximiser has θ n. With the"
     f" quantile of Section 4.2, the least with H > (1 − θ) m, weights differ by {_size(gap)}.",
     rows.judge(passing == {0}, rows.Verdict.FALSE),
-    "It is true with the other quantile, which this project takes, or with a strict comparison.",
+    "It is true with that quantile, which this project takes, or with a strict comparison.",
   )
   excesses = []
   for losses, theta in draws:
@@ -229,7 +229,7 @@ def _of_temperatures() -> Iterator[rows.Row]:
       far < 1e-2 and max(printed) < _EXACT,
       rows.Verdict.MISPRINT if near < 1e-2 and max(inverse) < _NEARLY_EXACT else rows.Verdict.FALSE,
     ),
-    "One slip of convention: with 1 / ν for ν in F_ent both are true. Then the weights differ by"
+    "With 1 / ν for ν in F_ent both are true: the weights differ by"
     f" {_size(max(inverse))}, from θ = 1 / n on.",
   )
 
