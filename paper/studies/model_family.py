@@ -21,17 +21,18 @@ fractions in files and percent in tables.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 import math
 import os
 import pathlib
 
-from absl import flags
 import numpy as np
 import pandas as pd
 
 from paper.studies import family_choices
 from paper.studies import finished_models
+from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import choices
@@ -211,19 +212,21 @@ def _notes(
   return notes
 
 
-def define_flags() -> None:
-  finished_models.define_flags("choose")
-  flags.adopt_module_key_flags(finished_models)
-  flags.DEFINE_list(
+def define(parser: command_line.Parser) -> None:
+  finished_models.define(parser, "choose")
+  command_line.add_flag(
+    parser,
     "methods",
+    str,
     [],
     "Folder names of the family's methods; empty for fed_avg and those called"
     " superquantile_theta_... by their tail fraction alone.",
+    are_several=True,
   )
 
 
-def main() -> None:
-  output_dir, task, overrides = train_flags.finished_task()
-  settings = family_choices.Settings(flags.FLAGS.held_in_fraction, tuple(flags.FLAGS.methods))
+def main(args: argparse.Namespace) -> None:
+  output_dir, task, overrides = train_flags.finished_task(args)
+  settings = family_choices.Settings(args.held_in_fraction, tuple(args.methods))
   content = report(output_dir, task, settings, overrides)
   print(page.publish(content, pathlib.Path(output_dir, task)))
