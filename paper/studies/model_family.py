@@ -21,12 +21,12 @@ fractions in files and percent in tables.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 import math
 import os
 import pathlib
 
-from absl import flags
 import numpy as np
 import pandas as pd
 
@@ -34,6 +34,7 @@ from paper.studies import choices
 from paper.studies import choosing
 from paper.studies import family_choices
 from paper.studies import finished_models
+from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import page
@@ -153,8 +154,7 @@ def _summarize(results: pd.DataFrame, num_models: int) -> str:
     return units.PERCENT.text(tables.of_seed(results, way, metric).mean())
 
   gains = {
-    name: tables.of_seed(results, choosing.TUNED_SINGLE, f"gain.{name}")
-    for name in ("p90", "mean")
+    name: tables.of_seed(results, choosing.TUNED_SINGLE, f"gain.{name}") for name in ("p90", "mean")
   }
   effects = {name: units.PERCENT.effect(-gain) for name, gain in gains.items()}
   single, family = choosing.TUNED_SINGLE, choosing.BY_ERROR
@@ -205,19 +205,21 @@ def _notes(
   return notes
 
 
-def define_flags() -> None:
-  finished_models.define_flags("choose")
-  flags.adopt_module_key_flags(finished_models)
-  flags.DEFINE_list(
+def define(parser: command_line.Parser) -> None:
+  finished_models.define(parser, "choose")
+  command_line.add_flag(
+    parser,
     "methods",
+    str,
     [],
     "Folder names of the family's methods; empty for fed_avg and those called"
     " superquantile_theta_... by their tail fraction alone.",
+    are_several=True,
   )
 
 
-def main() -> None:
-  output_dir, task, overrides = train_flags.finished_task()
-  settings = family_choices.Settings(flags.FLAGS.held_in_fraction, tuple(flags.FLAGS.methods))
+def main(args: argparse.Namespace) -> None:
+  output_dir, task, overrides = train_flags.finished_task(args)
+  settings = family_choices.Settings(args.held_in_fraction, tuple(args.methods))
   content = report(output_dir, task, settings, overrides)
   print(page.publish(content, pathlib.Path(output_dir, task)))

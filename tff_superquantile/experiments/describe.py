@@ -1,7 +1,7 @@
 r"""Describes the clients of a task: their number, their examples, and what was found in a table.
 
-    python -m tff_superquantile.experiments.describe --task=emnist_linear --data_dir=DIR
-    python -m tff_superquantile.experiments.describe --task=own --data_dir=FILE \
+    superquantile describe --task=emnist_linear --data_dir=DIR
+    superquantile describe --task=own --data_dir=FILE \
         --client_column=site --label_column=outcome
 
 The flags are those of `train`. The numbers are those of the paper's table of data sets: clients,
@@ -12,18 +12,20 @@ for the runs.
 
 from __future__ import annotations
 
+import argparse
 import math
+import sys
 from typing import Any
 
-from absl import flags
 import numpy as np
 
+from privacy.settings import command_line
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 
-flags.adopt_module_key_flags(train_flags)
+define = train_flags.define
 _ORDER = ("train", "validation", "test")
 _HEADINGS = ("split", "clients", "examples", "min", "median", "max", "classes", "largest class")
 
@@ -62,11 +64,7 @@ def table(config: run_config.RunConfig) -> str:
   for split in _ORDER:
     if split in splits:
       rows.append(_row(split, splits[split], config.is_private and split == "train"))
-  widths = [max(map(len, cells)) for cells in zip(*rows)]
-  return "\n".join(
-    "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:]))])
-    for row in rows
-  )
+  return command_line.table(rows, indent="")
 
 
 def clients_and_inputs(config: run_config.RunConfig) -> tuple[int, int]:
@@ -91,9 +89,9 @@ def print_description(config: run_config.RunConfig) -> None:
   print("\n".join(filter(None, said)), flush=True)
 
 
-def main() -> None:
-  print_description(train_flags.config())
+def main(args: argparse.Namespace) -> None:
+  print_description(train_flags.config(args))
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  sys.exit(cli.run(sys.modules[__name__]))

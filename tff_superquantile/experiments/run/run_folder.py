@@ -42,6 +42,7 @@ from typing import Any
 
 import numpy as np
 
+from privacy.settings import command_line
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
@@ -174,13 +175,8 @@ class Run:
 
   @functools.cached_property
   def flags(self) -> dict[str, str]:
-    """Flag values by name; a flag given several times has its values joined by commas."""
-    values: dict[str, list[str]] = {}
-    for line in run_files.read_text(self.path / "flags.txt").splitlines():
-      if line.startswith("-"):
-        name, equals, value = line.lstrip("-").partition("=")
-        values.setdefault(name.strip(), []).append(value.strip() if equals else "true")
-    return {name: ",".join(items) for name, items in values.items()}
+    """Flag values by name."""
+    return command_line.read_flags(run_files.read_text(self.path / "flags.txt"))
 
   @functools.cached_property
   def numbers(self) -> dict[str, float]:
@@ -306,7 +302,7 @@ def find_finished(folder: pathlib.Path) -> Run:
     raise ValueError(
       f"Found that the run in {folder} is at round {run.last_round or 0} of"
       f" {run.flags.get('num_rounds', 'an unknown number')}; expected a finished run: it goes on by"
-      f" python -m tff_superquantile.experiments.train --flagfile={folder / 'flags.txt'}."
+      f" superquantile train --flagfile={folder / 'flags.txt'}."
     )
   return run
 
