@@ -38,9 +38,9 @@ from benchmarks import results  # noqa: E402
 from benchmarks import workloads  # noqa: E402
 from benchmarks.peers import environments  # noqa: E402
 from tff_superquantile import user_cache  # noqa: E402
-from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.engine.processes import dependent_process  # noqa: E402
 from tff_superquantile.engine.processes import limits  # noqa: E402
+from tff_superquantile.experiments import cli  # noqa: E402
 
 _KNOWN_TASKS = ("synthetic", "emnist_linear", "emnist_convnet", "sent140_lstm")
 

@@ -26,9 +26,9 @@ import numpy as np
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the project.
 
+from tff_superquantile.engine.processes import limits  # noqa: E402
 from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.experiments import train_flags  # noqa: E402
-from tff_superquantile.engine.processes import limits  # noqa: E402
 
 # This command uses data_dir and cache_dir of these.
 flags.adopt_module_key_flags(train_flags)

@@ -24,8 +24,8 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the project.
 
 from benchmarks.tff import one_file  # noqa: E402
-from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.engine.processes import dependent_process  # noqa: E402
+from tff_superquantile.experiments import cli  # noqa: E402
 
 _CHECKOUT = flags.DEFINE_string("checkout", None, "A checkout of TFF.", required=True)
 _ONLY = flags.DEFINE_list("only", [], "Parts of the paths of files; none for all.")

@@ -18,8 +18,8 @@ import pytest
 from tff_superquantile.doctor import __main__ as doctor
 from tff_superquantile.doctor import data
 from tff_superquantile.doctor import machine
-from tff_superquantile.experiments import train_flags
 from tff_superquantile.engine.processes import limits
+from tff_superquantile.experiments import train_flags
 
 _LOCK = r"""# gamma==4.0
 alpha==2.0 \
