@@ -245,12 +245,6 @@ def test_clients_that_cannot_be_written_leave_nothing(tmp_path, clients, message
   assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize("x_scale", [0.0, -1.0, float("nan"), float("inf")])
-def test_x_scale_must_be_positive(tmp_path, x_scale):
-  with pytest.raises(ValueError, match="x_scale"):
-    client_files.write_client_files(tmp_path / "c", make_clients(), x_scale=x_scale)
-
-
 def test_an_existing_directory_is_not_written_over(tmp_path):
   client_files.write_client_files(tmp_path / "c", make_clients())
   with pytest.raises(ValueError, match="already there"):
