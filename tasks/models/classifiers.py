@@ -68,6 +68,10 @@ def _mean_binary_cross_entropy(
 KerasLayers = Callable[[], Sequence[tf.keras.layers.Layer]]
 
 
+def _as_it_is(method: Any) -> Any:
+  return tf.function(method.python_function, autograph=False)
+
+
 class Classifier(tff.learning.models.FunctionalModel):
   """A functional model that can also be written down as Keras layers.
 
@@ -77,9 +81,20 @@ class Classifier(tff.learning.models.FunctionalModel):
       one. None if nobody has written them down.
   """
 
+  # Autograph has nothing to convert in these.
+  predict_on_batch = _as_it_is(tff.learning.models.FunctionalModel.predict_on_batch)
+  initialize_metrics_state = _as_it_is(tff.learning.models.FunctionalModel.initialize_metrics_state)
+  update_metrics_state = _as_it_is(tff.learning.models.FunctionalModel.update_metrics_state)
+  finalize_metrics = _as_it_is(tff.learning.models.FunctionalModel.finalize_metrics)
+
   def __init__(self, *, keras_layers: KerasLayers | None = None, **kwargs: Any):
     super().__init__(**kwargs)
     self.keras_layers = keras_layers
+
+  def loss(self, output: Any, label: Any, sample_weight: Any = None) -> tf.Tensor:
+    return super().loss(output, label, sample_weight)
+
+  loss.needs_autograph = False  # type: ignore[attr-defined]
 
 
 def build_model(

@@ -188,10 +188,10 @@ def build(
   aggregator = _weighted(factory).create(reported_type, tff.TensorType(np.float32))
   if server_optimizer_fn is None:
     server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
+  server_optimizer = optimizers.as_tff_optimizer(server_optimizer_fn, "server_optimizer_fn")
   finalizer = tff.learning.templates.build_apply_optimizer_finalizer(
-    optimizers.as_tff_optimizer(server_optimizer_fn, "server_optimizer_fn"),
+    optimizers.without_autograph(server_optimizer),
     weights_type,
-    # TFF's default, of which autograph has nothing to convert: it takes a tenth of a second.
     tf.autograph.experimental.do_not_convert(tff.learning.templates.reject_non_finite_update),
   )
   return _compose(initial_weights_fn, distributor, work, aggregator, finalizer, divisor_fn)
