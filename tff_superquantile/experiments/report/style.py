@@ -43,7 +43,7 @@ Dash: TypeAlias = mpl_typing.LineStyleType
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 WIDTH = 9.2  # Inches; a page shows this at its full text width.
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
   "font.size": 9.5,
   "font.sans-serif": ["Arial", "DejaVu Sans", "Liberation Sans", "sans-serif"],
   "axes.titlesize": 10,
