@@ -293,17 +293,6 @@ def test_command_ends_with_one_sentence(tmp_path, arguments, message):
   assert result.stderr.startswith(f"Error: {message}") and len(result.stderr.splitlines()) == 1
 
 
-def test_help_needs_no_tensorflow():
-  code = (
-    f"import sys; from {_COMMAND} import __main__ as command\n"
-    "try: command.main(['--help'])\n"
-    "except SystemExit as end: assert end.code == 0\n"
-    "assert 'tensorflow' not in sys.modules"
-  )
-  result = subprocess.run([sys.executable, "-c", code], cwd=commands.ROOT, capture_output=True)
-  assert result.returncode == 0 and b"--noise_key_file" in result.stdout, result.stderr
-
-
 def test_entries_are_read_as_they_are_written():
   query = query_lib.Query(40, 1.0, 1e-3, num_bins=4)
   z = flat.of(query.release).threshold_noise_multiplier

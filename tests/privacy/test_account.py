@@ -250,7 +250,7 @@ def test_help(capsys, command):
     account.main([*command, "--help"])
   assert exited.value.code == 0
   printed = capsys.readouterr().out
-  assert "usage: account.py" in printed
+  assert "usage: superquantile account" in printed
   if command[:1] == ("spend",):
     assert "--threshold_noise_multiplier" in printed
 
