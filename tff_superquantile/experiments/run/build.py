@@ -47,7 +47,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
   methods.check(config.method, config.is_private, config.cohort)
   defaults = dict(task.defaults)
-  for kind in hooks.HOOKS:
+  for kind in hooks.of(config):
     config = kind.resolve(config, task)
     defaults.update(kind.defaults(config, task))
   run = run_config.resolved(config, defaults)

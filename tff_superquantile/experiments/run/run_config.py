@@ -139,6 +139,12 @@ class RunConfig(part.Part):
     " no tracker.",
     is_incidental=True,
   )
+  hook: str | None = flag.field(
+    None,
+    "Hooks of your own, as MODULE:CLASS in a file of yours, separated by commas: each follows the"
+    " run (docs/how_to/add_a_part.md). A private run takes none. None for no hook.",
+    is_incidental=True,
+  )
   cache_dir: str = flag.field(
     user_cache.default_dir(),
     "Directory that keeps converted data for the next run.",
