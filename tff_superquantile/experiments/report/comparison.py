@@ -174,7 +174,7 @@ def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.Data
   results = []
   if groups.are_few():
     offer = cross_validation.offer(groups.runs[0])
-    number = tables.plural(groups.num_clients["test"], "test client")
+    number = tables.plural(groups.num_clients, "test client")
     text = _FEW.format(number, paired.FEW_CLIENTS, f"; {offer}" if offer else "")
     return [page.Text(text)], [groups.worst_clients]
   try:
@@ -192,7 +192,7 @@ def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.Data
     blocks.append(page.Text(str(reason)))
   if histories := groups.histories:
     leading = groups.leading_by_round
-    results.append(worst_tenth.results(histories, leading.name))
+    results.append(worst_tenth.results(histories))
     blocks.append(
       table(
         groups,
