@@ -45,7 +45,6 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import changes
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import cross_validation
@@ -140,7 +139,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       *map(page.Text, filter(None, [finished[0].about])),
       table(groups, references=references, title="Results", brief=BRIEF, **_notes(groups)),
       *(one for one in [budgets.changes(groups)] if one.rows),
-      *(changes.named(its.groups, *its.chosen[:2]) if its.ranked else []),
+      *(who_loses.named(its.groups, *its.chosen[:2]) if its.ranked else []),
       *_pooled(groups, references),
       *map(page.Text, references.notes()),
       *filter(None, [who_loses.table(its)]),
