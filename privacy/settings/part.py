@@ -273,10 +273,7 @@ def _check_complete(part: Part, chosen_by: str = "") -> None:
 
 
 def _refuse_others(chosen: Choice, name: str | None, given: Mapping[str, Any]) -> None:
-  """Raises a `ValueError` for a flag of kinds that were not chosen.
-
-  One that may idle is checked by itself, as it would be if its kind were chosen.
-  """
+  """Raises a `ValueError` for a flag of kinds that were not chosen, but for one that may idle."""
   own = {} if name is None else flags(chosen.kinds[name])
   for kind in chosen.kinds.values():
     for other, one in flags(kind).items():

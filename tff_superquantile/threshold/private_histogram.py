@@ -76,13 +76,7 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     *,
     noise_key: bytes | None = None,
   ):
-    """Initializes a `PrivateHistogramFactory`.
-
-    Args:
-      mechanism: Built by `privacy.noise.tree_mechanism.build_tree_mechanism`.
-      max_value: The upper end of the values; the lower end is 0.
-      noise_key: See `noisy_sum.NoisySumFactory`.
-    """
+    """Takes parameters of `tree_mechanism`, the upper end of the values, and the noise's key."""
     self._max_value = checks.scale("max_value", max_value)
     super().__init__(
       mechanism,

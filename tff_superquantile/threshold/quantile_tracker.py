@@ -49,11 +49,7 @@ def _build_server(
   at_server_fn: _AtServerFn,
   learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None,
 ) -> tuple[tff.Computation, tff.Computation]:
-  """Builds the server's half of `build_tracker`, whose noise is `noise`.
-
-  It is the initial state, and a computation from the state and the sum of the clients' counts to
-  (the next state, the threshold, the measurements).
-  """
+  """Builds the server's half of `build_tracker`: the first state, and a round of counts."""
 
   @tff.tensorflow.computation
   def initial_state():

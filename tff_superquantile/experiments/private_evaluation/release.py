@@ -125,10 +125,7 @@ def _release(
   upper: float,
   number: int,
 ) -> entries.Evaluation:
-  """Releases the distribution of the clients' numbers; returns the entry for the ledger.
-
-  The number counts the releases before, so that a key's noise is never used again.
-  """
+  """Releases the distribution of the clients' numbers; returns the entry for the ledger."""
   with cli.starting_tensorflow():
     from tff_superquantile import analytics
     from tff_superquantile import evaluation

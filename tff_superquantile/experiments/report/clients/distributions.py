@@ -41,10 +41,7 @@ def bin_edges(largest: float) -> np.ndarray:
 
 
 def _histogram(groups: grouped.Grouped) -> bytes:
-  """Draws the distribution of the leading measure over the test clients of all seeds.
-
-  Above the histogram stand each method's mean and 90th percentile as its runs report them.
-  """
+  """Draws the distribution of the leading measure over clients, below each method's mean, p90."""
   leading, unit = groups.leading, groups.leading.unit
   values_of = {method: clients["value"] for method, clients in groups.clients.items()}
   if not values_of:

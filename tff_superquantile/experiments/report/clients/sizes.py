@@ -166,10 +166,7 @@ def error_against_size(groups: grouped.Grouped) -> style.Figure:
 
 
 def _against_size(groups: grouped.Grouped) -> bytes:
-  """Draws each client's leading measure against its number of examples, a panel for each method.
-
-  Lines join the median and the 90th percentile of the clients in bins of equal number of clients.
-  """
+  """Draws clients' leading measure by their number of examples, with median and p90, by method."""
   points = {
     method: clients[np.isfinite(clients["num_examples"])]
     for method, clients in groups.clients.items()
