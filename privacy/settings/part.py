@@ -230,11 +230,7 @@ def values(part: Part) -> dict[str, Any]:
 def build(
   kind: type[_T], given: Mapping[str, Any], is_strict: bool = True, is_filled: bool = False
 ) -> _T:
-  """Builds a part of the values of its flags, and of those of the parts within it.
-
-  Flags that the part does not have are passed over; those of kinds that were not chosen are refused
-  if `is_strict`. If `is_filled`, kinds that are usual count as asked for.
-  """
+  """Builds a part of its flags' values; those of kinds not chosen are refused if `is_strict`."""
   own = own_flags(kind)
   found: dict[str, Any] = {}
   for field in _fields(kind):

@@ -37,11 +37,7 @@ _NOTE = (
 
 
 def table(e: evidence.Evidence) -> tables.Table | None:
-  """Lays out what stands out in the rows of the worst-off tenth with FedAvg, or the best method.
-
-  Its note says what goes with larger errors over all clients. Without profiles, as beside private
-  runs, there is no table.
-  """
+  """Lays out what stands out in the rows of the worst-off tenth; nothing beside private runs."""
   profiles = e.references.profiles
   method = next((method for method in e.levels if method.is_fed_avg), None) or e.best
   errors = e.of_clients(method)
@@ -90,9 +86,9 @@ def _shared(profiles: pd.DataFrame, errors: pd.Series) -> str:
 def figure(e: evidence.Evidence) -> style.Figure:
   """Draws what each test client gains or loses by the chosen method, with intervals.
 
-  The share of n examples that are missed changes from a to b with a variance of at most
-  (min(a + b, 2 - a - b) - (b - a)^2) / n: the interval is too wide rather than too narrow. To the
-  number of examples that change, two are added, as of none there would be no interval.
+  The share of n examples that are missed changes from a to b with a variance of at most (min(a + b,
+  2 - a - b) - (b - a)^2) / n. To the number that change, two are added, as of none there would be
+  no interval.
   """
   if not e.ranked:
     raise style.NothingToDraw("No figure of clients' changes: no method is compared with FedAvg.")
@@ -150,11 +146,7 @@ _NUM_NAMED = 5
 def by_client(
   before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], measure: str = "error"
 ) -> pd.DataFrame:
-  """Compares a baseline and a method client by client, by a column of the clients' results.
-
-  There is a row for each test client that both have, by its id, the largest gain first: the columns
-  "before" and "after", means over the seeds with this test client, "change", and "seeds".
-  """
+  """Compares two methods by a column of the results, client by client, largest gain first."""
   pairs = paired.clients_of_both(before, after, measure)
   if not pairs:
     return pd.DataFrame(columns=["before", "after", "change", "seeds"])

@@ -76,11 +76,7 @@ def changes(groups: grouped.Grouped) -> tables.Table:
 
 
 def changes_by_epsilon(groups: grouped.Grouped) -> tables.Table:
-  """Lays out how the tail differs from that of FedAvg of the same budget, seed by seed.
-
-  There is a row for each private method, a column for each budget, smallest first, and no row where
-  FedAvg has no run with a budget.
-  """
+  """Lays out how the tail differs from that of FedAvg of the same budget, seed by seed."""
   unit, epsilons = groups.leading.unit, groups.epsilons
   family_of = _families(groups)
   families = [family for family in _of_budgets(groups)[1] if not family.is_fed_avg]

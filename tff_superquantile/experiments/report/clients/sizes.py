@@ -103,11 +103,7 @@ class ErrorBySize:
 
 
 def error_by_size(groups: grouped.Grouped) -> ErrorBySize:
-  """Measures the error of small, middling and large test clients.
-
-  The terciles are those of the clients of all seeds together, so that they are the same for all. If
-  all clients have as many examples, that is `style.NothingToDraw`.
-  """
+  """Measures the error of small, middling and large test clients, in terciles of all seeds."""
   pooled, column = groups.clients, groups.leading.name
   subject = f"No table of {units.words(column)} by number of examples"
   if not pooled or not all("num_examples" in clients for clients in pooled.values()):

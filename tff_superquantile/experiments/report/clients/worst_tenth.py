@@ -35,10 +35,8 @@ def worst(error: np.ndarray, loss: np.ndarray) -> np.ndarray:
 def history(run: run_folder.Run, measure: str = "error") -> dict[str, float]:
   """Measures the worst-off tenth at the first and the last evaluation of a run after round 0.
 
-  "first" and "last" are the clients who are it at one of the two: `GROUP.MEASURE_first` and
-  `GROUP.MEASURE_last` are their means of the measure, as in the run's files, at either evaluation.
-  "overlap" is the share of the first that is in the last, "chance" what it would be on average of
-  clients drawn at random, and "round" that of the first evaluation. It is empty for fewer than two.
+  Those of either are "first" and "last"; "overlap" is the share of the first that is in the last,
+  "chance" what it would be of clients drawn at random. It is empty for fewer than two evaluations.
   """
   table = pd.DataFrame(run.evaluations("test"))
   if table.empty:
