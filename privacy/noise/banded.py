@@ -139,11 +139,10 @@ def is_exact(coefficients: Coefficients, separation: int) -> bool:
 
 
 def sensitivity(coefficients: Coefficients, participation: Participation) -> float:
-  """Returns Delta, the largest norm of C g, for contributions of norm 1 a round.
+  """Returns the largest norm of C g for contributions of norm 1 a round, when a client is removed.
 
-  It is about removing a client's data; sqrt(k) |c| if b <= s and the last column has all bands. If
-  not `is_exact`, it is the upper bound (k r_0 + 2 sum_(l < k) (k - l) max_(d >= l s) r_d)^(1/2)
-  with r_d = sum_t |c_t c_(t + d)|.
+  It is sqrt(k) |c| if `is_exact`, and otherwise the upper bound (k r_0 + 2 sum_(l < k) (k - l)
+  max_(d >= l s) r_d)^(1/2) with r_d = sum_t |c_t c_(t + d)|.
   """
   c = _checked(coefficients, participation.num_rounds)
   if is_exact(c, participation.separation):

@@ -295,7 +295,7 @@ def test_page_is_self_contained(sweep):
   _, _, paths = sweep
   page = _Parser(paths["html"].read_text(encoding="utf-8"))
   tags = [tag for tag, _ in page.elements]
-  assert tags.count("figure") == tags.count("img") == tags.count("source") == 9
+  assert tags.count("figure") == tags.count("img") == tags.count("source") == 7
   assert tags.count("script") == 1 and ("script", {}) in page.elements  # Of its own, inline.
   assert not {"link", "iframe"} & set(tags)
   assert "url(" not in paths["html"].read_text(encoding="utf-8")
@@ -485,7 +485,7 @@ def test_missing_files_and_columns_leave_figures_out(tmp_path):
   groups = grouped.by_method(run_folder.find_runs(tmp_path))
   figures, omitted = summary.draw(groups)
   assert [figure.name for figure in figures] == ["error-by-method", "error-by-round"]
-  assert len(omitted) == 8
+  assert len(omitted) == 4
   assert _write(tmp_path)["html"].exists()
 
 

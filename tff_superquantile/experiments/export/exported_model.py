@@ -122,10 +122,7 @@ class ExportedModel:
 
 
 def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
-  """Returns a batch of a model's inputs, or one blank example in place of an empty batch.
-
-  The convolutions of oneDNN, which TensorFlow has on some processors, refuse empty batches.
-  """
+  """Returns a batch, or a blank example for an empty one, which oneDNN's convolutions refuse."""
   shape = tf.shape(inputs)
   missing = tf.concat([tf.maximum(1 - shape[:1], 0), shape[1:]], 0)
   padded = tf.concat([inputs, tf.zeros(missing, inputs.dtype)], 0)

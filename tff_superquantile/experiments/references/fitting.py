@@ -35,11 +35,7 @@ class Constant(NamedTuple):
   shares: np.ndarray | None
 
   def results(self, examples: evaluation.ClientExamples) -> evaluation.Measured:
-    """Returns all measures of the clients.
-
-    Of classes the loss is -log of the label's share; of numbers half the squared error, and the
-    error is the root of the mean square.
-    """
+    """Returns the clients' measures: of classes -log of the label's share, of numbers squares."""
     y = np.reshape(examples.y, -1)
     if self.shares is None:
       squares = (np.asarray(y, np.float64) - self.label) ** 2
@@ -164,11 +160,7 @@ def pooled(
   error: str,
   trained: tff.learning.models.FunctionalModel | None = None,
 ) -> evaluation.Measured:
-  """Fits a model to the examples of all training clients; returns its results on test clients.
-
-  The loss that is least is that of `trained`, such as one that weighs classes; None for `model`.
-  `error` is the task's error, and `l2` as of `Fitter`.
-  """
+  """Fits a model to the examples of all training clients; returns its results on test clients."""
   with tqdm.tqdm(desc="pooled fit", unit="step", delay=2.0, disable=None) as bar:
     weights = Fitter(trained or model, train, l2).fit(train.x, train.y, bar.update)
   return evaluation.build_evaluator(model, test, error=error).measure(weights)

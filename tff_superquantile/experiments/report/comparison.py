@@ -23,7 +23,6 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import changes
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import cross_validation
@@ -118,7 +117,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       *map(page.Text, filter(None, [finished[0].about])),
       table(groups, references=references, title="Results", brief=BRIEF, **_notes(groups)),
       *(one for one in [budgets.changes(groups)] if one.rows),
-      *(changes.named(its.groups, *its.chosen[:2]) if its.ranked else []),
+      *(who_loses.named(its.groups, *its.chosen[:2]) if its.ranked else []),
       *_pooled(groups, references),
       *map(page.Text, references.notes()),
       *filter(None, [who_loses.table(its)]),
@@ -152,7 +151,7 @@ def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.Data
   results = []
   if groups.are_few():
     offer = cross_validation.offer(groups.runs[0])
-    number = tables.plural(groups.num_clients["test"], "test client")
+    number = tables.plural(groups.num_clients, "test client")
     text = _FEW.format(number, paired.FEW_CLIENTS, f"; {offer}" if offer else "")
     return [page.Text(text)], [groups.worst_clients]
   try:
@@ -170,7 +169,7 @@ def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.Data
     blocks.append(page.Text(str(reason)))
   if histories := groups.histories:
     leading = groups.leading_by_round
-    results.append(worst_tenth.results(histories, leading.name))
+    results.append(worst_tenth.results(histories))
     blocks.append(
       table(
         groups,

@@ -139,12 +139,7 @@ def _recolor_bitmap(match: re.Match[bytes]) -> bytes:
 def palette(
   methods: Sequence[names.Name], coloured: Sequence[names.Name] | None = None
 ) -> dict[str, Look]:
-  """Gives each method its look; only the `coloured` ones, None for all, are not pale.
-
-  FedAvg is grey, the others, in the order of `names.Name.order`, have colours that differ up to six
-  methods, and dashes beyond. FedAvg of several options differs in dashes. A method looks the same
-  at every privacy budget.
-  """
+  """Gives each method its look, at every budget; only `coloured` ones, None for all, stand out."""
   if coloured is not None:
     return {**dict.fromkeys(methods, Look(PALE, "-")), **palette(coloured)}
   families = names.without_epsilons(methods)

@@ -19,7 +19,6 @@ from privacy.settings import flag
 from privacy.settings import part
 from privacy.settings import plugins
 import tff_superquantile
-from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import privacy
 from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.parts.methods.base import Method as Method
@@ -50,7 +49,7 @@ class FedAvg(PrivateMethod):
 
   title: ClassVar[str] = "FedAvg"
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_fed_avg(**run.work)
 
 
@@ -61,7 +60,7 @@ class FedAvgSub(Method):
   title: ClassVar[str] = "FedAvg-Sub"
   theta: float = _theta()
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_fed_avg(**run.work)
 
   def num_trained(self, clients_per_round: int) -> int | None:
@@ -89,7 +88,7 @@ class FedProx(Method):
     symbol="μ",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_fed_prox(proximal_strength=self.proximal_weight, **run.work)
 
 
@@ -105,7 +104,7 @@ class QFedAvg(OwnLossMethod):
     symbol="q",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_q_fed_avg(q=self.q, **run.work)
 
   def share(self, max_loss: float) -> Any:
@@ -131,7 +130,7 @@ class TiltedErm(OwnLossMethod):
     symbol="moving average",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_tilted_erm(
       temperature=self.temperature,
       moving_average_rate=self.moving_average_rate or 0.0,
@@ -162,7 +161,7 @@ class AgnosticFedAvg(Method):
     symbol="rate",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_agnostic_fed_avg(
       ascent_rate=self.ascent_rate, num_clients=run.num_clients, index_fn=run.index_fn, **run.work
     )
@@ -231,7 +230,7 @@ class Aaggff(Method):
     symbol="step",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_aaggff(
       decision_step=1.0 if self.decision_step is None else self.decision_step,
       num_clients=run.num_clients,
@@ -273,7 +272,7 @@ class Superquantile(PrivateMethod):
   def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
     self.tail()
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     work = {**run.work, "seed_fn": run.seed_fn}
     return tsq.build_superquantile_fed_avg(
       theta=self.tail(), threshold=thresholds.build(run), **work
