@@ -64,7 +64,7 @@ class Change:
     return f"{unit.number(self.low, sign=True)} to {unit.number(self.high, sign=True)}"
 
   def enough(self) -> tuple[int, str] | None:
-    """Says how much data would show the change, if it is real, in four cases of five.
+    """Returns how much data it takes to detect a change as large as the one seen, with 80 % power.
 
     The width goes with one over the square root of the number of seeds, or for one seed of clients.
     So it is a number and "seed" or "client"; None where that does not help or is not known.
