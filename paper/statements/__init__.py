@@ -16,11 +16,11 @@ and, where it has none, those that the project keeps. No TensorFlow; seconds. Wr
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import datetime
 import pathlib
 
-from absl import flags
 import markupsafe
 import pandas as pd
 
@@ -36,6 +36,7 @@ from paper.statements import printed
 from paper.statements import rows
 from paper.statements import schematics
 from paper.statements import sources
+from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
@@ -179,18 +180,21 @@ def _measurements() -> tables.Table:
   return tables.Table("Measurements", headings, laid_out, kind="words")
 
 
-def define_flags() -> None:
-  flags.DEFINE_string("output_dir", "results", "Directory with runs and studies, and for paper/.")
-  flags.DEFINE_string(
+def define(parser: command_line.Parser) -> None:
+  output_dir = "Directory with runs and studies, and for paper/."
+  command_line.add_flag(parser, "output_dir", str, "results", output_dir)
+  command_line.add_flag(
+    parser,
     "docs_dir",
+    str,
     "",
     "The project’s docs/: keeps the measurements of --output_dir in the project and writes paper.md"
     " there; empty for neither.",
   )
 
 
-def main() -> None:
-  output_dir, docs_dir = flags.FLAGS.output_dir, flags.FLAGS.docs_dir
+def main(args: argparse.Namespace) -> None:
+  output_dir, docs_dir = args.output_dir, args.docs_dir
   folder = pathlib.Path(output_dir, "paper")
   atomic_files.make_folder("output_dir", folder)
   if docs_dir:

@@ -10,9 +10,9 @@ import math
 import numpy as np
 from scipy import special
 
+from paper import smoothed
 from paper.statements import measurements
 from paper.statements import rows
-from tff_superquantile import superquantile
 from tff_superquantile.experiments.report import tables
 
 _NUM_SETTINGS = 2000  # Of the lemma on learning rates.
@@ -166,7 +166,7 @@ def _cohort_moments(
   means, seconds = [], []
   for _ in range(400):
     chosen = rng.choice(len(losses), cohort, replace=False)
-    weights = superquantile.smoothed_dual_weights(losses[chosen], theta, 0.05)
+    weights = smoothed.dual_weights(losses[chosen], theta, 0.05)
     means.append(weights @ gradients[chosen])
     seconds.append(weights @ np.sum((gradients[chosen] + shift) ** 2, axis=1))
   mean = np.mean(means, axis=0)
@@ -199,9 +199,7 @@ def regular_drift(seed: int, theta: float, local_steps: int, regularizer: float)
   slopes = rng.normal(size=(12, 3))
   slopes /= np.linalg.norm(slopes, axis=1, keepdims=True)
   offsets, start = rng.normal(size=12), 3 * rng.normal(size=3)
-  weights = superquantile.smoothed_dual_weights(
-    np.logaddexp(0, slopes @ start + offsets), theta, 0.05
-  )
+  weights = smoothed.dual_weights(np.logaddexp(0, slopes @ start + offsets), theta, 0.05)
   rate = 1 / (4 * local_steps * (0.25 + regularizer))
   own = np.repeat(start[np.newaxis], 12, axis=0)
   drift = 0.0

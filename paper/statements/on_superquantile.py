@@ -11,6 +11,7 @@ import numpy as np
 from scipy import optimize
 from scipy import special
 
+from paper import smoothed
 from paper.statements import rows
 from tff_superquantile import superquantile
 
@@ -213,7 +214,7 @@ def _of_temperatures() -> Iterator[rows.Row]:
   printed, inverse = [], []
   for n, nu in itertools.product((3, 10, 50), (0.1, 10.0)):
     losses_of = rng.uniform(size=n)
-    weights = superquantile.smoothed_dual_weights(losses_of, 1 / n, nu)
+    weights = smoothed.dual_weights(losses_of, 1 / n, nu)
     printed.append(abs(weights - special.softmax(nu * losses_of)).max())
     inverse.append(abs(weights - special.softmax(losses_of / nu)).max())
   largest = float(np.max(losses))
@@ -239,7 +240,7 @@ def _smoothing_gaps() -> tuple[float, float]:
   of_n, of_theta = 0.0, 0.0
   for losses, theta in _draws():
     for nu in (1e-3, 1e-1, 1.0, 10.0):
-      pi = superquantile.smoothed_dual_weights(losses, theta, nu)
+      pi = smoothed.dual_weights(losses, theta, nu)
       divergence = float(np.sum(special.xlogy(pi, pi * len(losses))))
       gap = superquantile.superquantile(losses, theta) - (pi @ losses - nu * divergence)
       of_n = max(of_n, gap / (nu * math.log(len(losses))))

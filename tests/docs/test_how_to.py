@@ -10,8 +10,10 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import textwrap
 
+import commands
 import flat
 import pytest
 import run_folders
@@ -116,20 +118,15 @@ def _commands():
 @functools.cache
 def _flags_of(module, *command):
   """The flags of a module by name: their choices, or None, as its --help lists them."""
-  result = subprocess.run(
-    [sys.executable, "-m", module, *command, "--help"],
-    cwd=_ROOT,
-    capture_output=True,
-    text=True,
-    check=True,
-  )
+  with tempfile.TemporaryDirectory() as folder:
+    result = commands.carry_out(module, *command, "--help", folder=pathlib.Path(folder))
+  assert result.code == 0 and result.out, result.err
   found = {}
-  text = re.sub(r"<[^<>]*>", lambda match: re.sub(r"\s", "", match[0]), result.stdout)
+  text = re.sub(r"<[^<>]*>", lambda match: re.sub(r"\s", "", match[0]), result.out)
   for name, choices in re.findall(
     r"^ +(?:-h, )?--(?:\[no\])?([a-z_0-9]+)(?:: <([^<>]*)>)?", text, re.MULTILINE
   ):
     found[name] = choices.split("|") if choices else None
-  assert result.stdout, module
   return found
 
 

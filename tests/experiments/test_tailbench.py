@@ -47,12 +47,6 @@ def test_holm_is_the_closure_of_bonferroni(seed):
   np.testing.assert_allclose(bootstrap.holm(p_values), _closed_testing(p_values))
 
 
-def test_holm_as_statsmodels_has_it():
-  # statsmodels.stats.multitest.multipletests([...], method="holm").
-  found = bootstrap.holm([0.01, 0.04, math.nan, 0.03, 0.005])
-  np.testing.assert_allclose(found, [0.03, 0.06, math.nan, 0.06, 0.02])
-
-
 # Demsar (2006), Table 5 (a), q at 0.05.
 @pytest.mark.parametrize(
   "num_methods, quantile", [(2, 1.960), (3, 2.343), (4, 2.569), (5, 2.728), (10, 3.164)]
@@ -101,18 +95,10 @@ def test_signed_ranks_are_those_of_all_signs(seed):
   assert found == pytest.approx(expected)
 
 
-def test_signed_ranks_of_five_data_sets_tell_nothing():
-  assert math.isnan(significance.signed_ranks([-1.0, -2.0, -3.0, -4.0, -5.0, 0.0]))
-
-
 def test_an_interval_that_begins_at_the_difference_makes_nothing_certain():
   both = [bootstrap.p_value(0.1, low, 0.3, 40) for low in (0.1, -0.1)]
   assert both[0] == pytest.approx(both[1])
   assert bootstrap.p_value(0.0, 0.0, 0.2, 40) == 1.0
-
-
-def test_there_is_no_p_value_without_an_interval():
-  assert math.isnan(bootstrap.p_value(-1.0, math.nan, math.nan, 40))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
@@ -216,16 +202,6 @@ def test_what_is_missing_is_named_with_its_remedy(tmp_path, monkeypatch):
     sources.table(_BY_NAME["vehicle"], None)
   with pytest.raises(sources.Missing, match="Found no vehicle_sensors_leaf.json in"):
     sources.table(_BY_NAME["vehicle"], str(tmp_path))
-
-
-def test_rows_of_the_bench_name_columns_once():
-  names = [one.name for one in data_sets.DATA_SETS]
-  assert len(set(names)) == len(names)
-  for one in data_sets.DATA_SETS:
-    columns = [one.client, one.label, *one.features]
-    assert len(set(columns)) == len(columns), one.name
-    assert set(one.categories) <= set(one.features), one.name
-    assert one.label_kind in ("number", "classes")
 
 
 # The plan.
