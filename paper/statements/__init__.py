@@ -46,8 +46,8 @@ _IMAGES = "images/paper-"  # Seen from docs/.
 _GRIDS_NOTE = (
   "Errors in %, bold as in the paper: what it prints; after → what was measured on digits, mean ±"
   " sd over seeds; after ⇒ on EMNIST’s writers; in brackets the value of a parameter that is"
-  " another one, or is not printed. Data and rounds are not the paper’s, so numbers may differ. The"
-  " cells of all tables are in paper.csv, which ./run_experiments.sh paper writes."
+  " another one, or is not printed. Data and rounds are not the paper’s, so numbers may differ. All"
+  " tables and columns are in paper.csv, which ./run_experiments.sh paper writes."
 )
 
 

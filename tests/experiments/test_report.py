@@ -235,7 +235,7 @@ def test_summary_finds_no_difference_in_seeds_that_disagree_and_none_of_differen
   text = decision.decide(groups).text
   assert text.startswith("Keep FedAvg: no detectable difference in the 90th percentile")
   assert re.search(
-    r"if the change seen is real, .* seeds would show it in four cases of five", text
+    r"detecting a change as large as the one seen takes .* seeds \(80 % power\)", text
   )
   table = budgets.changes(groups)
   assert not any(cell.best for row in table.rows for cell in row.cells)

@@ -219,7 +219,7 @@ def _keep(e: evidence.Evidence) -> str:
     return f"{text}; {e.num_clients} test clients show a change of {width}{e.unit.change} or more."
   number, noun = more
   count = "more than a thousand" if number > 1000 else f"about {number}"
-  return f"{text}; if the change seen is real, {count} {noun}s would show it in four cases of five."
+  return f"{text}; detecting a change as large as the one seen takes {count} {noun}s (80 % power)."
 
 
 def _without_comparison(e: evidence.Evidence) -> str:
