@@ -173,7 +173,10 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
   A run that finds its flags or its data wrong stops the others by a `ValueError`.
   """
   with cli.starting_tensorflow():  # Here, once for all runs.
+    import tasks
     from tff_superquantile.experiments.run import runner  # noqa: F401
+
+    tasks.task_names()  # All modules of tasks.
 
   # Under a quota any of the machine's cores: other containers on it choose others.
   cores = sorted(random.sample(limits.cores(), limits.num_cores()))

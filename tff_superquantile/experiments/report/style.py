@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 import matplotlib
 from matplotlib import axes as mpl_axes
 from matplotlib import axis as mpl_axis
+from matplotlib.backends import backend_svg
 from matplotlib import colors as mpl_colors
 from matplotlib import figure as mpl_figure
 from matplotlib import image as mpl_image
@@ -262,6 +263,14 @@ def theme() -> Iterator[None]:
 
 def to_svg(figure: mpl_figure.Figure) -> bytes:
   """Returns the figure as an SVG with a transparent background."""
+  # The layout by itself, as `savefig` would draw all of the figure for it.
+  backend_svg.FigureCanvasSVG(figure)
+  figure.set_dpi(72)  # That of SVGs.
+  layout = figure.get_layout_engine()
+  assert layout is not None
+  layout.execute(figure)
+  with matplotlib.rc_context({"figure.constrained_layout.use": False}):
+    figure.set_layout_engine()
   buffer = io.BytesIO()
   figure.savefig(buffer, format="svg", transparent=True, dpi=200, metadata={"Date": None})
   return buffer.getvalue()
