@@ -333,6 +333,7 @@ def run_command(*flags):
   )
 
 
+@pytest.mark.slow  # The race of fakes, above, is as long as it has to be.
 def test_command_end_to_end(tmp_path):
   result = run_command(
     "--tasks=synthetic",
@@ -354,8 +355,6 @@ def test_command_end_to_end(tmp_path):
   [
     ("--tasks=syntetic", "Found no task 'syntetic'"),
     ("--contenders=fedavg", "Found no contender 'fedavg'"),
-    ("--clients_per_round=0", "expected at least 1"),
-    ("--theta=2", "expected a number in"),
   ],
 )
 def test_mistakes_are_told_in_one_sentence(flag, said):
