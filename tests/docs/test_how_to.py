@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import json
 import math
 import os
 import pathlib
@@ -338,13 +337,6 @@ def test_noise_of_the_private_run_is_as_shown(tmp_path):
   assert f"round's mean is about {noise:.2g} times as long" in text
 
 
-@pytest.mark.parametrize(
-  "shown, output", [("a\n...\nc\n", "a\nb\nc\n"), ("...\nb\n...\n", "a\nb\n")]
-)
-def test_shown_output_may_be_shortened(shown, output):
-  _assert_shown(shown, output)
-
-
 @pytest.mark.parametrize("shown", ["a\nb\n", "a\nb\nd\n", "a\n...\nd\n", "b\nc\n"])
 def test_shown_output_is_compared(shown):
   with pytest.raises(AssertionError):
@@ -420,8 +412,3 @@ def test_quoted_message_is_one(message):
   assert parts
   for part in parts:
     assert any(part in piece or piece.strip() in part for piece in _said()), part
-
-
-def test_json_is_json(capsys):
-  assert account.main([*next(_shown_answers()).values[0], "--json"]) == account.SUCCESS
-  assert json.loads(capsys.readouterr().out)["target_epsilon"] == 5.0

@@ -10,6 +10,7 @@ import runpy
 import signal
 import sys
 from unittest import mock
+import warnings
 
 from absl import app
 from absl import flags
@@ -18,7 +19,7 @@ from absl.testing import flagsaver
 import tensorflow_federated as tff
 
 from tff_superquantile.engine.processes import worker
-from tff_superquantile.experiments import sweep
+from tff_superquantile.experiments import sweep  # noqa: F401  Whose flags stay.
 from tff_superquantile.experiments.plan import pool
 
 app.define_help_flags()  # Once a process, so that no command takes them away.
@@ -55,7 +56,7 @@ def _streams(*paths):
 
 @contextlib.contextmanager
 def _flags():
-  """Has the flags that a command finds: those of `sweep` are there again when it is carried out."""
+  """Lets a command define its flags, also some that others have defined in this process."""
   own = flags.FLAGS.__dict__
   tables = {
     name: {key: [*v] if isinstance(v, list) else v for key, v in table.items()}
@@ -65,8 +66,8 @@ def _flags():
   rest = {name: value for name, value in own.items() if name not in tables}
   values = flagsaver.save_flag_values()
   verbosity = logging.get_verbosity()
-  for flag in flags.FLAGS.flags_by_module_dict()[sweep.__name__]:
-    delattr(flags.FLAGS, flag.name)
+  for name in flags.FLAGS:
+    flags.FLAGS[name].allow_override = True
   try:
     yield
   finally:
@@ -112,7 +113,8 @@ def run(module, arguments, folder, out, err):
     err: The file of its errors.
   """
   with _flags(), _process(folder), _streams(out, err):
-    with mock.patch.object(sys, "argv", [module, *arguments]):
+    with mock.patch.object(sys, "argv", [module, *arguments]), warnings.catch_warnings():
+      warnings.filterwarnings("ignore", ".* found in sys.modules after import")
       try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
       except SystemExit as error:

@@ -64,7 +64,7 @@ class Change:
     return f"{unit.number(self.low, sign=True)} to {unit.number(self.high, sign=True)}"
 
   def enough(self) -> tuple[int, str] | None:
-    """Returns how many seeds or clients would detect a change as large as the one seen, at 80 % power."""
+    """Returns how many seeds or clients detect a change as large as this, with 80 % power."""
     if not self.has_interval or self.is_detected or not self.value:
       return None
     ratio = (self.high - self.low) / 2 / abs(self.value)

@@ -15,13 +15,13 @@ from typing import Any, Literal, TypeAlias
 import matplotlib
 from matplotlib import axes as mpl_axes
 from matplotlib import axis as mpl_axis
-from matplotlib.backends import backend_svg
 from matplotlib import colors as mpl_colors
 from matplotlib import figure as mpl_figure
 from matplotlib import image as mpl_image
 from matplotlib import lines as mpl_lines
 from matplotlib import ticker
 from matplotlib import typing as mpl_typing
+from matplotlib.backends import backend_svg
 import numpy as np
 from numpy import typing as npt
 
