@@ -60,6 +60,9 @@ def test_the_list_has_all_commands(pages):
   for name, command in commands.COMMANDS.items():
     assert re.search(rf"^  {name} +{re.escape(command.sentence)}$", page, re.M)
   assert _python("-m", "tff_superquantile").stdout == page
+  reference = (_ROOT / "docs/reference/experiments.md").read_text(encoding="utf-8")
+  rows = [f"| `{name}` | {command.sentence} |" for name, command in commands.COMMANDS.items()]
+  assert "\n|---|---|\n" + "\n".join(rows) + "\n\n" in reference
   config = configparser.ConfigParser()
   config.read(_ROOT / "setup.cfg")
   (script,) = config["options.entry_points"]["console_scripts"].split("\n")[1:]

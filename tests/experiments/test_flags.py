@@ -9,6 +9,7 @@ from privacy import checks
 from privacy.settings import flag as flag_lib
 from privacy.settings import part
 from tff_superquantile.experiments import run
+from tff_superquantile.experiments.run import run_config
 
 # What rules refuse beyond kinds, choices and the least and largest values.
 _OF_RULES = {
@@ -16,6 +17,7 @@ _OF_RULES = {
   flag_lib.positive: (0.0, math.inf, math.nan),
   flag_lib.below_one: (1.0, math.nan),
   checks.scale: (0.0, 1e300, math.nan),
+  run_config.named: ("",),
 }
 
 
