@@ -20,6 +20,7 @@ from paper import account as account_of_the_paper
 from privacy import account
 from privacy import accounting
 from privacy import ledger
+from privacy.settings import command_line
 from tff_superquantile import commands as front
 from tff_superquantile.experiments.plan import presets
 
@@ -171,7 +172,7 @@ def _check_experiment(arguments):
 
 
 def _check_account(command, arguments, capsys):
-  code = command.main(arguments)
+  code = command_line.run(command, arguments)
   out, err = capsys.readouterr()
   if arguments[0] == "audit":  # The flags are right, and there is no such run here.
     assert (code, out) == (account.USAGE_ERROR, "") and err.startswith("Error: Found no folder")
@@ -322,7 +323,7 @@ def test_answer_is_as_shown(command, arguments, shown, capsys, tmp_path, monkeyp
   monkeypatch.chdir(tmp_path)
   if arguments[0] == "audit":
     _write_private_run(tmp_path / arguments[1])
-  assert command.main(arguments) == account.SUCCESS
+  assert command_line.run(command, arguments) == account.SUCCESS
   _assert_shown(shown, capsys.readouterr().out)
 
 
@@ -437,5 +438,5 @@ def test_quoted_message_is_one(message):
 
 
 def test_json_is_json(capsys):
-  assert account.main([*next(_shown_answers()).values[1], "--json"]) == account.SUCCESS
+  assert account.run([*next(_shown_answers()).values[1], "--json"]) == account.SUCCESS
   assert json.loads(capsys.readouterr().out)["target_epsilon"] == 5.0

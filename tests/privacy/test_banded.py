@@ -201,7 +201,7 @@ def test_mistakes(coefficients, words):
 
 
 def _json(capsys, *argv):
-  assert account.main(["calibrate", *argv, "--json"]) == 0
+  assert account.run(["calibrate", *argv, "--json"]) == 0
   return json.loads(capsys.readouterr().out)
 
 
@@ -230,7 +230,7 @@ def test_command(capsys):
 
 def test_command_for_people(capsys):
   argv = ("--population=40", "--clients_per_round=10", "--num_rounds=20", "--epsilon=3")
-  assert account.main(["calibrate", *argv, "--sampling=cyclic"]) == 0
+  assert account.run(["calibrate", *argv, "--sampling=cyclic"]) == 0
   printed = capsys.readouterr().out
   assert max(map(len, printed.splitlines())) <= 100
   for words in ("(one Gaussian mechanism)", "  4  (s)", "  5  (k)", "for all to know"):
