@@ -29,6 +29,12 @@ ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
 _TASK_DEFAULT = "None for the task's own"
 
 
+def named(name: str, value: str) -> None:
+  """The rule of a folder: raises a `ValueError` for an empty name."""
+  if not value:
+    raise ValueError(f"Found no folder in {name}; expected one: name it, or . for this one.")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig(part.Part):
   """The values of a run's flags.
@@ -128,6 +134,7 @@ class RunConfig(part.Part):
   output_dir: str = flag.field(
     "results",
     "Directory to write TASK/METHOD/seed_S/ to.",
+    rule=named,
     is_incidental=True,
   )
   tracker: str | None = flag.field(
