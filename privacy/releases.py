@@ -264,10 +264,7 @@ class Release:
     return of_round * banded.sensitivity(self.coefficients[:num_rounds], participation)
 
   def mixture(self) -> dominating_pairs.Mixture:
-    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities.
-
-    Known cohorts, which are no samples, are a `ValueError`.
-    """
+    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities."""
     self.check_sampled()
     found = self.gaussian(self.cohort.probability)
     if self.cohort.is_replaced and found.probability < 1.0:
@@ -304,10 +301,7 @@ class Release:
 
   @classmethod
   def of_entries(cls, found: Mapping[str, Any]) -> Release:
-    """Returns the release of a flat record, the inverse of `entries`.
-
-    What a release need not have may be left out; entries that contradict each other are refused.
-    """
+    """Returns the release of a flat record, the inverse of `entries`."""
     blanks = {name: blank for kind in parts_lib.kinds() for name, blank in kind.blank().items()}
     found = {**blanks, **found}
     sampling = found.get("sampling", cohorts.POISSON)

@@ -67,10 +67,7 @@ class DataSet:
     return dataclasses.replace(request, **paths)
 
   def find(self, data_dir: str) -> str | Mapping[str, list[str]]:
-    """Finds the file that holds all, or LEAF's {"train": paths, "test": paths}, but not both.
-
-    `data_dir` is a directory that holds LEAF's files or one of `file_names`, or such a file itself.
-    """
+    """Finds the file that holds all, or LEAF's {"train": paths, "test": paths}, but not both."""
     wanted = (
       f"{', '.join(self.file_names)}, or train/*.json and test/*.json as LEAF's"
       f" {self.command} leaves them"

@@ -195,10 +195,7 @@ class Request(part.Part):
 
   @property
   def keeps_apart(self) -> bool:
-    """Whether each client of users' files is chosen and read by itself, as in private runs.
-
-    Runs that versions up to 0.2 began, by shuffling the clients, are excepted.
-    """
+    """Whether each client of users' files is chosen and read by itself, as in private runs."""
     return self.is_private and not (self.is_standin or self.is_shuffled)
 
   @property

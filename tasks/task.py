@@ -182,11 +182,7 @@ class Task:
     return self.split_clients(open_clients(request), request)
 
   def all_clients(self, request: Request) -> splits.Pools:
-    """Opens all clients of the data, among whom a run chooses, in pools that `split` takes.
-
-    Without a least number of examples, one is enough; how many clients are asked for does not
-    matter.
-    """
+    """Opens all clients of the data, among whom a run chooses, in pools that `split` takes."""
     least = request.min_examples_per_client or 1
     open_clients = self.opener(request)
     pools = open_clients(dataclasses.replace(request, min_examples_per_client=least))
@@ -200,10 +196,7 @@ class Task:
   def split_clients(
     self, pools: splits.Pools, request: Request
   ) -> dict[str, client_files.ClientFiles]:
-    """Chooses a run's clients from pools of all, as `load_clients` does.
-
-    The request has the least number of examples of each client.
-    """
+    """Chooses a run's clients from pools of all, as `load_clients` does."""
     choose = splits.choose_apart if self.protects(request) else splits.choose
     return choose(pools, request, self._split, self.clients_per_split)
 

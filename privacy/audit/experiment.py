@@ -172,10 +172,7 @@ class Together:
 
 
 def compose(members: Sequence[Member], delta: float | None = None) -> Together:
-  """Accounts for all runs of one population, at least one of them private, for one client.
-
-  `delta` is that of all together; None for the largest of the claims.
-  """
+  """Accounts for all runs of one population, at least one of them private, for one client."""
   private = [member for member in members if member.ledger is not None]
   failures, copies = _one_key(private)
   runs = [run for member in private if member not in copies for run in member.runs]

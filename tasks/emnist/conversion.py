@@ -124,10 +124,7 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
 
 
 def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
-  """Opens generated handwriting, always of the same 400 writers, 60 MB; see `standin`.
-
-  It is not EMNIST, and no figure measured on it is one of EMNIST.
-  """
+  """Opens generated handwriting, always of the same 400 writers, 60 MB; see `standin`."""
   return [
     client_files.open_or_write_client_files(
       os.path.join(request.cache_dir, f"emnist_standin_{standin.VERSION}"),

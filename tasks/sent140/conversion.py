@@ -86,11 +86,7 @@ def open_clients(
 def open_standin(
   request: task.Request, represent: features.Represent
 ) -> list[client_files.ClientFiles]:
-  """Opens generated tweets, always of the same 400 users; see `standin`.
-
-  They are not Sent140, and no figure measured on them is one of Sent140. They take 115 MB for the
-  RNN, 7 MB for the linear model.
-  """
+  """Opens generated tweets, always of the same 400 users; see `standin`."""
 
   def make_users() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     for user, vectors_of_tweets, y in standin.make_users(features.DIMENSION):

@@ -74,10 +74,7 @@ def _write_tweet(
 
 
 def make_users(dimension: int) -> Iterator[tuple[str, list[np.ndarray], np.ndarray]]:
-  """Yields users, always the same, as (user, n tweets float32 [words, d], y int32 [n]).
-
-  y is 1 for positive tweets; n is from 50 to 150.
-  """
+  """Yields users, always the same, as (user, n tweets float32 [words, d], y int32 [n])."""
   logging.info("Making %d users of invented tweets, once.", NUM_USERS)
   vocabulary = _draw_vocabulary(np.random.default_rng(_SEED), dimension)
   for i in range(NUM_USERS):

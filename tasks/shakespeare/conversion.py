@@ -49,9 +49,6 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
 
 
 def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
-  """Opens generated plays, always of the same 200 roles, 2 MB; see `standin`.
-
-  They are not Shakespeare's, and no figure measured on them is one of Shakespeare.
-  """
+  """Opens generated plays, always of the same 200 roles, 2 MB; see `standin`."""
   directory = os.path.join(request.cache_dir, f"shakespeare_standin_{standin.VERSION}")
   return [client_files.open_or_write_client_files(directory, standin.make_roles)]

@@ -65,11 +65,7 @@ AnyClientWork: TypeAlias = tff.learning.templates.ClientWorkProcess | ClientWork
 
 
 def build_process(initialize_fn: tff.Computation, next_fn: tff.Computation) -> AnyClientWork:
-  """Builds the process of two computations: a `ClientWork` unless clients hold data sets.
-
-  `initialize_fn`, ( -> S@SERVER), holds the state of the schedule under the name `own`; `next_fn`
-  is (S@SERVER, weights@CLIENTS, values of the clients@CLIENTS -> MeasuredProcessOutput).
-  """
+  """Builds the process of two computations: a `ClientWork` unless clients hold data sets."""
   state_type = initialize_fn.type_signature.result.member
 
   @tff.tensorflow.computation(state_type)

@@ -148,10 +148,7 @@ def evaluate(
 
 
 def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
-  """Returns the split of a run in which each client was, by its id: texts [clients], "" for none.
-
-  A private run has kept no list of its training clients, and the data are assumed to have none.
-  """
+  """Returns the split of a run in which each client was, by its id: texts [clients], or ""."""
   found = {
     client_id: split
     for split in ("test", "validation", "train")

@@ -64,10 +64,7 @@ class Postponed(types.ModuleType):
 
 
 def run(module: types.ModuleType) -> None:
-  """Runs a postponed module; does nothing if it has run, or is running in this thread.
-
-  Without a package that it needs, that is an `ImportError`.
-  """
+  """Runs a postponed module; does nothing if it has run, or is running in this thread."""
   if not isinstance(module, Postponed):
     return
   loader = _loader_of(module)

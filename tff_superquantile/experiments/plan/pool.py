@@ -168,10 +168,7 @@ def core_shares(
 
 
 def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) -> list[str]:
-  """Carries out runs, each on its share of the cores; returns the names of those that failed.
-
-  A run that finds its flags or its data wrong stops the others by a `ValueError`.
-  """
+  """Carries out runs, each on its share of the cores; returns the names of those that failed."""
   with cli.starting_tensorflow():  # Here, once for all runs.
     from tff_superquantile.experiments.run import runner  # noqa: F401
 

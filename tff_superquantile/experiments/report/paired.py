@@ -88,10 +88,7 @@ def of_clients(runs: Iterable[run_folder.Run], column: str) -> dict[int, pd.Seri
 def pairs(
   before: Mapping[int, pd.Series], after: Mapping[int, pd.Series]
 ) -> dict[int, pd.DataFrame]:
-  """Pairs test clients by seed: each that both have with a finite number is a row by its id.
-
-  The columns are "before" and "after"; seeds without such clients are left out.
-  """
+  """Pairs test clients by seed: each that both have with a finite number is a row by its id."""
   found = {}
   for seed in sorted(before.keys() & after.keys()):
     both = {"before": before[seed], "after": after[seed]}

@@ -87,10 +87,7 @@ class Column(NamedTuple):
 
 
 def of_values(rows: Iterable[tuple[str, int, Mapping[str, float]]]) -> pd.DataFrame:
-  """Collects results as rows with the columns "method", "seed", "metric" and "value".
-
-  They come as (method, seed, {metric: value}) of each run, in the order of the tables.
-  """
+  """Collects results as rows with the columns "method", "seed", "metric" and "value"."""
   values = [
     (method, seed, metric, float(value))
     for method, seed, metrics in rows
@@ -122,10 +119,7 @@ def over_seeds(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def to_csv(task: str, results: pd.DataFrame, name: str = "method", decision: str = "") -> str:
-  """Returns all results as `task, NAME, metric, mean, sd, num_seeds`; sd is blank for one seed.
-
-  A decision is the first entry of one more column.
-  """
+  """Returns all results as `task, NAME, metric, mean, sd, num_seeds`; sd is blank for one seed."""
   rows = over_seeds(results).reset_index().rename(columns={"method": name})
   rows.insert(0, "task", task)
   rows["mean"] = rows["mean"].map(repr)

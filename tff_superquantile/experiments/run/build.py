@@ -130,11 +130,7 @@ def build_process(
   release: releases.Release | None = None,
   key: bytes | None = None,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds the learning process of a resolved config, whose clients hold handles of `files`.
-
-  A private run also has the release of a round, from which all its noise multipliers are, and the
-  key from which its noise follows.
-  """
+  """Builds the learning process of a resolved config, whose clients hold handles of `files`."""
   work, build = build_options(config, model, files), config.method.build
   threshold, num_clients = config.method.threshold, len(files.client_ids)
   mean_size = config.cohort.of(num_clients).mean_size()

@@ -190,10 +190,7 @@ def calibrate(
 
 
 def update_clip_norm(config: run_config.RunConfig) -> float:
-  """Returns C, or that of the first round, in units of the update, whatever --clip_unit is.
-
-  The learning rate that turns gradients into updates must be one number.
-  """
+  """Returns C, or that of the first round, in units of the update, whatever --clip_unit is."""
   assert config.privacy is not None
   norm = config.privacy.clip.norm
   assert norm is not None  # `resolve` sees to it.
@@ -231,10 +228,7 @@ def build_part(
 def build_release(
   config: run_config.RunConfig, population: int, num_parameters: int
 ) -> releases.Release:
-  """Returns a round's release for `population` training clients, with the noise that is known.
-
-  With noise it has the parameters of the sums to which clients add theirs.
-  """
+  """Returns a round's release for `population` training clients, with the noise that is known."""
   privacy, threshold = config.privacy, config.method.threshold
   assert privacy is not None
   released: list[parts.ReleasedPart] = []

@@ -32,10 +32,7 @@ _NOTE = (
 
 
 def terciles(sizes: npt.ArrayLike, everybody: npt.ArrayLike) -> np.ndarray:
-  """Returns the tercile of clients' sizes [n] among everybody's [m], int64 [n], 0 for the smallest.
-
-  Clients of one size are in one group, so that groups may be empty.
-  """
+  """Returns the tercile of clients' sizes [n] among everybody's [m], 0 for the smallest."""
   bounds = np.quantile(np.asarray(everybody), [1 / 3, 2 / 3])
   return np.searchsorted(bounds, np.asarray(sizes), side="left")
 

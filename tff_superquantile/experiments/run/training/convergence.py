@@ -46,10 +46,7 @@ class Ending(hook.Hook):
 
   @staticmethod
   def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> hook.Values:
-    """Returns when a run ends, and after how many rounds at the latest, where it is not given.
-
-    It refuses an end that a run's accounting or its learning rates cannot foresee.
-    """
+    """Returns when a run ends, and after how many rounds at the latest, where it is not given."""
     is_planned = config.is_private or config.local.schedule.needs_num_rounds
     if config.stop == "converged" and is_planned:
       raise ValueError(
