@@ -1,8 +1,4 @@
-"""Checks arguments; each check returns the number as a Python number.
-
-A value that means nothing is refused by a sentence, "Found X; expected Y", before it turns into
-something else in silence.
-"""
+"""Checks arguments; each check returns the number as a Python number."""
 
 import math
 import numbers

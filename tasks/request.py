@@ -1,7 +1,4 @@
-"""The clients that a run asks a task for, whose data and models are in the other files of `tasks/`.
-
-Importing this starts no TensorFlow.
-"""
+"""The clients that a run asks a task for; data and models are in the other files of `tasks/`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Parts of a run's config: values that check themselves. Each field is a flag, or a part again.
-
-A part that comes in several kinds is a class for each, of which the value of a flag chooses one:
-the fields of a kind are the flags that belong to this value.
-"""
+"""Parts of a run's config: values that check themselves. Each field is a flag, or a part again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The finished run that a command is given: its folder, its model, its clients.
-
-Importing this module starts no TensorFlow.
-"""
+"""The finished run that a command is given: its folder, its model, its clients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Modules of other packages that run when something is first asked of them.
-
-A module of that name is there at once, for whoever imports it, and the real one runs in it later.
-"""
+"""Modules of other packages that run when something is first asked of them."""
 
 import _thread
 import importlib.machinery

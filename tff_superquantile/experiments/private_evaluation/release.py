@@ -1,8 +1,4 @@
-"""Evaluates a finished run's model on clients with differential privacy.
-
-`privacy.evaluation.entries` has the file that it writes. The clients' numbers never leave this
-process but by `analytics.private_distribution`.
-"""
+"""Evaluates a finished run's model on clients with differential privacy."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Paired differences between methods and their baselines, with bootstrap intervals.
-
-A method and its baseline are compared over the seeds and the test clients that both have;
-`clients.bootstrap` has the interval.
-"""
+"""Paired differences between methods and their baselines, with bootstrap intervals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Builds the thresholds of runs: a builder for each class of `privacy.parts.THRESHOLDS`.
-
-Importing this starts no TensorFlow.
-"""
+"""Builds the thresholds of runs: a builder for each class of `privacy.parts.THRESHOLDS`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""When a run has converged: a rule on the curve of the loss of the clients that train.
-
-Importing this starts no TensorFlow.
-"""
+"""When a run has converged: a rule on the curve of the loss of the clients that train."""
 
 from __future__ import annotations
 
