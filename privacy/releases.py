@@ -239,11 +239,7 @@ class Release:
     )
 
   def gaussian(self, probability: float, growth: float = 1.0) -> dominating_pairs.SampledGaussian:
-    """Describes a round as a Gaussian mechanism on a Poisson sample, in the release's relation.
-
-    `probability` is that with which a client's data count, and `growth` the ratio of the release's
-    variance to that of the noise.
-    """
+    """Describes a round as a Gaussian mechanism on a Poisson sample, in the release's relation."""
     replaced = math.hypot(*(part.replace_one_factor / part.z for part in self.parts))
     return dominating_pairs.SampledGaussian(
       probability=probability,

@@ -114,12 +114,7 @@ class DataSet:
   def open(
     self, data_dir: str, open_files: Callable[[str, list[str]], client_files.ClientFiles]
   ) -> list[client_files.ClientFiles]:
-    """Opens the clients that `find` finds: [all], or [train, test] of LEAF's split by user.
-
-    `open_files` takes a name, "all", "train" or "test", and the paths of source files, and returns
-    the clients that are in these. LEAF's split by sample is [all]; where only some clients are in
-    both of its parts, that is refused.
-    """
+    """Opens the clients that `find` finds: [all], or [train, test] of LEAF's split by user."""
     source = self.find(data_dir)
     if isinstance(source, str):
       return [open_files("all", [source])]

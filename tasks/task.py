@@ -171,11 +171,7 @@ class Task:
     return isinstance(self.split, splits.Split)
 
   def load_clients(self, request: Request) -> dict[str, client_files.ClientFiles]:
-    """Loads the clients of a run: "train", "test" and, if there are any, "validation".
-
-    It is a `ValueError` if there is no stand-in, the task has no use for a value, the data cannot
-    be had, or there are fewer clients than the run asks for.
-    """
+    """Loads the clients of a run: "train", "test" and, if there are any, "validation"."""
     least = request.min_examples_per_client or self.min_examples
     open_clients = self.opener(request)
     request = dataclasses.replace(request, min_examples_per_client=least)

@@ -112,11 +112,7 @@ def _read(folder: pathlib.Path) -> Member:
 
 
 def read(folders: Sequence[str | os.PathLike[str]]) -> dict[str, list[Member]]:
-  """Reads the runs in and below some folders, by the data set of their clients and by path.
-
-  They are those of data sets that have a private run; without any, or where a file cannot be read,
-  it is a `ValueError`.
-  """
+  """Reads the runs in and below some folders, by the data set of their clients and by path."""
   found: dict[pathlib.Path, Member] = {}
   for folder in map(pathlib.Path, folders):
     if not folder.is_dir():

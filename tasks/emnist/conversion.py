@@ -105,13 +105,10 @@ def _open_file(request: task.Request, path: str) -> client_files.ClientFiles:
 
 
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
-  """Opens the writers of EMNIST, after converting the user's files on first use.
+  """Opens EMNIST's writers, after converting the user's files on first use: [train, test] or [all].
 
-  The request's `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
-  emnist_all.sqlite or emnist_all.sqlite.lzma or Hugging Face's train-00000-of-00001.parquet, or one
-  of these files; "" to download TFF's. The converted files take 0.6 GB of its `cache_dir` for all
-  of EMNIST, and the decompressed database 4.7 GB more until they are written. The result is the
-  [train, test] writers of LEAF's split by user, or [all].
+  The converted files take 0.6 GB of the request's `cache_dir` for all of EMNIST, and the
+  decompressed database 4.7 GB more until they are written.
   """
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:

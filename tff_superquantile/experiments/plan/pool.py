@@ -42,10 +42,7 @@ def command(config: run_config.RunConfig) -> list[str]:
 
 
 class Messages(stdlib_logging.Handler):
-  """What a fork tells its parent: the warnings that this project logs, and why the run failed.
-
-  A file without a name, in which each message is a line of JSON.
-  """
+  """What a fork tells its parent: the warnings that this project logs, and why the run failed."""
 
   def __init__(self) -> None:
     super().__init__(stdlib_logging.WARNING)

@@ -82,11 +82,7 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
 
   @functools.cached_property
   def clients(self) -> dict[names.Name, pd.DataFrame]:
-    """The test clients of all seeds at the end of training, by method that has any.
-
-    There is a row for each client and seed with the columns of the runs' files, "seed", and
-    "value", the leading measure in its unit, which is finite.
-    """
+    """The test clients of all seeds at the end of training, by method that has any."""
     frames, column = {}, self.leading.name
     for method, runs in self.items():
       own = [pd.DataFrame(run.clients("test")).assign(seed=run.seed) for run in runs]
@@ -188,11 +184,7 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
 
   @functools.cached_property
   def at_one_budget(self) -> tuple[Grouped, float | None]:
-    """Private methods of one budget, so that they can be compared with each other, and the budget.
-
-    They are the methods of the middle budget, by their names without it. Where there is nothing to
-    compare at it but there is without privacy, they are the methods without privacy, with None.
-    """
+    """Methods of one budget, the middle one, so that they can be compared, and the budget."""
     if not self.epsilons:
       return self, None
     epsilon = self.epsilons[len(self.epsilons) // 2]
@@ -205,11 +197,7 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
 
   @functools.cached_property
   def contenders(self) -> Grouped:
-    """FedAvg and the methods of the lowest tails, where there are too many to tell apart.
-
-    All of up to six methods are left. Of more, it is FedAvg, the two other baselines with the
-    lowest 90th percentiles of the test error, and the superquantile methods with the lowest.
-    """
+    """FedAvg and the methods of the lowest tails, where there are too many to tell apart."""
     if len(self) <= _MAX_CURVES:
       return self
     tails = self.lowest_means(tables.P90)

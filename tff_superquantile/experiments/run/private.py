@@ -156,12 +156,7 @@ def _check_noise_shares(config: run_config.RunConfig, privacy: privacy_lib.Priva
 def calibrate(
   config: run_config.RunConfig, population: int, num_parameters: int, earlier: Mapping[str, str]
 ) -> tuple[run_config.RunConfig, releases.Release]:
-  """Finds delta, the release of a round with its noise, and how that divides the budget.
-
-  The run's noise, its accounting and its ledger follow from the release. The population is the
-  number of training clients. A run that goes on keeps the noise of its `earlier` flags, which are
-  empty for a new run.
-  """
+  """Finds delta, the release of a round with its noise, and how that divides the budget."""
   privacy = config.privacy
   assert privacy is not None
   delta = accounting.default_delta(population) if privacy.delta is None else privacy.delta

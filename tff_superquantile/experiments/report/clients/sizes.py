@@ -45,14 +45,7 @@ def span(sizes: npt.ArrayLike) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ErrorBySize:
-  """The test clients' error, or leading measure, by tercile of their number of examples.
-
-  `results` are those of `tables.of_values`, with the metrics `test.THIRD_third.STATISTIC`:
-  "MEASURE.mean", "MEASURE.std" (over clients, divisor n), "MEASURE.p90", "MEASURE.change" (the mean
-  over clients of the measure less that with FedAvg of the same seed and budget), "num_clients",
-  "examples.least" and "examples.most". `titles` are of the thirds that have clients; `leading` is
-  the measure.
-  """
+  """The test clients' error, or leading measure, by tercile of their number of examples."""
 
   results: pd.DataFrame
   titles: Mapping[str, str]
