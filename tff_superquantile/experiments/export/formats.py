@@ -1,7 +1,4 @@
-"""Writes an exported model into a folder, in one of the formats of `FORMATS`.
-
-A format is a function and a row. Importing this starts no TensorFlow.
-"""
+"""Writes an exported model into a folder, in one of the formats of `FORMATS`."""
 
 from __future__ import annotations
 

@@ -270,10 +270,7 @@ VERDICTS = {
 
 
 def decide(groups: grouped.Grouped) -> Decision:
-  """Decides what finished runs of a task say: of one budget, and also without privacy.
-
-  The text is plain, with numbers and caveats in a line of their own.
-  """
+  """Decides what finished runs of a task say: of one budget, and also without privacy."""
   references = in_reports.find(groups.runs)
   chosen, epsilon = groups.at_one_budget
   public = groups.without_privacy

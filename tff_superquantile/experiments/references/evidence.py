@@ -122,10 +122,7 @@ class Evidence:
 
   @functools.cached_property
   def own(self) -> dict[str, list[paired.Change]]:
-    """From the own models of clients to each method and the pooled fit.
-
-    These are the changes of the mean and, if clients are enough for one, of their worst tenth.
-    """
+    """From the own models of clients to each method and the pooled fit."""
     found = {}
     for rival in (*self.levels, kept.POOLED):
       mean = self.change(kept.LOCAL, rival, self.measure_of_rows)
@@ -141,10 +138,7 @@ class Evidence:
 
   @functools.cached_property
   def lower(self) -> set[tuple[names.Name, str]]:
-    """Methods and metrics that are below the baseline's, beyond chance.
-
-    Metrics of the tail count, or where clients are too few to have one, the mean.
-    """
+    """Methods and metrics that are below the baseline's, beyond chance."""
     changes = {(m, metric): one for m, own in self.finite.items() for metric, one in own.items()}
     *tail, mean = self.groups.headings
     is_known = any(one.has_interval for (_, metric), one in changes.items() if metric in tail)
@@ -191,10 +185,7 @@ class Evidence:
 
   @functools.cached_property
   def unfinished(self) -> dict[names.Name, int]:
-    """The rounds of methods that ended before they had converged.
-
-    Private runs are not asked: their rounds are fixed beforehand.
-    """
+    """The rounds of methods that ended before they had converged."""
     found = {}
     for method, runs in () if self.is_private else self.groups.items():
       falling = (one for one in single(runs) if _is_falling(one, self.groups.leading))

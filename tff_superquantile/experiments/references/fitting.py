@@ -174,10 +174,7 @@ def local(
   error: str,
   trained: tff.learning.models.FunctionalModel | None = None,
 ) -> evaluation.Measured:
-  """Fits a model to one half of each client's examples, and measures it on the other.
-
-  Arguments are as of `pooled`.
-  """
+  """Fits a model to one half of each client's examples, and measures it on the other."""
   held_in, held_out = split.held_in, split.held_out
   fitter, evaluator, found = Fitter(trained or model, held_in, l2), None, []
   ids = held_in.client_ids

@@ -57,10 +57,7 @@ class ReferencesBySeed(NamedTuple):
 
 
 def find(runs: Iterable[run_folder.Run]) -> ReferencesBySeed:
-  """Finds the reference models of finished runs, where they are of the same test clients.
-
-  Beside private runs it finds only those that do not follow from training clients.
-  """
+  """Finds the reference models of finished runs, where they are of the same test clients."""
   of_seed: dict[int, list[run_folder.Run]] = {}
   for run in runs:
     of_seed.setdefault(run.seed, []).append(run)

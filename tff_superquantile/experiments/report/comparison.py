@@ -252,12 +252,7 @@ def table(
   focus: str = "",
   **texts: Any,
 ) -> tables.Table:
-  """Returns a table with a row for each method, and below them out of the contest references.
-
-  By default it has the columns of the results and the numbers of the runs' metrics; the focus is
-  the leading metric, and changes against FedAvg say what is marked. Texts are as in
-  `tables.of_seeds`.
-  """
+  """Returns a table with a row for each method, and below them out of the contest references."""
   is_private = groups.at_one_budget[1] is not None
   references = references or in_reports.ReferencesBySeed({})
   labels = references.labels

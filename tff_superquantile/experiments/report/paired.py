@@ -1,8 +1,4 @@
-"""Paired differences between methods and their baselines, with bootstrap intervals.
-
-A method and its baseline are compared over the seeds and the test clients that both have;
-`clients.bootstrap` has the interval.
-"""
+"""Paired differences between methods and their baselines, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -88,10 +84,7 @@ def of_clients(runs: Iterable[run_folder.Run], column: str) -> dict[int, pd.Seri
 def pairs(
   before: Mapping[int, pd.Series], after: Mapping[int, pd.Series]
 ) -> dict[int, pd.DataFrame]:
-  """Pairs test clients by seed: each that both have with a finite number is a row by its id.
-
-  The columns are "before" and "after"; seeds without such clients are left out.
-  """
+  """Pairs test clients by seed: each that both have with a finite number is a row by its id."""
   found = {}
   for seed in sorted(before.keys() & after.keys()):
     both = {"before": before[seed], "after": after[seed]}

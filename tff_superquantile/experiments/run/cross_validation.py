@@ -49,10 +49,7 @@ class CrossValidation(run_folder.Run):
 
   @functools.cached_property
   def rounds(self) -> dict[str, np.ndarray]:
-    """The columns of `rounds.csv`, for the rounds that all runs have, means over the runs.
-
-    Statistics of test clients are those of the clients of all runs.
-    """
+    """The columns of `rounds.csv`, for the rounds that all runs have, means over the runs."""
     tables = [fold.rounds for fold in self.folds]
     if not all(tables):
       return {}
@@ -115,11 +112,7 @@ def mean_of(values: Sequence[Any]) -> Any:
 
 
 def pool(runs: Iterable[run_folder.Run]) -> list[run_folder.Run]:
-  """Puts a `CrossValidation` in the place of the finished runs that make it up.
-
-  These are the runs of a method whose seeds have the same quotient by the number of folds, which is
-  the seed of the whole. Runs without folds stay as they are. The order is that of the first runs.
-  """
+  """Puts a `CrossValidation` in the place of the finished runs that make it up."""
   found: dict[Any, list[run_folder.Run]] = {}
   for run in runs:
     number = num_folds(run)

@@ -1,7 +1,4 @@
-"""A feature of runs, as a hook: what it does at each moment of a run.
-
-Importing this starts no TensorFlow.
-"""
+"""A feature of runs, as a hook: what it does at each moment of a run."""
 
 from __future__ import annotations
 

@@ -313,11 +313,7 @@ def client_split_of(found: Mapping[str, str]) -> str:
 
 
 def from_flags(found: Mapping[str, str]) -> RunConfig:
-  """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them.
-
-  Other names than those of the fields are passed over; fields that are not there have their
-  defaults, but for `client_split_of`.
-  """
+  """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them."""
   values: dict[str, Any] = {}
   found = {**found, "client_split": client_split_of(found)}
   load(found)
@@ -330,11 +326,7 @@ def from_flags(found: Mapping[str, str]) -> RunConfig:
 def differences(
   found: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
 ) -> list[str]:
-  """Returns a phrase for each flag that keeps a run from being continued under another config.
-
-  A flag that is incidental may differ. `followed` are names of values that the config does not have
-  yet where it is None.
-  """
+  """Returns a phrase for each flag that keeps a run from being continued under another config."""
   wanted = config.to_flags()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
   before = {name: one.before for name, one in flags().items() if one.before is not None}

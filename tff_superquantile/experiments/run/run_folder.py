@@ -139,10 +139,7 @@ class Run:
 
   @property
   def relative_noise(self) -> float | None:
-    """The length of the noise of a round's mean over that of the longest update; None if unknown.
-
-    It follows from what is public: the noise multiplier, the model's size, the expected cohort.
-    """
+    """The noise's length in a round's mean over that of the longest update; None if unknown."""
     found = self.manifest.get(RELATIVE_NOISE)
     return float(found) if isinstance(found, (int, float)) else None
 
@@ -308,10 +305,7 @@ def find_finished(folder: pathlib.Path) -> Run:
 
 
 def find_runs(output_dir: str | os.PathLike[str]) -> list[Run]:
-  """Returns the runs of all tasks below a directory that may be missing, finished or not.
-
-  They are sorted by task, method (as `names.Name.order` has them) and seed.
-  """
+  """Returns the runs of all tasks below a directory that may be missing, finished or not."""
   runs = []
   for path in pathlib.Path(output_dir).glob("*/*/seed_*"):
     seed = path.name.removeprefix("seed_")
