@@ -143,9 +143,6 @@ def build_classifier(
     logits_fn: A pure TensorFlow function from (weights, x) to logits [n, classes].
     input_spec: `tf.TensorSpec` of x (or a structure of them) and of y, int32 [None].
     keras_layers: The same function as layers of Keras, see `Classifier`; None without.
-
-  Returns:
-    The model.
   """
   return build_model(initial_weights, logits_fn, _mean_cross_entropy, input_spec, keras_layers)
 
@@ -158,16 +155,8 @@ def build_binary_classifier(
 ) -> Classifier:
   """Builds a classifier of two classes with the mean binary logistic loss.
 
-  Its metrics are the mean loss and the number of examples.
-
-  Args:
-    initial_weights: The trainable weights; there are no others.
-    logit_fn: A pure TensorFlow function from (weights, x) to logits [n], positive for class 1.
-    input_spec: `tf.TensorSpec` of x (or a structure of them) and of y, int32 [None], 0 or 1.
-    keras_layers: The same function as layers of Keras, see `Classifier`; None without.
-
-  Returns:
-    The model.
+  Arguments are as of `build_classifier`, but that `logit_fn` returns logits [n], positive for class
+  1, and y is 0 or 1.
   """
   return build_model(
     initial_weights, logit_fn, _mean_binary_cross_entropy, input_spec, keras_layers
@@ -186,17 +175,10 @@ def count_features(x_spec: tf.TensorSpec) -> int:
 def build_linear_classifier(
   input_spec: tuple[tf.TensorSpec, tf.TensorSpec], num_classes: int, *, intercept: bool
 ) -> Classifier:
-  """Builds softmax regression on the flattened x, from zero weights.
+  """Builds softmax regression on the flattened x, float32 [None, ...], from zero weights.
 
   The paper's EMNIST model (W in R^{62 x 784}, no intercept) and its synthetic one (with intercept).
-
-  Args:
-    input_spec: `tf.TensorSpec` of x, float32 [None, ...], and of y, int32 [None].
-    num_classes: Number of labels.
-    intercept: Whether the logits are x W + b or x W.
-
-  Returns:
-    A model with weights W [features, classes] and, with an intercept, b [classes].
+  Its weights are W [features, classes] and, with an intercept, b [classes].
   """
   num_features = count_features(input_spec[0])
   initial_weights: list[np.ndarray] = [np.zeros((num_features, num_classes), np.float32)]
@@ -217,16 +199,10 @@ def build_linear_classifier(
 def build_logistic_regression(
   input_spec: tuple[tf.TensorSpec, tf.TensorSpec], *, intercept: bool
 ) -> Classifier:
-  """Builds binary logistic regression on the flattened x, from zero weights.
+  """Builds binary logistic regression on the flattened x, float32 [None, ...], from zero weights.
 
-  The paper's linear Sent140 model (w in R^50, no intercept).
-
-  Args:
-    input_spec: `tf.TensorSpec` of x, float32 [None, ...], and of y, int32 [None], 0 or 1.
-    intercept: Whether the logit is <x, w> + b or <x, w>.
-
-  Returns:
-    A model with weights w [features] and, with an intercept, b [].
+  The paper's linear Sent140 model (w in R^50, no intercept). Labels are 0 or 1; the weights are w
+  [features] and, with an intercept, b [].
   """
   num_features = count_features(input_spec[0])
   initial_weights: list[np.ndarray] = [np.zeros(num_features, np.float32)]

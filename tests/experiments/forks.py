@@ -135,10 +135,10 @@ def _serve(path):
   import tqdm
 
   import tasks
+  from tff_superquantile.engine.processes import worker
   from tff_superquantile.experiments.report import comparison  # noqa: F401
   from tff_superquantile.experiments.run import runner  # noqa: F401
   from tff_superquantile.simulation import training_loop  # noqa: F401
-  from tff_superquantile.engine.processes import worker
 
   tasks.get_task("synthetic")  # Its modules, too, are imported late.
   worker.Worker.__init__ = _refuse_worker

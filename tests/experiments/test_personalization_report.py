@@ -148,17 +148,6 @@ def test_computes_what_the_library_does_and_reports_it(tmp_path, tiny_task):
   assert "over 3 seeds" in text and str(paths["html"]) in text and "**" not in text
 
 
-def test_methods_of_a_seed_have_the_same_halves(tmp_path, tiny_task):
-  # Of the same model under two names, everything is the same.
-  first = finished_runs.write_run(tmp_path, "fed_avg", 0)
-  second = finished_runs.write_run(tmp_path, "superquantile_theta_0.5", 0)
-  shutil.copy(first / "weights.npz", second / "weights.npz")
-  _run(tmp_path, epochs=2)
-  assert _clients_csv(tmp_path, "fed_avg", 0) == _clients_csv(
-    tmp_path, "superquantile_theta_0.5", 0
-  )
-
-
 def test_what_is_done_is_not_done_again(tmp_path, tiny_task, capsys):
   _write_runs(tmp_path, _METHODS[:1])
   _run(tmp_path, epochs=2)
@@ -225,29 +214,6 @@ def test_private_methods_are_compared_at_one_budget(tmp_path, tiny_task):
   (table,) = finished_runs.markdown_tables(text)
   assert len(table) == 5
   assert "±" not in "".join(table[1])
-
-
-def test_names_are_escaped_and_seeds_that_differ_are_told(tmp_path, tiny_task):
-  hostile = "<b>$x_{$ **bold**"
-  finished_runs.write_run(tmp_path, "fed_avg", 0)
-  finished_runs.write_run(tmp_path, hostile, 1)
-  paths = _run(tmp_path, epochs=1)
-  html, text = (paths[kind].read_text(encoding="utf-8") for kind in ("html", "md"))
-  assert "<b>" not in html and "&lt;b&gt;" in html and "\\*\\*bold\\*\\*" in text
-  assert "different seeds" in html and "share no seed" in html
-
-
-@pytest.mark.parametrize(
-  "settings, message",
-  [
-    (dict(epochs=0), "Found epochs = 0"),
-    (dict(held_in_fraction=1.0), "Found held_in_fraction = 1.0"),
-    (dict(proximal_strength=-1.0), "Found proximal_strength = -1.0"),
-  ],
-)
-def test_refuses_settings(settings, message):
-  with pytest.raises(ValueError, match=message):
-    personalization.Settings(**settings)
 
 
 def test_refuses_what_is_not_there(tmp_path, tiny_task):

@@ -62,10 +62,7 @@ class LocalModel(abc.ABC):
 
 
 class _FunctionalLocalModel(LocalModel):
-  """Views a `tff.learning.models.FunctionalModel`, which keeps no state.
-
-  Its `predict_on_batch` is a `tf.function`, as TFF requires; its loss need not be one.
-  """
+  """Views a `tff.learning.models.FunctionalModel`, which keeps no state."""
 
   def __init__(self, model: tff.learning.models.FunctionalModel):
     self._model = model

@@ -15,13 +15,13 @@ from typing import Any, Literal, TypeAlias
 import matplotlib
 from matplotlib import axes as mpl_axes
 from matplotlib import axis as mpl_axis
-from matplotlib.backends import backend_svg
 from matplotlib import colors as mpl_colors
 from matplotlib import figure as mpl_figure
 from matplotlib import image as mpl_image
 from matplotlib import lines as mpl_lines
 from matplotlib import ticker
 from matplotlib import typing as mpl_typing
+from matplotlib.backends import backend_svg
 import numpy as np
 from numpy import typing as npt
 
@@ -44,7 +44,7 @@ Dash: TypeAlias = mpl_typing.LineStyleType
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 WIDTH = 9.2  # Inches; a page shows this at its full text width.
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
   "font.size": 9.5,
   "font.sans-serif": ["Arial", "DejaVu Sans", "Liberation Sans", "sans-serif"],
   "axes.titlesize": 10,
@@ -140,12 +140,7 @@ def _recolor_bitmap(match: re.Match[bytes]) -> bytes:
 def palette(
   methods: Sequence[names.Name], coloured: Sequence[names.Name] | None = None
 ) -> dict[str, Look]:
-  """Gives each method its look; only the `coloured` ones, None for all, are not pale.
-
-  FedAvg is grey, the others, in the order of `names.Name.order`, have colours that differ up to six
-  methods, and dashes beyond. FedAvg of several options differs in dashes. A method looks the same
-  at every privacy budget.
-  """
+  """Gives each method its look, at every budget; only `coloured` ones, None for all, stand out."""
   if coloured is not None:
     return {**dict.fromkeys(methods, Look(PALE, "-")), **palette(coloured)}
   families = names.without_epsilons(methods)

@@ -30,7 +30,7 @@ def write(
   tables = []
   for split, columns in results.items():
     number = len(columns["client_id"])
-    columns = {"round": np.full(number, round_num), "split": [split] * number, **columns}
+    columns = {"round": [round_num] * number, "split": [split] * number, **columns}
     tables.append(pa.Table.from_arrays([*map(_column, columns.values())], [*columns]))
   buffer = io.BytesIO()
   parquet.write_table(pa.concat_tables(tables), buffer)
@@ -44,6 +44,7 @@ def _column(values: Sequence[Any]) -> Any:
   """Returns numbers or texts as an array of pyarrow, whose own constructor imports pandas."""
   import pyarrow as pa
 
+  parts: list[Any]
   array = np.asarray(values)
   if array.dtype.kind in "iuf":
     kind, parts = pa.from_numpy_dtype(array.dtype), [np.ascontiguousarray(array)]
