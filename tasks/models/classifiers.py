@@ -10,14 +10,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 
-@tf.function(autograph=False)
 def _initialize_metrics() -> collections.OrderedDict:
   return collections.OrderedDict(
     loss_sum=tf.constant(0.0, tf.float32), num_examples=tf.constant(0, tf.int64)
   )
 
 
-@tf.function(autograph=False)
 def _update_metrics(
   state: collections.OrderedDict,
   labels: tf.Tensor,
@@ -32,7 +30,6 @@ def _update_metrics(
   )
 
 
-@tf.function(autograph=False)
 def _finalize_metrics(state: collections.OrderedDict) -> collections.OrderedDict:
   # Sums over clients are finalized just as one client's are.
   return collections.OrderedDict(
@@ -117,12 +114,16 @@ def build_model(
     trainable, _ = model_weights
     return output_fn(trainable, x)
 
+  metrics_fns = (
+    tf.function(fn, autograph=False)  # The model's own: it keeps each graph in which it is called.
+    for fn in (_initialize_metrics, _update_metrics, _finalize_metrics)
+  )
   return Classifier(
     keras_layers=keras_layers,
     initial_weights=(tuple(initial_weights), ()),
     predict_on_batch_fn=predict_on_batch,
     loss_fn=loss_fn,
-    metrics_fns=(_initialize_metrics, _update_metrics, _finalize_metrics),
+    metrics_fns=tuple(metrics_fns),
     input_spec=input_spec,
   )
 
