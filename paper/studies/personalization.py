@@ -18,6 +18,7 @@ Errors are fractions in files and percent in tables.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
@@ -25,11 +26,11 @@ import os
 import pathlib
 from typing import Any
 
-from absl import flags
 import pandas as pd
 
 from paper.studies import finished_models
 from privacy import checks
+from privacy.settings import command_line
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import fine_tuning
 from tff_superquantile.experiments.report import grouped
@@ -220,21 +221,22 @@ def _diverged(described: pd.DataFrame) -> list[str]:
   return [sentence] if diverged else []
 
 
-def define_flags() -> None:
-  finished_models.define_flags("fine-tune")
-  flags.adopt_module_key_flags(finished_models)
-  flags.DEFINE_integer("epochs", Settings.epochs, "Passes over the examples of fine-tuning.")
-  flags.DEFINE_float(
+def define(parser: command_line.Parser) -> None:
+  finished_models.define(parser, "fine-tune")
+  epochs = "Passes over the examples of fine-tuning."
+  command_line.add_flag(parser, "epochs", int, Settings.epochs, epochs)
+  command_line.add_flag(
+    parser,
     "proximal_strength",
+    float,
     Settings.proximal_strength,
     "lambda of Ditto: a client fine-tunes on its loss + lambda / 2 |v - w|^2, with w the model that"
     " it was handed.",
   )
 
 
-def main() -> None:
-  output_dir, task, overrides = train_flags.finished_task()
-  values = flags.FLAGS
-  settings = Settings(values.epochs, values.held_in_fraction, values.proximal_strength)
+def main(args: argparse.Namespace) -> None:
+  output_dir, task, overrides = train_flags.finished_task(args)
+  settings = Settings(args.epochs, args.held_in_fraction, args.proximal_strength)
   content = report(output_dir, task, settings, overrides)
   print(page.publish(content, pathlib.Path(output_dir, task)))

@@ -230,11 +230,7 @@ def values(part: Part) -> dict[str, Any]:
 def build(
   kind: type[_T], given: Mapping[str, Any], is_strict: bool = True, is_filled: bool = False
 ) -> _T:
-  """Builds a part of the values of its flags, and of those of the parts within it.
-
-  Flags that the part does not have are passed over; those of kinds that were not chosen are refused
-  if `is_strict`. If `is_filled`, kinds that are usual count as asked for.
-  """
+  """Builds a part of its flags' values; those of kinds not chosen are refused if `is_strict`."""
   own = own_flags(kind)
   found: dict[str, Any] = {}
   for field in _fields(kind):
@@ -273,10 +269,7 @@ def _check_complete(part: Part, chosen_by: str = "") -> None:
 
 
 def _refuse_others(chosen: Choice, name: str | None, given: Mapping[str, Any]) -> None:
-  """Raises a `ValueError` for a flag of kinds that were not chosen.
-
-  One that may idle is checked by itself, as it would be if its kind were chosen.
-  """
+  """Raises a `ValueError` for a flag of kinds that were not chosen, but for one that may idle."""
   own = {} if name is None else flags(chosen.kinds[name])
   for kind in chosen.kinds.values():
     for other, one in flags(kind).items():

@@ -21,10 +21,7 @@ _CACHE_VERSION = 1  # A change of the conversion changes this too.
 def _convert(
   users: Iterable[tuple[str, list[str], np.ndarray]], glove_path: str, represent: features.Represent
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-  """Yields (user, x float32 [n, ...], y int32 [n]) of users as (user, n texts, y).
-
-  The word vectors are read when all words are known, for them alone.
-  """
+  """Yields (user, x float32 [n, ...], y int32 [n]) of users as (user, n texts, y)."""
   vocabulary: dict[str, int] = {}
   numbered = []
   for user, texts, y in users:

@@ -59,11 +59,7 @@ def _write_tweet(
   plainness: float,
   sincerity: float,
 ) -> np.ndarray:
-  """Writes one tweet, float32 [words, d], about topics of these probabilities.
-
-  A word is polar with the probability `plainness`; the polar words say what is meant with the
-  probability `sincerity`.
-  """
+  """Writes one tweet, float32 [words, d], about topics of these probabilities."""
   num_words = 2 + rng.poisson(_MEAN_WORDS - 2)
   topic = rng.choice(len(topics), p=topics)
   says_positive = is_positive == (rng.random() < sincerity)

@@ -8,6 +8,8 @@ import tensorflow_federated as tff
 from tff_superquantile import algorithms
 
 _TYPE = tff.types.to_type(((np.float32, [2, 3]), (np.float32, [1])))
+
+
 def _values(number, scale=1.0):
   rng = np.random.default_rng(number)
   draws = [scale * rng.normal(size=7).astype(np.float32) for _ in range(number)]

@@ -17,7 +17,6 @@ import flat
 import pytest
 import run_folders
 
-from paper import account as account_of_the_paper
 from privacy import account
 from privacy import accounting
 from privacy import ledger
@@ -39,7 +38,6 @@ _COMMAND_OF = {
 _SWEEP = "tff_superquantile.experiments.sweep"
 _REPORT = "tff_superquantile.experiments.report"
 _ACCOUNT = "privacy.account"
-_ACCOUNTS = {_ACCOUNT: account, "paper.account": account_of_the_paper}
 # Commands whose first argument is the folder of a run or task.
 _OF_A_RUN = (
   "tff_superquantile.experiments.private_evaluation",
@@ -158,8 +156,8 @@ def _check_experiment(arguments):
     _check_flags(arguments, _SWEEP)
 
 
-def _check_account(command, arguments, capsys):
-  code = command.main(arguments)
+def _check_account(arguments, capsys):
+  code = account.main(arguments)
   out, err = capsys.readouterr()
   if arguments[0] == "audit":  # The flags are right, and there is no such run here.
     assert (code, out) == (account.USAGE_ERROR, "") and err.startswith("Error: Found no folder")
@@ -196,8 +194,8 @@ def test_command_exists(words, capsys, tmp_path, monkeypatch):
   program, *arguments = words
   if program == "./run_experiments.sh":
     _check_experiment(arguments)
-  elif program in _PYTHONS and arguments[0] == "-m" and arguments[1] in _ACCOUNTS:
-    _check_account(_ACCOUNTS[arguments[1]], arguments[2:], capsys)
+  elif program in _PYTHONS and arguments[0] == "-m" and arguments[1] == _ACCOUNT:
+    _check_account(arguments[2:], capsys)
   elif program in _PYTHONS and arguments[0] == "-m" and arguments[1] in _OF_A_RUN:
     assert not arguments[2].startswith("--")
     _check_flags(arguments[3:], arguments[1])
@@ -250,11 +248,11 @@ def _assert_shown(shown, output):
 
 
 def _shown_answers():
-  """(command, arguments, output) of each budget that the page shows with its answer."""
+  """(arguments, output) of each budget that the page shows with its answer."""
   command = None
   for language, content, follows in _fenced(_BUDGET_PAGE.read_text(encoding="utf-8")):
-    if language == "text" and follows and command and command[2] in _ACCOUNTS:
-      yield pytest.param(_ACCOUNTS[command[2]], command[3:], content, id=" ".join(command[2:5]))
+    if language == "text" and follows and command and command[2] == _ACCOUNT:
+      yield pytest.param(command[3:], content, id=" ".join(command[2:5]))
     commands = _split(content) if language == "sh" else []
     command = commands[0] if len(commands) == 1 else None
 
@@ -305,22 +303,21 @@ def _write_private_run(folder):
   return release
 
 
-@pytest.mark.parametrize("command, arguments, shown", _shown_answers())
-def test_answer_is_as_shown(command, arguments, shown, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("arguments, shown", _shown_answers())
+def test_answer_is_as_shown(arguments, shown, capsys, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   if arguments[0] == "audit":
     _write_private_run(tmp_path / arguments[1])
-  assert command.main(arguments) == account.SUCCESS
+  assert account.main(arguments) == account.SUCCESS
   _assert_shown(shown, capsys.readouterr().out)
 
 
 def test_answers_are_shown():
-  assert [param.values[1][0] for param in _shown_answers()] == [
+  assert [param.values[0][0] for param in _shown_answers()] == [
     "calibrate",
     "spend",
     "spend",
     "spend",
-    "calibrate",
     "calibrate",
     "audit",
     "compose",

@@ -131,7 +131,6 @@ def _serve(path):
   """Forks until its parent ends; returns in each command, with its arguments."""
   parent = os.getppid()  # First: it may end meanwhile.
   gc.disable()  # The collector would go over what is imported again and again.
-  import seaborn  # noqa: F401
   import sklearn.datasets  # noqa: F401
   import tqdm
 

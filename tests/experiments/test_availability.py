@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from paper.studies import availability
+from paper.studies import day
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.report import day
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.run import run_folder

@@ -4,11 +4,9 @@ import math
 import pathlib
 import random
 
-from absl import flags
 import pytest
 
 from privacy.settings import part
-from tff_superquantile.experiments import train_flags  # noqa: F401  Defines the flags.
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
@@ -155,7 +153,7 @@ def test_flags_make_the_name_that_people_read(values, folder, name):
 
 def test_every_algorithm_is_named_here():
   assert {_config(**values).algorithm for values, *_ in _METHODS} == set(methods.METHODS)
-  assert tuple(flags.FLAGS["algorithm"].parser.enum_values) == tuple(methods.METHODS)
+  assert run_config.flags()["algorithm"].choices == tuple(methods.METHODS)
 
 
 def test_flags_of_other_algorithms_are_no_part_of_the_folder():
@@ -397,7 +395,7 @@ def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
     parameters = part.own_flags(methods.METHODS[method["algorithm"]])
     assert method.keys() & every <= set(parameters)
     for flag in method.keys() & every:
-      assert flags.FLAGS[flag].default is None or flag in ("theta", "min_theta", "max_theta")
+      assert run_config.defaults()[flag] is None or flag in ("theta", "min_theta", "max_theta")
     assert {name for name, one in parameters.items() if one.is_required} <= method.keys()
     for value in method.values():
       if isinstance(value, preset_lib.Grid):

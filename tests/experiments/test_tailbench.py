@@ -270,13 +270,14 @@ def test_page_says_where_p90_falls_beyond_chance():
   content = pages.make(rows)
   assert "lowers p90 beyond chance on 3 of 6 data sets and raises it on 1" in content.summary
   assert (
-    "would be 4 and 1 data sets without Holm’s correction, 2 and 1 with one over all 12 comparisons"
+    f"Without Holm’s correction, {plan.JUDGED} would lower p90 on 4 data sets and raise it on 1;"
+    " with one over all 12 comparisons, on 2 and 1."
   ) in _said(content)
   # The median of -20, -10, -3.25, -2.75, 15 and 0 % of p90.
-  assert "The median change is −3.0 % of p90" in content.summary
-  assert f"Better on the most data sets, 3: {plan.JUDGED} (worse on 1)" in _said(content)
+  assert "In the median, p90 changes by −3.0 %" in content.summary
+  assert f"on at most 3 data sets, with {plan.JUDGED} (higher on 1)" in _said(content)
   without_others = pages.make(rows[rows["method"] != "Other"])
-  assert "4 and 1 data sets without Holm’s correction, 3 and 1 with one" in _said(without_others)
+  assert "comparisons, on 3 and 1." in _said(without_others)
   assert "on 3 of 6 data sets" in without_others.summary
 
 
@@ -333,8 +334,8 @@ def test_other_pages_say_of_the_bench_what_its_page_says():
   summary = _said(pages.make(results.read(_DOCS / "tailbench.csv")))
   found = re.search(r"lowers p90 beyond chance on (\d+) of (\d+) data sets", summary)
   p90, num_sets = found.groups()
-  tail = re.search(r"and the mean over the worst tenth on (\d+) and", summary)[1]
-  mean = re.search(r"% of p90 and (\S+) % of the mean", summary)[1].lstrip("+")
+  tail = re.search(r"lowers the mean over the worst tenth on (\d+) and", summary)[1]
+  mean = re.search(r"and the mean by (\S+) %", summary)[1].lstrip("+")
 
   def prose(path):
     return " ".join(path.read_text(encoding="utf-8").split())

@@ -11,6 +11,7 @@ import pytest
 from scipy import optimize
 
 from paper import convergence
+from paper import smoothed
 from paper import theory
 from paper.convergence import algorithm
 from paper.convergence import cutting
@@ -56,7 +57,7 @@ def _central_differences(function, point, step=1e-6):
 def _smoothed_objective(problem, point, theta, smoothing):
   """F_theta^nu = max over P_theta of sum_i pi_i F_i - nu KL(pi || uniform), + lambda / 2 |w|^2."""
   losses = problem.losses(point)
-  weights = superquantile.smoothed_dual_weights(losses, theta, smoothing)
+  weights = smoothed.dual_weights(losses, theta, smoothing)
   kept = weights[weights > 0]
   entropy = np.sum(kept * np.log(kept * losses.size))
   return weights @ losses - smoothing * entropy + 0.5 * problem.l2 * point @ point
@@ -86,15 +87,15 @@ def test_objective_is_a_linear_program_and_has_the_subgradient(problem, points, 
 @pytest.mark.parametrize("theta", _CHECKED_THETAS)
 @pytest.mark.parametrize("nu", [1.0, 0.1, 0.01])
 def test_smoothed_objective_is_near_and_has_the_gradient(problem, points, theta, nu):
-  def smoothed(w):
+  def objective(w):
     return _smoothed_objective(problem, w, theta, nu)
 
   for point in points:
     losses = problem.losses(point)
-    weights = superquantile.smoothed_dual_weights(losses, theta, nu)
+    weights = smoothed.dual_weights(losses, theta, nu)
     expected = weights @ _gradients(problem, point) + problem.l2 * point
-    np.testing.assert_allclose(_central_differences(smoothed, point), expected, atol=1e-7)
-    distance = problem.objective(point, _ranks(problem, theta)) - smoothed(point)
+    np.testing.assert_allclose(_central_differences(objective, point), expected, atol=1e-7)
+    distance = problem.objective(point, _ranks(problem, theta)) - objective(point)
     # The proof has 2 nu log n; the entropy of P_theta is within [0, log(1 / theta)].
     assert -1e-12 <= distance <= 2.0 * nu * np.log(problem.num_clients)
 

@@ -56,8 +56,7 @@ class ExportedModel:
   def to_module(self, raw_spec: tf.TensorSpec | None = None) -> tf.Module:
     """Returns a module with the function `serve`, from raw examples to `_outputs_of` them.
 
-    Args:
-      raw_spec: Type of a batch of raw examples; None for that of the preprocessing.
+    None is for the preprocessing's own type of a batch of raw examples.
     """
     raw_spec = raw_spec or self.preprocessing.raw_spec
     predict = evaluation.build_predict(self.model)
@@ -86,11 +85,7 @@ class ExportedModel:
     return getattr(self.model, "keras_layers", None) is not None
 
   def to_keras(self) -> tf.keras.Model:
-    """Returns a Keras model from raw examples to `_outputs_of` them, of Keras' own layers alone.
-
-    Raises:
-      ValueError: If nobody has written the task's model down as Keras layers.
-    """
+    """Returns a Keras model from raw examples to `_outputs_of` them, of Keras' own layers alone."""
     if not self._has_keras_layers:
       raise ValueError(
         "Found a model without Keras layers; expected one of `tasks.models`: choose another"
@@ -127,10 +122,7 @@ class ExportedModel:
 
 
 def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
-  """Returns a batch of a model's inputs, or one blank example in place of an empty batch.
-
-  The convolutions of oneDNN, which TensorFlow has on some processors, refuse empty batches.
-  """
+  """Returns a batch, or a blank example for an empty one, which oneDNN's convolutions refuse."""
   shape = tf.shape(inputs)
   missing = tf.concat([tf.maximum(1 - shape[:1], 0), shape[1:]], 0)
   padded = tf.concat([inputs, tf.zeros(missing, inputs.dtype)], 0)
@@ -140,14 +132,8 @@ def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
   """Returns the model of a finished run; no client's data are read.
 
-  A run on a table that an earlier version left without its columns needs the table.
-
-  Args:
-    run: The run.
-    config: Its config, with the word vectors where they are now.
-
-  Raises:
-    ValueError: If the task is not there, or the weights are damaged or not those of its model.
+  Its config says where the word vectors are now. A run on a table that an earlier version left
+  without its columns needs the table.
   """
   if run.columns:
     config = run_config.replace(config, data_dir="")  # The table need not be there.

@@ -60,11 +60,7 @@ def is_exported(path: pathlib.PurePath) -> bool:
 
 
 def write(model: Any, name: str, folder: pathlib.Path) -> None:
-  """Writes a model into an existing folder, with the names of its classes, one a line, if any.
-
-  What was written is read again, and compared with the model on the preprocessing's probe. A form
-  that the model does not have, or that gives other answers, is refused.
-  """
+  """Writes a model into an existing folder, reads it again, and compares their answers."""
   serve = FORMATS[name].write(model, folder)
   if serve is not None and model.preprocessing.probe is not None:
     _check(model, name, serve)

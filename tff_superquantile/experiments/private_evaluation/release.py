@@ -54,11 +54,8 @@ def evaluate(
 ) -> tuple[list[entries.Evaluation], ledger_lib.Ledger | None]:
   """Makes one release, and enters it into the ledger of evaluations beside the run.
 
-  Guarantee: see `privacy.evaluation.query`; the number of clients of the split is public.
-
-  It returns all evaluations of the run, the new one last, and the run's ledger if it is private.
-  Before anything is released, it refuses a model or clients that are not the run's, and a ledger
-  whose earlier evaluations were changed.
+  It returns all evaluations of the run, the new one last, and the run's ledger if it is private. A
+  model, clients or earlier evaluations that are not the run's are refused before.
   """
   run = run_folder.find_finished(request.folder)
   finished_run.check_classes(run)
@@ -125,10 +122,7 @@ def _release(
   upper: float,
   number: int,
 ) -> entries.Evaluation:
-  """Releases the distribution of the clients' numbers; returns the entry for the ledger.
-
-  The number counts the releases before, so that a key's noise is never used again.
-  """
+  """Releases the distribution of the clients' numbers; returns the entry for the ledger."""
   with cli.starting_tensorflow():
     from tff_superquantile import analytics
     from tff_superquantile import evaluation

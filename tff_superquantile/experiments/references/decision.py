@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from tasks.own import labels
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
@@ -43,10 +42,7 @@ class Decision(NamedTuple):
 
 
 def _needs_own_models(e: evidence.Evidence) -> bool:
-  """Returns whether own models are far ahead of each shared one, in the mean or the worst tenth.
-
-  They are behind in neither.
-  """
+  """Returns whether own models are far ahead of each shared one in mean or tail, never behind."""
   return bool(e.own) and all(
     any(map(evidence.is_far_ahead, changes)) and not any(one.high < 0 for one in changes)
     for changes in e.own.values()
@@ -67,14 +63,16 @@ def _is_too_short(e: evidence.Evidence) -> bool:
 def _hint(e: evidence.Evidence) -> str:
   """Returns what may be wrong with classes of a table's labels, whose kind nobody has named."""
   run = e.groups.runs[0]
-  return "" if "label_kind" in run.flags else labels.hint(run.classes)
+  are_numbers = all(name.lstrip("-").isdecimal() for name in run.classes or ("",))
+  if "label_kind" in run.flags or not are_numbers:
+    return ""
+  from tasks.own import labels  # It imports TensorFlow, which takes longer than a report.
+
+  return labels.hint(run.classes)
 
 
 def _misses_the_rare(e: evidence.Evidence) -> bool:
-  """Returns whether ranks tell the classes by twice as much as answers do.
-
-  That is asked where a class is rare, and where answers of trained models tell nothing.
-  """
+  """Returns whether ranks tell rare classes, or those of trained models, twice as well."""
   lead = e.groups.leading.name
   weights = {run.flags.get("class_weights", "none") for run in e.groups.runs}
   ranks, answers = _ranks(e), e.constant.get(e.best)
@@ -221,7 +219,7 @@ def _keep(e: evidence.Evidence) -> str:
     return f"{text}; {e.num_clients} test clients show a change of {width}{e.unit.change} or more."
   number, noun = more
   count = "more than a thousand" if number > 1000 else f"about {number}"
-  return f"{text}; if the change seen is real, {count} {noun}s would show it in four cases of five."
+  return f"{text}; detecting a change as large as the one seen takes {count} {noun}s (80 % power)."
 
 
 def _without_comparison(e: evidence.Evidence) -> str:

@@ -77,10 +77,9 @@ class Evidence:
   def change(
     self, before: str, after: str, measure: str = "", statistic: str = "mean"
   ) -> paired.Change | None:
-    """Measures the change of a measure, "" for the leading one, between methods or `kept.LABELS`.
+    """Measures a change between methods or `kept.LABELS`, over the clients that both have.
 
-    It is over the clients that both have, of their means over seeds: of two or three seeds the
-    chance is that of clients, for the models that were trained. None without such clients.
+    Of two or three seeds the chance is that of clients, for the models that were trained.
     """
     measure = measure or self.groups.leading.name
     pairs = paired.pairs(*(self._of_clients(what, measure) for what in (before, after)))
@@ -165,11 +164,7 @@ class Evidence:
 
   @functools.cached_property
   def ranked(self) -> list[names.Name]:
-    """The methods that share most seeds with their baselines, those that are lower first.
-
-    Of these, and of the rest, those that raise nothing come first, and then the lowest change of
-    the leading metric.
-    """
+    """The methods that share most seeds with their baselines, those that raise nothing first."""
     first, found = self.groups.first, self.finite
     most = max((own[first].num_seeds for own in found.values()), default=0)
     rivals = [method for method, own in found.items() if own[first].num_seeds == most]
@@ -209,11 +204,7 @@ class Evidence:
 
   @functools.cached_property
   def far(self) -> tuple[str, float, int] | None:
-    """The client with more than half of all clients' losses, its share, and the number of clients.
-
-    Its error is above that which most clients have with the constant answer. In private runs these
-    are test clients.
-    """
+    """The client with over half of all clients' losses, its share, and the number of clients."""
     splits = ("test",) if self.is_private else ("train", "test")
     fed_avgs = (runs for method, runs in self.groups.items() if method.is_fed_avg)
     runs = next(fed_avgs, self.groups.runs)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from matplotlib import figure as mpl_figure
 import numpy as np
 import pandas as pd
-import seaborn as sns
 
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
@@ -78,19 +77,10 @@ def histograms(pooled: Mapping[Name, pd.DataFrame]) -> style.Figure:
     figure, panels = style.grid(len(pooled), 2.1)
     for axes, (method, found) in zip(panels, pooled.items()):
       color = looks[method].color
-      for when, fill, vertical in (("before", False, (0, (1.5, 1.5))), ("after", True, "-")):
+      for when, opacity, vertical in (("before", 0.0, (0, (1.5, 1.5))), ("after", 0.35, "-")):
         known = 100 * found[f"error_{when}"].dropna()
-        sns.histplot(
-          x=known.round(6),
-          bins=edges,
-          stat="percent",
-          element="step",
-          fill=fill,
-          color=color,
-          alpha=0.35 if fill else 1.0,
-          linewidth=0 if fill else 1.6,
-          ax=axes,
-        )
+        width = 0.0 if opacity else 1.6
+        style.add_steps(axes, known.round(6), edges, opacity, color=color, linewidth=width)
         axes.axvline(np.percentile(known, 90), color=color, linestyle=vertical, linewidth=1.2)
       axes.set_title(style.label(method.label, 28), color=color)
       axes.set(xlim=(0, edges[-1]), xlabel="", ylabel="")

@@ -71,17 +71,32 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
     return len({run.seed for run in self.runs}) == 1
 
   @functools.cached_property
-  def num_clients(self) -> dict[str, int]:
-    """The least number of clients of a run by split, of runs that have their results; or 0."""
-    found = {}
-    for split in ("train", "test"):
-      numbers = (len(run.clients(split).get("loss", ())) for run in self.whole.runs)
-      found[split] = min(filter(None, numbers), default=0)
-    return found
+  def num_clients(self) -> int:
+    """The least number of test clients of a run, of runs that have their results; or 0."""
+    numbers = (len(run.clients("test").get("loss", ())) for run in self.whole.runs)
+    return min(filter(None, numbers), default=0)
 
-  def are_few(self, split: str = "test") -> bool:
-    """Returns whether a run has so few clients that percentiles of them say nothing."""
-    return 0 < self.num_clients[split] < paired.FEW_CLIENTS
+  def are_few(self) -> bool:
+    """Returns whether a run has so few test clients that percentiles of them say nothing."""
+    return 0 < self.num_clients < paired.FEW_CLIENTS
+
+  @functools.cached_property
+  def clients(self) -> dict[names.Name, pd.DataFrame]:
+    """The test clients of all seeds at the end of training, by method that has any.
+
+    There is a row for each client and seed with the columns of the runs' files, "seed", and
+    "value", the leading measure in its unit, which is finite.
+    """
+    frames, column = {}, self.leading.name
+    for method, runs in self.items():
+      own = [pd.DataFrame(run.clients("test")).assign(seed=run.seed) for run in runs]
+      clients = pd.concat([frame for frame in own if column in frame] or [pd.DataFrame()])
+      if column in clients:
+        clients = clients.assign(value=clients[column] * self.leading.unit.factor)
+        clients = clients[np.isfinite(clients["value"])]
+      if not clients.empty:
+        frames[method] = clients
+    return frames
 
   @property
   def task_units(self) -> units.Units:
@@ -169,7 +184,7 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
     name, found = self.leading_by_round.name, {}
     for method, runs in self.items():
       of_seeds = {run.seed: worst_tenth.history(run, name) for run in runs}
-      found[method] = {seed: one for seed, one in of_seeds.items() if not one.empty}
+      found[method] = {seed: one for seed, one in of_seeds.items() if one}
     return {method: of_seeds for method, of_seeds in found.items() if of_seeds}
 
   @functools.cached_property

@@ -64,11 +64,7 @@ class Change:
     return f"{unit.number(self.low, sign=True)} to {unit.number(self.high, sign=True)}"
 
   def enough(self) -> tuple[int, str] | None:
-    """Says how much data would show the change, if it is real, in four cases of five.
-
-    The width goes with one over the square root of the number of seeds, or for one seed of clients.
-    So it is a number and "seed" or "client"; None where that does not help or is not known.
-    """
+    """Returns how many seeds or clients detect a change as large as this, with 80 % power."""
     if not self.has_interval or self.is_detected or not self.value:
       return None
     ratio = (self.high - self.low) / 2 / abs(self.value)
@@ -116,11 +112,9 @@ def clients_of_both(
 def change(
   before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], metric: str
 ) -> Change | None:
-  """Measures the change of a metric "test.COLUMN.STATISTIC" from a baseline to a method.
+  """Measures a metric's change from a baseline to a method, over the seeds and clients of both.
 
-  It is over the seeds that both have, of the clients that both have; where a run has no results of
-  each client, of the runs' own numbers, and without an interval. It is None if there are no such
-  numbers.
+  Where a run has no results of each client, it is of the runs' own numbers, without an interval.
   """
   column = metric.split(".")[1]
   both = clients_of_both(before, after, column)

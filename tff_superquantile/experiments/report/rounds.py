@@ -108,10 +108,7 @@ def loss_by_round(groups: grouped.Grouped) -> style.Figure:
 def _panels(
   groups: grouped.Grouped, subject: str, panels: Sequence[_Panel], share: bool = False
 ) -> bytes:
-  """Draws columns of `rounds.csv` against rounds, one panel for each that has data, as SVG.
-
-  The error, `style.NothingToDraw`, has the subject; with `share` all panels have one vertical axis.
-  """
+  """Draws columns of `rounds.csv`, a panel each that has data, perhaps on one vertical axis."""
   looks = style.palette(list(groups))
   drawn = []
   for panel in panels:
@@ -188,10 +185,7 @@ def _of_worst_client(run: run_folder.Run, measure: str) -> pd.Series:
 
 
 def _limits(curves: Iterable[pd.DataFrame], from_zero: bool) -> tuple[float, float]:
-  """Chooses the vertical range, perhaps from zero, by a panel's curves after their first tenth.
-
-  An untrained model's error would otherwise squeeze the differences of interest into a line.
-  """
+  """Chooses the vertical range by a panel's curves, without the first tenth of untrained models."""
   settled = pd.concat([curve[curve.index >= 0.1 * curve.index[-1]] for curve in curves])
   deviation = settled["std"].fillna(0.0)
   low = 0.0 if from_zero else (settled["mean"] - deviation).min()

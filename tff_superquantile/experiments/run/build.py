@@ -17,9 +17,9 @@ from tff_superquantile.experiments.run import hooks
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
+from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.training import client_split
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.simulation import client_files
@@ -47,7 +47,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
   methods.check(config.method, config.is_private, config.cohort)
   defaults = dict(task.defaults)
-  for kind in hooks.HOOKS:
+  for kind in hooks.of(config):
     config = kind.resolve(config, task)
     defaults.update(kind.defaults(config, task))
   run = run_config.resolved(config, defaults)
@@ -155,7 +155,7 @@ def build_process(
     threshold = release.find(parts.PrivateThreshold)
     work.update(private=private.build_part(config, release, noise_key), seed_fn=_read_seed)
   process = build(
-    ingredients.Ingredients(
+    thresholds.Ingredients(
       work=work,
       num_clients=num_clients,
       threshold=threshold,

@@ -12,6 +12,7 @@ from typing import Any
 from absl import logging
 import numpy as np
 
+from privacy.settings import plugins
 import tasks
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.run import hook
@@ -39,14 +40,14 @@ class Tracking(hook.Hook):
   def __init__(self, job: hook.Job):
     super().__init__(job)
     self._folder = job.folder
-    self._asked = trackers.asked(job.config.tracker)
+    self._asked = plugins.names(job.config.tracker)
     self._open: dict[str, tracker.Tracker] = {}
     self._failed: set[str] = set()
     self._unsent: list[tuple[int, Any]] = []  # To those that are open.
 
   @staticmethod
   def takes_part(config: run_config.RunConfig) -> bool:
-    return bool(trackers.asked(config.tracker))
+    return bool(plugins.names(config.tracker))
 
   @staticmethod
   def check(config: run_config.RunConfig, task: tasks.task.Task) -> None:
