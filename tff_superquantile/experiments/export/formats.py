@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import dataclasses
 import fnmatch
 import io
+import json
 import os
 import pathlib
 import re
@@ -16,10 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from privacy import checks
 from privacy.settings import plugins
 
 CARD = "MODEL_CARD.md"
 LABELS = "labels.txt"
+TUNING = "tuning.json"
+# A table's arrays of its columns in model.npz, after "preprocessing/".
+OF_COLUMNS = ("mean", "std", "has_missing", "num_categories")
 # In the messages of TensorFlow Lite's converter.
 _OTHER_OPERATOR = re.compile(r"'tf\.(\w+)' op")
 
@@ -53,9 +58,45 @@ class Format:
   instead: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+  """How a client tunes an exported model to its own rows, as `parts.personal` and the run have it.
+
+  Attributes:
+    label_scale: Mean and standard deviation of labels that are numbers; None for classes.
+    num_classes: The number of classes; 0 for numbers.
+    num_trainable: How many of the weights are trainable; they come first.
+  """
+
+  epochs: int
+  learning_rate: float
+  proximal_weight: float
+  batch_size: int
+  l2: float
+  label_scale: tuple[float, float] | None
+  num_classes: int
+  num_trainable: int
+
+  def __post_init__(self) -> None:
+    for name in ("epochs", "proximal_weight", "batch_size", "l2"):
+      checks.not_negative(name, getattr(self, name))
+    checks.positive("learning_rate", self.learning_rate)
+
+
+def read_tuning(folder: pathlib.Path) -> Tuning:
+  """Reads how to tune the model of an export."""
+  try:
+    return Tuning(**json.loads((folder / TUNING).read_text(encoding="utf-8")))
+  except (OSError, TypeError, ValueError) as error:
+    raise ValueError(
+      f"Found no {TUNING} in {folder} that can be read; expected the folder of an export: export"
+      " the run again."
+    ) from error
+
+
 def is_exported(path: pathlib.PurePath) -> bool:
   """Tells whether an export, of any format, has such a file or folder, by its relative path."""
-  patterns = (CARD, LABELS, *(file for one in FORMATS.values() for file in one.files))
+  patterns = (CARD, LABELS, TUNING, *(file for one in FORMATS.values() for file in one.files))
   return any(fnmatch.fnmatchcase(path.as_posix(), pattern) for pattern in patterns)
 
 

@@ -13,6 +13,9 @@ A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
                        `validation_`), and but for training clients the measures of
                        `tff_superquantile.measures`, nan where a client has none; errors
                        are fractions
+    PART_clients.csv   the same of three models of a test client (--personalize), on examples that
+                       none is tuned on: "shared", "personal", and "chosen", the one that it keeps,
+                       1 in `is_personal` for its own; they are entries of metrics.json, too
     clients/           `round_NUMBER.parquet`, the results of every client at an evaluation: the
                        columns of test_clients.csv after `round` and `split`, of the measures only
                        that of --metric
@@ -223,7 +226,7 @@ class Run:
     """Reads the per-client file of a split, once.
 
     Args:
-      split: "train", "validation" or "test".
+      split: "train", "validation", "test", or one of `parts.personal.PARTS`.
 
     Returns:
       Arrays of shape [number of clients] by column: `client_id` (strings), `num_examples`, `loss`
