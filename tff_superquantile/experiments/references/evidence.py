@@ -38,7 +38,7 @@ _FALL = 0.02  # Of the test measure, from one third of the evaluations to the ne
 _HALF = 0.5  # Of all losses.
 # A method, a key of `kept.LABELS`, or a method and one of the `parts.PARTS` of its clients.
 Model: TypeAlias = "str | tuple[names.Name, str]"
-_MEANS_OVER_ROWS = ("error", "loss", "mae")
+MEANS_OVER_ROWS = ("error", "loss", "mae")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Evidence:
     Own models are tested on half of the rows, which may lack a class that the other half has.
     """
     lead = self.groups.leading.name
-    return lead if lead in _MEANS_OVER_ROWS else "error"
+    return lead if lead in MEANS_OVER_ROWS else "error"
 
   @functools.cached_property
   def own(self) -> dict[str, list[paired.Change]]:
