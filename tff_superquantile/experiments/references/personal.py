@@ -35,7 +35,8 @@ _CHANGES_NOTE = (
 
 def tables_of(e: evidence.Evidence) -> Iterator[tables.Table]:
   """Yields a table of the models side by side, and one of what changes; none without any."""
-  if not e.personal:
+  methods = [method for method in e.groups if method in e.personal]
+  if not methods:
     return
   unit = units.of_measure(e.measure_of_rows, e.groups.task_units)
   is_few = e.groups.are_few()
@@ -49,16 +50,16 @@ def tables_of(e: evidence.Evidence) -> Iterator[tables.Table]:
   yield tables.of_seeds(
     pd.concat([e.groups.results, _own(e)]),
     [column._replace(contest=False) for column in columns],
-    {method: method.label for method in e.personal},
+    {method: method.label for method in methods},
     title="Personal models",
     note=_NOTE.format(quantity=unit.quantity, unit=unit.name),
     focus=columns[2].metric,
     lead="Shared and personal models of the test clients:",
   )
   rows = []
-  for method in e.personal:
+  for method in methods:
     kept_after = (method, parts.CHOSEN)
-    baseline = names.baselines(e.personal).get(method)
+    baseline = names.baselines(methods).get(method)
     pairs: list[tuple[evidence.Model | None, evidence.Model]] = [
       ((method, parts.SHARED), kept_after),
       (None if baseline is None else (baseline, parts.CHOSEN), kept_after),
