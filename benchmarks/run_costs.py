@@ -11,7 +11,9 @@ Each figure stands beside what it is compared with, measured in turns with it:
     sweep       four runs by the sweep, as many at once as there are cores, beside one run alone
 """
 
+import argparse
 from collections.abc import Callable, Mapping
+import functools
 import os
 import pathlib
 import subprocess
@@ -20,33 +22,42 @@ import tempfile
 import time
 from typing import Any
 
-from absl import flags
 import numpy as np
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the project.
 
+from privacy.settings import command_line  # noqa: E402
+from tff_superquantile.engine.processes import limits  # noqa: E402
 from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.experiments import train_flags  # noqa: E402
-from tff_superquantile.engine.processes import limits  # noqa: E402
-
-# This command uses data_dir and cache_dir of these.
-flags.adopt_module_key_flags(train_flags)
 
 _KINDS = ("start", "evaluation", "length", "sweep")
-_MEASURE = flags.DEFINE_list("measure", list(_KINDS), f"What to measure, of {', '.join(_KINDS)}.")
-_TASKS = flags.DEFINE_list(
-  "tasks",
-  ["synthetic"],
-  "Tasks whose evaluation is measured; those of EMNIST need --data_dir.",
-)
-_REPEATS = flags.DEFINE_integer("repeats", 5, "How often each is measured.", lower_bound=1)
-_LENGTHS = flags.DEFINE_list(
-  "lengths", ["1000", "2000", "4000"], "Rounds of the runs in `length`, on the synthetic task."
-)
-_SWEEP_ROUNDS = flags.DEFINE_integer(
-  "sweep_rounds", 600, "Rounds of the runs in `sweep`, on the synthetic task.", lower_bound=1
-)
+
+_ARGS = argparse.Namespace()  # Filled by `main`.
+
+
+def define(parser: command_line.Parser) -> None:
+  add = functools.partial(command_line.add_flag, parser)
+  train_flags.add(parser, ["data_dir", "cache_dir"])
+  add("measure", str, list(_KINDS), f"What to measure, of {', '.join(_KINDS)}.", are_several=True)
+  add(
+    "tasks",
+    str,
+    ["synthetic"],
+    "Tasks whose evaluation is measured; those of EMNIST need --data_dir.",
+    are_several=True,
+  )
+  add("repeats", int, 5, "How often each is measured.", least=1)
+  add(
+    "lengths",
+    int,
+    [1000, 2000, 4000],
+    "Rounds of the runs in `length`, on the synthetic task.",
+    are_several=True,
+    least=1,
+  )
+  add("sweep_rounds", int, 600, "Rounds of the runs in `sweep`, on the synthetic task.", least=1)
 
 
 def _python(*arguments: str) -> None:
@@ -112,7 +123,7 @@ def _measure_start(temporary: str) -> None:
   }
   run()  # Writes the clients' files, which later runs find.
   reference = next(iter(actions))
-  _print_table("Start", _in_turns(actions, _REPEATS.value), reference)
+  _print_table("Start", _in_turns(actions, _ARGS.repeats), reference)
 
 
 def _measure_evaluation(name: str) -> None:
@@ -125,8 +136,7 @@ def _measure_evaluation(name: str) -> None:
 
   task = tasks.get_task(name)
   request = tasks.task.Request(
-    cache_dir=flags.FLAGS.cache_dir,
-    data_dir=flags.FLAGS.data_dir if name.startswith("emnist") else "",
+    **train_flags.given(_ARGS),
   )
   files = task.load_clients(request)["train"]
   model = task.build_model_for(files, 0)
@@ -156,7 +166,7 @@ def _measure_evaluation(name: str) -> None:
   }
   _in_turns(actions, 1)  # Traces.
   title = f"Evaluation, {name}: {len(files.client_ids)} clients, {len(y)} examples"
-  _print_table(title, _in_turns(actions, _REPEATS.value), "forward pass")
+  _print_table(title, _in_turns(actions, _ARGS.repeats), "forward pass")
 
 
 def _measure_length(temporary: str) -> None:
@@ -165,7 +175,7 @@ def _measure_length(temporary: str) -> None:
       temporary, f"--num_rounds={num_rounds}", "--rounds_per_evaluation=500", *arguments
     )
 
-  lengths = cli.parse_list("lengths", _LENGTHS.value, int)
+  lengths = _ARGS.lengths
   private = ("--theta=0.5", "--threshold=tree", "--epsilon=5", "--clip_norm=0.1")
   actions = {
     "a run of 1 round": run(1, "--theta=0.5"),
@@ -173,11 +183,11 @@ def _measure_length(temporary: str) -> None:
     **{f"{rounds} rounds, private tree": run(rounds, *private) for rounds in lengths},
   }
   reference = next(iter(actions))
-  _print_table("Length", _in_turns(actions, max(_REPEATS.value // 2, 1)), reference)
+  _print_table("Length", _in_turns(actions, max(_ARGS.repeats // 2, 1)), reference)
 
 
 def _measure_sweep(temporary: str) -> None:
-  rounds = f"--num_rounds={_SWEEP_ROUNDS.value}"
+  rounds = f"--num_rounds={_ARGS.sweep_rounds}"
 
   def one_run():
     _train(temporary, rounds)
@@ -194,25 +204,26 @@ def _measure_sweep(temporary: str) -> None:
     )
 
   actions = {"one run": one_run, "four runs and their report": four_runs}
-  title = f"Sweep, {_SWEEP_ROUNDS.value} rounds, {limits.num_cores()} cores"
-  _print_table(title, _in_turns(actions, max(_REPEATS.value // 2, 1)), "one run")
+  title = f"Sweep, {_ARGS.sweep_rounds} rounds, {limits.num_cores()} cores"
+  _print_table(title, _in_turns(actions, max(_ARGS.repeats // 2, 1)), "one run")
 
 
-def main() -> None:
-  for kind in _MEASURE.value:
+def main(args: argparse.Namespace) -> None:
+  vars(_ARGS).update(vars(args))
+  for kind in _ARGS.measure:
     if kind not in _KINDS:
       raise ValueError(f"Found --measure={kind}; expected some of {', '.join(_KINDS)}.")
   with tempfile.TemporaryDirectory() as temporary:
-    if "start" in _MEASURE.value:
+    if "start" in _ARGS.measure:
       _measure_start(temporary)
-    if "evaluation" in _MEASURE.value:
-      for name in _TASKS.value:
+    if "evaluation" in _ARGS.measure:
+      for name in _ARGS.tasks:
         _measure_evaluation(name)
-    if "length" in _MEASURE.value:
+    if "length" in _ARGS.measure:
       _measure_length(temporary)
-    if "sweep" in _MEASURE.value:
+    if "sweep" in _ARGS.measure:
       _measure_sweep(temporary)
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  sys.exit(cli.run(sys.modules[__name__]))

@@ -1,12 +1,12 @@
 """Privacy budgets on the command line.
 
-    python privacy/account.py calibrate --epsilon=3 --delta=4e-4 --population=2500 \
+    superquantile account calibrate --epsilon=3 --delta=4e-4 --population=2500 \
         --clients_per_round=100 --num_rounds=1000 --rho_ratio=0.5 --num_bins=64 --clip_norm=1.3
-    python privacy/account.py spend --threshold_noise_multiplier=3 --update_noise_multiplier=2 \
+    superquantile account spend --threshold_noise_multiplier=3 --update_noise_multiplier=2 \
         --population=2500 --clients_per_round=100 --num_rounds=1000
-    python privacy/account.py compose results/synthetic/superquantile_theta_0.5/seed_0 \
+    superquantile account compose results/synthetic/superquantile_theta_0.5/seed_0 \
         --run="--update_noise_multiplier=2 --population=250 --clients_per_round=10 --num_rounds=99"
-    python privacy/account.py audit results/synthetic/superquantile_theta_0.5/seed_0
+    superquantile account audit results/synthetic/superquantile_theta_0.5/seed_0
 
 `calibrate` finds the noise for a budget, `spend` the cost of a run, `compose` that of several for
 one client of all, and `audit` checks the claim in a run's folder, or those of all runs below a
@@ -34,6 +34,7 @@ try:
   from privacy.command import flags
   from privacy.command import one_mechanism
   from privacy.command import together
+  from privacy.settings import command_line
 except ModuleNotFoundError as missing:
   if (missing.name or "").partition(".")[0] == "privacy":
     raise
@@ -46,7 +47,7 @@ except ModuleNotFoundError as missing:
 
 SUCCESS = 0
 CLAIM_FAILS = 1
-USAGE_ERROR = 2
+USAGE_ERROR = command_line.USAGE_ERROR
 _INTERRUPTED = 130
 
 
@@ -57,7 +58,7 @@ def _of_run(folder: str) -> list[str]:
 
 def _run(argv: Sequence[str] | None) -> tuple[str, int]:
   """Returns the text to print, and the exit code."""
-  args = flags.make_parser().parse_args(argv)
+  args = flags.make_parser(argv).parse_args()
   if args.command == "audit":
     is_run = len(args.folders) == 1 and any(map(os.path.exists, _of_run(args.folders[0])))
     answer = (
@@ -73,14 +74,7 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
 
 
 def say(run: Callable[[], tuple[str, int]]) -> int:
-  """Prints the answer of a command, or one sentence for a mistake.
-
-  Args:
-    run: The command: it returns the text to print, and the exit code.
-
-  Returns:
-    The exit code.
-  """
+  """Prints a command's answer, returned with an exit code, or a sentence for a mistake."""
   try:
     text, code = run()
   except ValueError as error:
@@ -97,14 +91,7 @@ def say(run: Callable[[], tuple[str, int]]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command.
-
-  Args:
-    argv: Its arguments without its name; None for the process's.
-
-  Returns:
-    The exit code.
-  """
+  """Runs the command with arguments, None for the process's; returns the exit code."""
   return say(functools.partial(_run, argv))
 
 

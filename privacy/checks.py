@@ -16,13 +16,10 @@ _MOST_WHOLE = 2**53
 
 
 def of_type(name: str, value: Any, types: Any, expected: str) -> None:
-  """Raises a TypeError unless `value` is of one of `types`.
+  """Raises a TypeError unless `value` is of one of `types`; `expected` says which in words.
 
-  Args:
-    name: The name of the argument.
-    value: The given value. True and False are refused, also where numbers are expected.
-    types: As for `isinstance`, abstract ones such as `numbers.Real`, too.
-    expected: The expected kind of value, in words.
+  Types are as for `isinstance`, abstract ones such as `numbers.Real`, too. True and False are
+  refused, also where numbers are expected.
   """
   if isinstance(value, bool) or not isinstance(value, types):
     found = f"{name} = {reprlib.repr(value)}, of type {type(value).__name__}"

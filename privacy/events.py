@@ -42,16 +42,10 @@ _ROUNDING = 1e-12
 def round_event(release: releases.Release) -> dp_accounting.DpEvent:
   """Builds dp_accounting's event of a round: a sample of clients, and on it all releases jointly.
 
-  Args:
-    release: The releases of a round. The event knows nothing of cut cohorts and discrete noise.
-
-  Returns:
-    An event for an accountant of the neighbouring relation that goes with the sampling: REPLACE_ONE
-    with "fixed_size", ADD_OR_REMOVE_ONE otherwise.
-
-  Raises:
-    ValueError: If dp_accounting has no event for the sampling with the relation, or cohorts are
-      known.
+  It is for an accountant of the neighbouring relation that goes with the sampling: REPLACE_ONE with
+  "fixed_size", ADD_OR_REMOVE_ONE otherwise. It knows nothing of cut cohorts and discrete noise. A
+  relation that dp_accounting does not know with the sampling is a `ValueError`, as are known
+  cohorts.
   """
   release.check_sampled()
   cohort = release.cohort
@@ -122,20 +116,12 @@ def _mixture_curve(
 
 @functools.lru_cache(maxsize=128)
 def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
-  """Returns orders and Renyi divergences of one round, but for the slack of discrete noise.
+  """Returns orders alpha > 1 and the Renyi divergences D_alpha of one round, float [orders] each.
 
-  Sampling without replacement and zero-out is accounted for as replacing a client, which includes
-  it, but at no more than the cost to an adversary that knows the cohort: exp((alpha - 1) D_alpha)
-  is jointly convex, so that it is at most the mean over cohorts.
-
-  Args:
-    release: The releases of a round.
-
-  Returns:
-    Orders alpha > 1 and D_alpha, float [number of orders] each.
-
-  Raises:
-    ValueError: If RDP does not know the sampling with the relation.
+  The slack of discrete noise is left out. Sampling without replacement and zero-out is accounted
+  for as replacing a client, which includes it, but at no more than the cost to an adversary that
+  knows the cohort: exp((alpha - 1) D_alpha) is jointly convex, so that it is at most the mean over
+  cohorts.
   """
   overflow = release.overflow_probability
   release = release.without_mechanisms()
@@ -159,12 +145,7 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
 def round_slack(release: releases.Release) -> float:
   """Returns the log of the ratio between a round's law and that with continuous Gaussian noise.
 
-  Args:
-    release: The releases of a round.
-
-  Returns:
-    The sum of `shares.slack` over all numbers to which clients add noise; 0 where the server makes
-    all of it.
+  It is the sum of `shares.slack` over all numbers to which clients add noise.
   """
   return sum(part.slack(release.noise.protocol) for part in release.parts)
 
@@ -175,13 +156,7 @@ def tail_probability(release: releases.Release) -> float:
 
   The server's noise ends at `GAUSSIAN_SUPPORT` standard deviations; a client whose contribution is
   in a single number moves that end by 1 / z of them. The probability is charged to delta; it is at
-  most 1e-16, unless there is next to no noise.
-
-  Args:
-    release: The releases of a round.
-
-  Returns:
-    The probability, for one round; 0 where the clients make all noise.
+  most 1e-16, unless there is next to no noise, and 0 where the clients make all noise.
   """
   total, reach = 0.0, 1.0
   if isinstance(release.cohort, cohorts.Known):  # Earlier rounds move the end, too.

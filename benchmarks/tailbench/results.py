@@ -150,7 +150,9 @@ def _personal(
   of_fed_avg = paired.of_clients(fed_avg, measure, personal.CHOSEN)
   kept_after = paired.of_clients(runs, measure, personal.CHOSEN)
   for column in COMPARED if kept_after else ():
-    both = {"gain": (paired.of_clients(runs, measure, personal.SHARED), kept_after)}
+    both: dict[str, tuple[Mapping[int, pd.Series], Mapping[int, pd.Series]]] = {
+      "gain": (paired.of_clients(runs, measure, personal.SHARED), kept_after)
+    }
     both |= {"own": (of_fed_avg, own)} if runs is fed_avg else {"after": (of_fed_avg, kept_after)}
     for name, pair in both.items():
       pairs = paired.pairs(*pair)

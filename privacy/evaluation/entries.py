@@ -85,8 +85,7 @@ class Evaluation:
 def load(folder: pathlib.Path) -> list[dict[str, Any]]:
   """Returns the entries beside a run as they are written; none where there is no file.
 
-  Raises:
-    ValueError: If the file cannot be read, for nothing may be released on top of it.
+  Nothing may be released on top of a file that cannot be read: that is a `ValueError`.
   """
   path = folder / FILE_NAME
   try:
@@ -116,14 +115,9 @@ def head(content: Sequence[Mapping[str, Any]]) -> str:
 
 
 def broken_chain(content: Sequence[Mapping[str, Any]], kept: Any) -> str | None:
-  """Compares the hashes of entries with one another and with the head in manifest.json.
+  """Says where the hashes of entries, and the head that manifest.json has `kept`, disagree.
 
-  Args:
-    content: The entries, from `load`.
-    kept: The head; None where the manifest has none.
-
-  Returns:
-    A sentence that says where the chain is broken; None if it is whole.
+  It is None for a whole chain; the head is None where the manifest has none.
   """
   first = next((i for i, entry in enumerate(content) if "previous" in entry), len(content))
   for number in range(first, len(content)):
@@ -156,12 +150,7 @@ def describe_costs(
 ) -> list[str]:
   """States the costs of all evaluations of a run, and how they add to that of training.
 
-  Args:
-    evaluations: All of the run, at least one.
-    ledger: The ledger of a private run; None of any other.
-
-  Returns:
-    Sentences.
+  There is at least one, and a run that is not private has no ledger.
   """
   sentences = []
   splits = list(dict.fromkeys(evaluation.split for evaluation in evaluations))
@@ -202,16 +191,8 @@ def audit(
 ) -> tuple[list[str], list[str]]:
   """Compares the evaluations beside a private run with their budgets, their chain and the run.
 
-  Args:
-    folder: The run's folder.
-    ledger: Its ledger.
-    manifest: The content of its manifest.json.
-
-  Returns:
-    Sentences that contradict an entry, and sentences on the costs; both empty without evaluations.
-
-  Raises:
-    ValueError: If the evaluations cannot be read.
+  It returns sentences that contradict an entry, and sentences on the costs; both are empty without
+  evaluations.
   """
   content = load(folder)
   evaluations = [Evaluation.from_dict(entry) for entry in content]

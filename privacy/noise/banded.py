@@ -125,11 +125,7 @@ def square_root(bands: int) -> np.ndarray:
 
 
 def checked(coefficients: Coefficients) -> tuple[float, ...]:
-  """Returns coefficients as floats, of any number of rounds.
-
-  Raises:
-    ValueError: If they are no finite numbers, or the first is not 1.
-  """
+  """Returns coefficients as floats, the first of which is 1, of any number of rounds."""
   found = _checked(coefficients, max(1, np.size(coefficients)))
   if found[0] != 1.0:
     raise ValueError(f"Found coefficients that begin with {found[0]:g}; expected 1.")

@@ -26,15 +26,9 @@ _TERMS = 300
 
 
 def poisson_sampled(probability: float, noise_multiplier: float, orders: np.ndarray) -> np.ndarray:
-  """Bounds the Renyi divergences of one round from above, add-or-remove and zero-out.
+  """Bounds D_alpha of one round from above, float [n], add-or-remove and zero-out, up to rounding.
 
-  Args:
-    probability: q, in (0, 1).
-    noise_multiplier: z.
-    orders: alpha > 1, none of them whole, float [n].
-
-  Returns:
-    D_alpha, float [n], up to rounding.
+  `probability` is q in (0, 1), `noise_multiplier` z; the orders alpha > 1, [n], are not whole.
   """
   q, z = probability, noise_multiplier
   alpha, ceiling = orders[:, np.newaxis], np.ceil(orders)[:, np.newaxis]

@@ -10,13 +10,14 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import textwrap
 
+import commands
 import flat
 import pytest
 import run_folders
 
-from paper import account as account_of_the_paper
 from privacy import account
 from privacy import accounting
 from privacy import ledger
@@ -38,7 +39,6 @@ _COMMAND_OF = {
 _SWEEP = "tff_superquantile.experiments.sweep"
 _REPORT = "tff_superquantile.experiments.report"
 _ACCOUNT = "privacy.account"
-_ACCOUNTS = {_ACCOUNT: account, "paper.account": account_of_the_paper}
 # Commands whose first argument is the folder of a run or task.
 _OF_A_RUN = (
   "tff_superquantile.experiments.private_evaluation",
@@ -118,20 +118,15 @@ def _commands():
 @functools.cache
 def _flags_of(module, *command):
   """The flags of a module by name: their choices, or None, as its --help lists them."""
-  result = subprocess.run(
-    [sys.executable, "-m", module, *command, "--help"],
-    cwd=_ROOT,
-    capture_output=True,
-    text=True,
-    check=True,
-  )
+  with tempfile.TemporaryDirectory() as folder:
+    result = commands.carry_out(module, *command, "--help", folder=pathlib.Path(folder))
+  assert result.code == 0 and result.out, result.err
   found = {}
-  text = re.sub(r"<[^<>]*>", lambda match: re.sub(r"\s", "", match[0]), result.stdout)
+  text = re.sub(r"<[^<>]*>", lambda match: re.sub(r"\s", "", match[0]), result.out)
   for name, choices in re.findall(
     r"^ +(?:-h, )?--(?:\[no\])?([a-z_0-9]+)(?:: <([^<>]*)>)?", text, re.MULTILINE
   ):
     found[name] = choices.split("|") if choices else None
-  assert result.stdout, module
   return found
 
 
@@ -162,8 +157,8 @@ def _check_experiment(arguments):
     _check_flags(arguments, _SWEEP)
 
 
-def _check_account(command, arguments, capsys):
-  code = command.main(arguments)
+def _check_account(arguments, capsys):
+  code = account.main(arguments)
   out, err = capsys.readouterr()
   if arguments[0] == "audit":  # The flags are right, and there is no such run here.
     assert (code, out) == (account.USAGE_ERROR, "") and err.startswith("Error: Found no folder")
@@ -200,8 +195,8 @@ def test_command_exists(words, capsys, tmp_path, monkeypatch):
   program, *arguments = words
   if program == "./run_experiments.sh":
     _check_experiment(arguments)
-  elif program in _PYTHONS and arguments[0] == "-m" and arguments[1] in _ACCOUNTS:
-    _check_account(_ACCOUNTS[arguments[1]], arguments[2:], capsys)
+  elif program in _PYTHONS and arguments[0] == "-m" and arguments[1] == _ACCOUNT:
+    _check_account(arguments[2:], capsys)
   elif program in _PYTHONS and arguments[0] == "-m" and arguments[1] in _OF_A_RUN:
     assert not arguments[2].startswith("--")
     _check_flags(arguments[3:], arguments[1])
@@ -254,11 +249,11 @@ def _assert_shown(shown, output):
 
 
 def _shown_answers():
-  """(command, arguments, output) of each budget that the page shows with its answer."""
+  """(arguments, output) of each budget that the page shows with its answer."""
   command = None
   for language, content, follows in _fenced(_BUDGET_PAGE.read_text(encoding="utf-8")):
-    if language == "text" and follows and command and command[2] in _ACCOUNTS:
-      yield pytest.param(_ACCOUNTS[command[2]], command[3:], content, id=" ".join(command[2:5]))
+    if language == "text" and follows and command and command[2] == _ACCOUNT:
+      yield pytest.param(command[3:], content, id=" ".join(command[2:5]))
     commands = _split(content) if language == "sh" else []
     command = commands[0] if len(commands) == 1 else None
 
@@ -309,22 +304,21 @@ def _write_private_run(folder):
   return release
 
 
-@pytest.mark.parametrize("command, arguments, shown", _shown_answers())
-def test_answer_is_as_shown(command, arguments, shown, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("arguments, shown", _shown_answers())
+def test_answer_is_as_shown(arguments, shown, capsys, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   if arguments[0] == "audit":
     _write_private_run(tmp_path / arguments[1])
-  assert command.main(arguments) == account.SUCCESS
+  assert account.main(arguments) == account.SUCCESS
   _assert_shown(shown, capsys.readouterr().out)
 
 
 def test_answers_are_shown():
-  assert [param.values[1][0] for param in _shown_answers()] == [
+  assert [param.values[0][0] for param in _shown_answers()] == [
     "calibrate",
     "spend",
     "spend",
     "spend",
-    "calibrate",
     "calibrate",
     "audit",
     "compose",
@@ -429,5 +423,5 @@ def test_quoted_message_is_one(message):
 
 
 def test_json_is_json(capsys):
-  assert account.main([*next(_shown_answers()).values[1], "--json"]) == account.SUCCESS
+  assert account.main([*next(_shown_answers()).values[0], "--json"]) == account.SUCCESS
   assert json.loads(capsys.readouterr().out)["target_epsilon"] == 5.0

@@ -10,12 +10,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile import noise_source
-from tff_superquantile.secure_sums import discrete_gaussian
-from tff_superquantile.simulation import client_files
 from tff_superquantile.engine import context
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort import mapping
 from tff_superquantile.engine.cohort import reading
+from tff_superquantile.secure_sums import discrete_gaussian
+from tff_superquantile.simulation import client_files
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 

@@ -195,13 +195,6 @@ def test_methods_are_ordered_as_in_the_papers_tables():
   assert sorted(shuffled, key=_order) == expected
 
 
-def test_numbers_are_ordered_as_numbers():
-  temperatures = [
-    _name(algorithm="tilted_erm", temperature=t) for t in (1e-5, 0.5, 9.0, 10.0, 200.0, 1e6)
-  ]
-  assert sorted(sorted(temperatures), key=_order) == temperatures
-
-
 @pytest.mark.parametrize(
   "values, afl",
   [

@@ -23,7 +23,6 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
@@ -224,9 +223,7 @@ def test_summary_is_honest_when_the_tail_is_not_better(tmp_path, shift, expected
   for seed in range(2):
     _fabricate(tmp_path, "fed_avg", seed)
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
-  assert (
-    expected in decision.decide(grouped.by_method(run_folder.find_runs(tmp_path))).text
-  )
+  assert expected in decision.decide(grouped.by_method(run_folder.find_runs(tmp_path))).text
 
 
 def test_summary_finds_no_difference_in_seeds_that_disagree_and_none_of_different_seeds(tmp_path):
@@ -529,17 +526,6 @@ def test_of_many_methods_figures_show_fed_avg_and_the_best(many):
   assert few.contenders == few
 
 
-def test_every_method_is_in_the_table_and_in_one_figure(many):
-  groups = grouped.by_method(run_folder.find_runs(many))
-  rows = comparison.table(groups).rows
-  assert [row.name for row in rows] == [method.label for method in groups]
-  figures, _ = summary.draw(groups)
-  by_name = {figure.name: figure for figure in figures}
-  assert "Of many methods" not in by_name["error-by-method"].caption
-  assert "Of many methods" in by_name["error-histogram"].caption
-  assert "Of many methods" in by_name["loss-histogram"].caption
-
-
 def _write_tuned(root, tried, criterion="validation.error.p90", **chosen):
   """Writes a report of one run, and what had been tried for it; returns its files."""
   _fabricate(root, "q_fed_avg_q_1", 0, num_rounds=None)
@@ -631,21 +617,6 @@ def test_empty_and_foreign_folders_are_no_runs(tmp_path):
   (tmp_path / "task" / "method" / "seed_12").mkdir()
   (run,) = run_folder.find_runs(tmp_path)
   assert run.rounds == {} and run.flags == {} and run.last_round is None and not run.finished
-
-
-def test_methods_are_ordered_and_named():
-  methods = [
-    names.Name(method, run_config.from_flags(finished_runs.flags_of(method)))
-    for method in ("tilted", "superquantile_theta_0.2", "fed_avg", "superquantile_theta_1")
-  ]
-  assert [method.label for method in sorted(methods, key=lambda method: method.order)] == [
-    "FedAvg",
-    "Superquantile θ = 1",
-    "Superquantile θ = 0.2",
-    "tilted",
-  ]
-  looks = style.palette([names.Name(f"method_{index}") for index in range(20)])
-  assert len({(look.color, look.dash) for look in looks.values()}) == 20
 
 
 def test_write_atomically_replaces_and_leaves_nothing_else(tmp_path):

@@ -182,51 +182,6 @@ def test_a_handle_without_examples_reads_none(tmp_path, dtype, shuffle, shape):
     files.handle_without_examples("f9", (0, 0))
 
 
-@pytest.mark.parametrize("batch_size,sizes", [(None, [3]), (0, [3]), (2, [2, 1]), (5, [3])])
-def test_dataset_computation(tmp_path, batch_size, sizes):
-  clients = make_clients()
-  files = client_files.write_client_files(tmp_path / "c", clients)
-  make = client_files.build_dataset_computation(files, batch_size=batch_size, shuffle=False)
-  assert isinstance(make.type_signature.result, tff.SequenceType)
-  batches = list(make(files.handle("f3", (0, 0))))
-  assert [len(y) for _, y in batches] == sizes
-  np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), clients[2][1])
-  np.testing.assert_array_equal(np.concatenate([y for _, y in batches]), clients[2][2])
-
-
-def test_dataset_computation_composes_with_tffs_own_process(tmp_path):
-  clients = make_clients(shape=(4,))
-  files = client_files.write_client_files(tmp_path / "c", clients, x_scale=1 / 255)
-
-  @tf.function
-  def predict(weights, x, training):
-    del training
-    return tf.matmul(x, weights[0][0])
-
-  def loss(output, label, sample_weight=None):
-    del sample_weight
-    return tf.reduce_mean(
-      tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
-    )
-
-  model = tff.learning.models.FunctionalModel(
-    initial_weights=((np.zeros((4, 62), np.float32),), ()),
-    predict_on_batch_fn=predict,
-    loss_fn=loss,
-    input_spec=files.input_spec,
-  )
-  process = tff.simulation.compose_dataset_computation_with_learning_process(
-    client_files.build_dataset_computation(files, batch_size=2, shuffle=True),
-    tff.learning.algorithms.build_weighted_fed_avg(
-      model, tff.learning.optimizers.build_sgdm(learning_rate=0.1)
-    ),
-  )
-  state = process.initialize()
-  output = process.next(state, [files.handle(i, (0, 1)) for i in files.client_ids])
-  weights = process.get_model_weights(output.state).trainable[0]
-  assert np.all(np.isfinite(weights)) and np.any(weights != 0)
-
-
 def test_data_is_not_embedded_in_the_graph(tmp_path):
   clients = [(f"c{i}", np.zeros((500, 2, 3), np.uint8), np.zeros(500, np.int32)) for i in range(50)]
   sizes = []
@@ -288,12 +243,6 @@ def test_clients_that_cannot_be_written_leave_nothing(tmp_path, clients, message
   with pytest.raises(ValueError, match=message):
     client_files.write_client_files(tmp_path / "c", iter(clients))
   assert not os.listdir(tmp_path)
-
-
-@pytest.mark.parametrize("x_scale", [0.0, -1.0, float("nan"), float("inf")])
-def test_x_scale_must_be_positive(tmp_path, x_scale):
-  with pytest.raises(ValueError, match="x_scale"):
-    client_files.write_client_files(tmp_path / "c", make_clients(), x_scale=x_scale)
 
 
 def test_an_existing_directory_is_not_written_over(tmp_path):
@@ -473,12 +422,6 @@ def test_decode_refuses_what_load_does_not_return(tmp_path):
     files.decode(np.zeros((1, 2, 3), np.float32))
 
 
-def test_negative_batch_size(tmp_path):
-  files = client_files.write_client_files(tmp_path / "c", make_clients())
-  with pytest.raises(ValueError, match="batch_size = -1"):
-    client_files.build_dataset_computation(files, batch_size=-1, shuffle=False)
-
-
 def test_handle_matches_its_type(tmp_path):
   files = client_files.write_client_files(tmp_path / "c", make_clients(["a b"]))
   handle = files.handle("a b", np.array([1, 2], np.int32))
@@ -488,5 +431,5 @@ def test_handle_matches_its_type(tmp_path):
     "index",
   ]
   assert handle["client_id"] == "a%20b" and handle["index"] == 0
-  make = client_files.build_dataset_computation(files, batch_size=1, shuffle=True)
-  assert make.type_signature.parameter == client_files.HANDLE_TYPE
+  at_client = tff.tensorflow.computation(lambda handle: handle["index"], client_files.HANDLE_TYPE)
+  assert at_client(handle) == 0

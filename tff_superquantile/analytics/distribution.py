@@ -46,14 +46,9 @@ class PrivateDistribution:
 
   @classmethod
   def of_result(cls, query: query_lib.Query, result: Mapping[str, Any]) -> "PrivateDistribution":
-    """Reads the result of `build_private_distribution(query)`.
+    """Reads the result of `build_private_distribution(query)`: `below`, `total` and `is_valid`.
 
-    Args:
-      query: The query.
-      result: `below`, `total` and `is_valid`, see `threshold.PrivateHistogramFactory`.
-
-    Raises:
-      ValueError: If more clients reported than the query allows, so that nothing was released.
+    If more clients reported than the query allows, nothing was released: a `ValueError`.
     """
     if not result["is_valid"]:
       raise ValueError(
@@ -80,17 +75,11 @@ class PrivateDistribution:
     return self.tail_mean(1.0)
 
   def quantile(self, probability: float) -> Estimate:
-    """Estimates a quantile, the number below which a fraction p of the clients is.
+    """Estimates a quantile, the number below which a fraction p in (0, 1) of the clients is.
 
     The noise of the rank H(q) - p n at the quantile q has a known standard deviation s. The
     standard error is half of the distance between the quantiles of the ranks p n - s and p n + s
     (Woodruff 1952, "Confidence Intervals for Medians and Other Position Measures").
-
-    Args:
-      probability: p, in (0, 1).
-
-    Raises:
-      ValueError: If p is out of its range.
     """
     probability = checks.fraction("probability", probability)
     if self.below[-1] == 0.0:
@@ -106,14 +95,8 @@ class PrivateDistribution:
     """Estimates the superquantile, the mean of the fraction theta of the clients with the largest.
 
     With the quantile q of 1 - theta and N = sum_i max(0, z_i - q) it is q + N / (theta n)
-    (Rockafellar and Uryasev 2000). q minimises that, so that to first order only the noise of N and
-    of n counts.
-
-    Args:
-      theta: The fraction of the clients, in (0, 1]; 1 for the mean of all.
-
-    Raises:
-      ValueError: If theta is out of its range.
+    (Rockafellar and Uryasev 2000), for theta in (0, 1]; 1 is the mean of all. q minimises that, so
+    that to first order only the noise of N and of n counts.
     """
     theta = superquantile.check_theta(theta)
     total = self.below[-1]

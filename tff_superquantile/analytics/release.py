@@ -36,9 +36,6 @@ def build_private_distribution(
     A computation from {float32}@CLIENTS, with `seeded` from {<float32,int64[2]>}@CLIENTS, to
     <below=float64[b],total=float64,is_valid=bool>@SERVER, which `PrivateDistribution.of_result`
     reads. NaN is no number, and infinite ones count as the nearest end.
-
-  Raises:
-    ValueError: If an argument isn't one of its documented values.
   """
   factory = private_histogram.PrivateHistogramFactory(
     query.mechanism, query.upper - query.lower, noise_key=noise_key

@@ -21,9 +21,11 @@ def leading_dimension(batch: Any) -> tf.Tensor:
 def with_autograph(method: Callable[..., Any]) -> Callable[..., Any]:
   """Converts a model's function by autograph, so that Python's `if` may stand on tensors.
 
-  The code around it needs no conversion, which would take seconds to trace.
+  The code around it needs no conversion, which would take seconds to trace; nor does one that says
+  so by the attribute `needs_autograph`.
   """
-  if isinstance(method, tf.types.experimental.GenericFunction):
+  is_traced = isinstance(method, tf.types.experimental.GenericFunction)
+  if is_traced or not getattr(method, "needs_autograph", True):
     return method
 
   @tf.function

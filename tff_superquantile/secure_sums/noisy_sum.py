@@ -50,9 +50,6 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
       largest: The largest of them.
       noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
       purpose: Names the use of the noise; factories of one key need different purposes.
-
-    Raises:
-      ValueError: If the key has another length.
     """
     self._mechanism = mechanism
     self._num_entries = num_entries
@@ -75,19 +72,15 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
   def decode(self, sums: tf.Tensor, is_valid: tf.Tensor, value_type: tff.Type) -> Any:
     """Returns the result of a round: a TensorFlow function.
 
-    Args:
-      sums: int64 [d], the sums of the encoded values and of the noise, modulo M.
-      is_valid: bool []; false if more than `num_shares` clients report. The noise would reveal
-        that, and the sums may have wrapped, so that nothing of `sums` may be released.
-      value_type: The type of the clients' values.
+    The sums, int64 [d], are those of the encoded values and of the noise, modulo M. `is_valid` is
+    false if more than `num_shares` clients report. The noise would reveal that, and the sums may
+    have wrapped, so that nothing of them may be released.
     """
 
   def report(self, value: Any, seed: tf.Tensor | None = None) -> Any:
     """Returns a client's report of its value, and a one for their number: a TensorFlow function.
 
-    Args:
-      value: The value to be summed.
-      seed: An integer tensor [2], the seed of the noise; None for the client's own entropy.
+    The seed of the noise is integers [2]; None is for the client's own entropy.
     """
     encoded = tf.ensure_shape(self.encode(value), [self._num_entries])
     if seed is None:
@@ -187,12 +180,7 @@ class DistributedGaussianSumFactory(NoisySumFactory):
   _mechanism: sum_mechanism.SumMechanism
 
   def __init__(self, mechanism: sum_mechanism.SumMechanism, *, noise_key: bytes | None = None):
-    """Initializes a `DistributedGaussianSumFactory`.
-
-    Args:
-      mechanism: Built by `privacy.noise.sum_mechanism.build_sum_mechanism`.
-      noise_key: See `NoisySumFactory`.
-    """
+    """Takes what `privacy.noise.sum_mechanism.build_sum_mechanism` has built."""
     super().__init__(
       mechanism,
       mechanism.num_entries,

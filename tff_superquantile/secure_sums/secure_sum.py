@@ -45,20 +45,8 @@ def complete(
 
   Guarantee: see the theorem of `noise.shares`. The sum of the shares of `num_reports` clients and
   of one draw of N_Z(0, (num_shares - num_reports) local_stddev^2) has one law for all numbers of
-  reports up to `num_shares`.
-
-  Args:
-    sums: int64 [d], before they are decoded.
-    num_reports: k, int64 []; for more than `num_shares` nothing is added.
-    local_stddev: sigma, the standard deviation of one share.
-    num_shares: K, the number of shares.
-    seed: int64 [2], the seed of the added noise.
-
-  Returns:
-    int64 [d], the sums with the noise of K shares.
-
-  Raises:
-    ValueError: If there is more noise than `discrete_gaussian.check_stddev` allows.
+  reports up to `num_shares`; for more, nothing is added. The sums, int64 [d], are not decoded yet,
+  and the seed, int64 [2], is that of the added noise.
   """
   discrete_gaussian.check_stddev(local_stddev * math.sqrt(num_shares))
   missing = tf.cast(tf.maximum(num_shares - num_reports, 0), tf.float64)

@@ -42,9 +42,6 @@ def build_geometric_quantile(
   Returns:
     A `ThresholdProcess`, whose result is the estimate after the round's bits, float32.
     Measurements: `threshold`; `estimated_tail_size`, which is theta * expected_clients.
-
-  Raises:
-    ValueError: If a number is out of its range.
   """
 
   def at_server(before, after, noised, tail_size):

@@ -13,11 +13,6 @@ from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import noisy_sum
 from tff_superquantile.threshold import hierarchical_histogram
 
-_DECODERS = {
-  "least_squares": hierarchical_histogram.decode_least_squares,
-  "dyadic": hierarchical_histogram.decode_dyadic,
-}
-
 
 def scaled_counts(
   values: tf.Tensor, mechanism: tree_mechanism.TreeMechanism, max_value: float
@@ -38,15 +33,21 @@ def noised_counts(
   return counts + discrete_gaussian.sample(tf.shape(counts), mechanism.local_stddev, seed)
 
 
-def decode(
-  modular_sums: tf.Tensor, mechanism: tree_mechanism.TreeMechanism, decoder: str = "least_squares"
-) -> hierarchical_histogram.Cumulative:
-  """Decodes sums modulo M, int64 [..., d], to the estimated distribution of the values.
+def node_counts(modular_sums: tf.Tensor, mechanism: tree_mechanism.TreeMechanism) -> tf.Tensor:
+  """Returns the noisy counts, float64 [..., d], of sums modulo M, int64 [..., d].
 
   Sums in -offset..M - offset - 1 are recovered, also negative ones, as noise makes of small counts.
   """
   sums = tf.math.floormod(modular_sums + mechanism.offset, mechanism.modulus) - mechanism.offset
-  return _DECODERS[decoder](tf.cast(sums, tf.float64) / mechanism.scale, mechanism.num_bins)
+  return tf.cast(sums, tf.float64) / mechanism.scale
+
+
+def decode(
+  modular_sums: tf.Tensor, mechanism: tree_mechanism.TreeMechanism
+) -> hierarchical_histogram.Cumulative:
+  """Decodes sums modulo M, int64 [..., d], to the estimated distribution of the values."""
+  counts = node_counts(modular_sums, mechanism)
+  return hierarchical_histogram.decode_least_squares(counts, mechanism.num_bins)
 
 
 class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
@@ -71,7 +72,6 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     mechanism: tree_mechanism.TreeMechanism,
     max_value: float,
     *,
-    decoder: str = "least_squares",
     noise_key: bytes | None = None,
   ):
     """Initializes a `PrivateHistogramFactory`.
@@ -79,17 +79,9 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     Args:
       mechanism: Built by `privacy.noise.tree_mechanism.build_tree_mechanism`.
       max_value: The upper end of the values; the lower end is 0.
-      decoder: "least_squares" (least squares on the tree, then isotonic regression), or "dyadic",
-        the paper's, for reproduction.
       noise_key: See `noisy_sum.NoisySumFactory`.
-
-    Raises:
-      ValueError: If an argument isn't one of its documented values.
     """
-    if decoder not in _DECODERS:
-      raise ValueError(f"Found decoder = {decoder!r}; expected one of {sorted(_DECODERS)}.")
     self._max_value = checks.scale("max_value", max_value)
-    self._decoder = decoder
     super().__init__(
       mechanism,
       mechanism.num_nodes,
@@ -107,7 +99,7 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     return scaled_counts(value, self._mechanism, self._max_value)
 
   def decode(self, sums: tf.Tensor, is_valid: tf.Tensor, value_type: tff.Type) -> Any:
-    decoded = decode(sums, self._mechanism, self._decoder)
+    decoded = decode(sums, self._mechanism)
     decoded = tf.nest.map_structure(lambda t: tf.where(is_valid, t, tf.zeros_like(t)), decoded)
     return collections.OrderedDict(
       below=tf.ensure_shape(decoded.below, [self._mechanism.num_bins]),

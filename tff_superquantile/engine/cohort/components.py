@@ -66,6 +66,8 @@ class Component:
       self._function = self._in_sessions()
     elif has_variables:
       self._function = self.taken_apart()
+    elif not self._graph_def.library.function:
+      self._function = self._import
     else:
       with tf.init_scope():
         specs = [leaf.spec for leaf in self.parameter_types]
@@ -108,7 +110,7 @@ class Component:
     if self._has_session_token:
       inputs[self._session_token] = tf.constant("")
     return tf.graph_util.import_graph_def(
-      self._graph_def, input_map=inputs, return_elements=self._results, name=""
+      self._graph_def, input_map=inputs, return_elements=self._results, name="component"
     )
 
   def call(self, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -60,8 +60,7 @@ class ExportedModel:
   def to_module(self, raw_spec: tf.TensorSpec | None = None) -> tf.Module:
     """Returns a module with the function `serve`, from raw examples to `_outputs_of` them.
 
-    Args:
-      raw_spec: Type of a batch of raw examples; None for that of the preprocessing.
+    None is for the preprocessing's own type of a batch of raw examples.
     """
     raw_spec = raw_spec or self.preprocessing.raw_spec
     predict = evaluation.build_predict(self.model)
@@ -90,11 +89,7 @@ class ExportedModel:
     return getattr(self.model, "keras_layers", None) is not None
 
   def to_keras(self) -> tf.keras.Model:
-    """Returns a Keras model from raw examples to `_outputs_of` them, of Keras' own layers alone.
-
-    Raises:
-      ValueError: If nobody has written the task's model down as Keras layers.
-    """
+    """Returns a Keras model from raw examples to `_outputs_of` them, of Keras' own layers alone."""
     if not self._has_keras_layers:
       raise ValueError(
         "Found a model without Keras layers; expected one of `tasks.models`: choose another"
@@ -144,14 +139,8 @@ def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
   """Returns the model of a finished run; no client's data are read.
 
-  A run on a table that an earlier version left without its columns needs the table.
-
-  Args:
-    run: The run.
-    config: Its config, with the word vectors where they are now.
-
-  Raises:
-    ValueError: If the task is not there, or the weights are damaged or not those of its model.
+  Its config says where the word vectors are now. A run on a table that an earlier version left
+  without its columns needs the table.
   """
   if run.columns:
     config = run_config.replace(config, data_dir="")  # The table need not be there.

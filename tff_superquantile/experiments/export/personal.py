@@ -1,6 +1,6 @@
 """Tunes an exported model to one client's own rows, where these are.
 
-    python -m tff_superquantile.experiments.export.personal EXPORT ROWS --out=DIR
+    superquantile personalize EXPORT ROWS --out=DIR
 
 EXPORT is the folder of an export, with model.npz of a linear model (then NumPy is all that it
 needs) or with saved_model/ (then TensorFlow, without TFF). ROWS are the client's: a .csv with a
@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from privacy.command import flags
+from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile import personal
 from tff_superquantile.experiments import cli
@@ -33,6 +33,7 @@ from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.export import formats
 
 Weights = Sequence[np.ndarray]
+_SETTINGS = {"epochs": int, "learning_rate": float, "proximal_weight": float}
 _TRUTH = {"true": 1.0, "false": 0.0}
 
 
@@ -263,32 +264,21 @@ def _read_table(
   return np.array(raw, np.float64), np.array(labels)
 
 
-def make_parser() -> flags.Parser:
-  """Makes the parser; a mistake in the arguments is a ValueError with a sentence."""
-  parser = flags.Parser(
-    prog="python -m tff_superquantile.experiments.export.personal",
-    description="Tunes an exported model to one client's own rows, and keeps the better of both.",
-    epilog="Exit code: 0, also where the shared model is kept, or 2 for a mistake.",
-    allow_abbrev=False,
-  )
+def define(parser: command_line.Parser) -> None:
   parser.add_argument("export", metavar="EXPORT", type=pathlib.Path, help="folder of an export")
   parser.add_argument("rows", metavar="ROWS", type=pathlib.Path, help=".csv, or .npz with x and y")
-  parser.add_argument(
-    "--out", type=pathlib.Path, metavar="DIR", required=True, help="the folder to write"
-  )
-  parser.add_argument("--label_column", help="of a .csv: the column that is predicted")
-  for name in ("epochs", "learning_rate", "proximal_weight"):
-    kind = int if name == "epochs" else float
-    parser.add_argument(f"--{name}", type=kind, help="in place of what the export has")
-  parser.add_argument("--seed", type=int, default=0, help="of the order of the rows")
-  return parser
+  out: dict[str, Any] = dict(type=pathlib.Path, metavar="DIR", required=True)
+  parser.add_argument("--out", help="the folder to write", **out)
+  command_line.add_flag(parser, "label_column", str, None, "Of a .csv: what is predicted.")
+  for name, kind in _SETTINGS.items():
+    command_line.add_flag(parser, name, kind, None, "None for that of the export.")
+  command_line.add_flag(parser, "seed", int, 0, "Of the order of the rows.", least=0)
 
 
-def personalize(args: argparse.Namespace) -> None:
-  """Carries the command out."""
+def main(args: argparse.Namespace) -> None:
   finished_run.check_new(args.out, overwrite=False)
   settings = formats.read_tuning(args.export)
-  given = finished_run.given(args, ("epochs", "learning_rate", "proximal_weight"))
+  given = finished_run.given(args, tuple(_SETTINGS))
   settings = dataclasses.replace(settings, **given)
   model: Model
   if (args.export / "model.npz").is_file():
@@ -314,10 +304,5 @@ def personalize(args: argparse.Namespace) -> None:
   print(f"By its {len(y)} rows the client keeps {kept}.\nWritten: {args.out}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns its exit code."""
-  return cli.run_parser(make_parser(), personalize, argv)
-
-
 if __name__ == "__main__":
-  sys.exit(main())
+  sys.exit(cli.run(sys.modules[__name__]))

@@ -23,12 +23,12 @@ import threadpoolctl
 import tqdm
 
 from tff_superquantile import atomic_files
+from tff_superquantile.engine.processes import dependent_process
+from tff_superquantile.engine.processes import limits
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.engine.processes import dependent_process
-from tff_superquantile.engine.processes import limits
 from tff_superquantile.simulation import progress
 
 _SECONDS_BETWEEN_LOOKS = 0.5

@@ -133,9 +133,9 @@ def _release(
     from tff_superquantile import analytics
     from tff_superquantile import evaluation
     from tff_superquantile import noise_source
+    from tff_superquantile.engine import context
     from tff_superquantile.experiments.run import manifest
     from tff_superquantile.experiments.run.training import noise_key
-    from tff_superquantile.engine import context
 
   key = None
   if request.noise_key_file is not None:

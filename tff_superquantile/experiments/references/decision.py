@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tasks.own import labels
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
@@ -68,7 +67,12 @@ def _is_too_short(e: evidence.Evidence) -> bool:
 def _hint(e: evidence.Evidence) -> str:
   """Returns what may be wrong with classes of a table's labels, whose kind nobody has named."""
   run = e.groups.runs[0]
-  return "" if "label_kind" in run.flags else labels.hint(run.classes)
+  are_numbers = all(name.lstrip("-").isdecimal() for name in run.classes or ("",))
+  if "label_kind" in run.flags or not are_numbers:
+    return ""
+  from tasks.own import labels  # It imports TensorFlow, which takes longer than a report.
+
+  return labels.hint(run.classes)
 
 
 def _misses_the_rare(e: evidence.Evidence) -> bool:

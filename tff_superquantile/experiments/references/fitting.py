@@ -60,12 +60,7 @@ class Constant(NamedTuple):
 
 
 def constant(y: np.ndarray, num_classes: int | None) -> Constant:
-  """Returns the constant answer that fits labels best.
-
-  Args:
-    y: Labels [n] or [n, 1], n > 0.
-    num_classes: The number of classes; None for numbers.
-  """
+  """Returns the constant answer that fits n > 0 labels best; `num_classes` is None for numbers."""
   y = np.reshape(y, -1)
   if num_classes is None:
     return Constant(float(np.mean(y, dtype=np.float64)), None)
@@ -98,13 +93,7 @@ class Fitter:
     examples: evaluation.ClientExamples,
     l2: float,
   ):
-    """Traces the objective.
-
-    Args:
-      model: The task's model, without non-trainable weights.
-      examples: Any, whose types and decoding those of `fit` share.
-      l2: The coefficient l2.
-    """
+    """Traces the objective of a model without non-trainable weights; types are as the examples'."""
     self._initial = [np.asarray(weights) for weights in model.initial_weights[0]]
     self._l2 = l2
     self._evaluate = _build_sum_and_gradient(model, examples)
@@ -177,13 +166,8 @@ def pooled(
 ) -> evaluation.Measured:
   """Fits a model to the examples of all training clients; returns its results on test clients.
 
-  Args:
-    model: The task's model, with which clients are evaluated.
-    train: The examples of the training clients.
-    test: Those of the test clients.
-    l2: As of `Fitter`.
-    error: The task's error.
-    trained: The model whose loss is least, such as one that weighs classes; None for `model`.
+  The loss that is least is that of `trained`, such as one that weighs classes; None for `model`.
+  `error` is the task's error, and `l2` as of `Fitter`.
   """
   with tqdm.tqdm(desc="pooled fit", unit="step", delay=2.0, disable=None) as bar:
     weights = Fitter(trained or model, train, l2).fit(train.x, train.y, bar.update)
@@ -198,12 +182,9 @@ def local(
   error: str,
   trained: tff.learning.models.FunctionalModel | None = None,
 ) -> evaluation.Measured:
-  """Fits a model to one half of each client's examples and tests it on the other.
+  """Fits a model to one half of each client's examples, and measures it on the other.
 
   Arguments are as of `pooled`.
-
-  Returns:
-    All measures of the second halves.
   """
   held_in, held_out = split.held_in, split.held_out
   fitter = Fitter(trained or model, held_in, l2)

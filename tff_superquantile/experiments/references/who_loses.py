@@ -11,7 +11,7 @@ from __future__ import annotations
 from matplotlib import figure as mpl_figure
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.report import paired
@@ -61,24 +61,27 @@ def table(e: evidence.Evidence) -> tables.Table | None:
 
 def _shared(profiles: pd.DataFrame, errors: pd.Series) -> str:
   """Says which entries go with larger errors, beyond chance."""
-  tests = [stats.spearmanr(profiles[name], errors) for name in profiles]
-  corrected = bootstrap.holm([test.pvalue for test in tests])
+  correlations = profiles.rank().corrwith(errors.rank()).clip(-1, 1)
+  freedom = len(errors) - 2
+  with np.errstate(divide="ignore"):
+    ratios = correlations.abs() * np.sqrt(freedom / (1 - correlations**2))
+  corrected = bootstrap.holm(2 * special.stdtr(freedom, -ratios))
   found = [
-    f"{'larger' if test.statistic > 0 else 'smaller'} {name} (rank correlation"
-    f" {tables.number(test.statistic, 2, sign=True)})"
-    for name, test, p in sorted(
-      zip(profiles, tests, corrected), key=lambda one: -abs(one[1].statistic)
+    f"{'larger' if value > 0 else 'smaller'} {name} (rank correlation"
+    f" {tables.number(value, 2, sign=True)})"
+    for name, value, p in sorted(
+      zip(profiles, correlations, corrected), key=lambda entry: -abs(entry[1])
     )
     if p < 1 - bootstrap.LEVEL
   ]
   if not found:
     return (
-      f"Over all {len(errors)} test clients, none of the {len(tests)} entries goes with larger"
-      " errors beyond chance (Spearman, Holm)."
+      f"Over all {len(errors)} test clients, none of the {len(correlations)} entries goes with"
+      " larger errors beyond chance (Spearman, Holm)."
     )
   return (
-    f"Over all {len(errors)} test clients, beyond chance (Spearman, Holm over {len(tests)} entries)"
-    f" larger errors go with {', '.join(found[:5])}."
+    f"Over all {len(errors)} test clients, beyond chance (Spearman, Holm over {len(correlations)}"
+    f" entries) larger errors go with {', '.join(found[:5])}."
   )
 
 
@@ -108,7 +111,7 @@ def figure(e: evidence.Evidence) -> style.Figure:
       sizes = e.of_clients(baseline, "num_examples")[shown.index]
       both = shown["before"] + shown["after"]
       variance = (np.minimum(both, 2 - both) - shown["change"] ** 2 + 2 / sizes) / sizes
-      spread = unit.factor * stats.norm.ppf((1 + bootstrap.LEVEL) / 2) * np.sqrt(variance)
+      spread = unit.factor * special.ndtri((1 + bootstrap.LEVEL) / 2) * np.sqrt(variance)
     look = style.palette([baseline, method])[method]
     axes.errorbar(
       unit.factor * shown["change"],

@@ -22,7 +22,7 @@ from matplotlib import lines as mpl_lines
 from matplotlib import ticker
 from matplotlib import typing as mpl_typing
 import numpy as np
-import seaborn as sns
+from numpy import typing as npt
 
 from tff_superquantile.experiments.run import names
 
@@ -43,8 +43,9 @@ Dash: TypeAlias = mpl_typing.LineStyleType
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 WIDTH = 9.2  # Inches; a page shows this at its full text width.
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
   "font.size": 9.5,
+  "font.sans-serif": ["Arial", "DejaVu Sans", "Liberation Sans", "sans-serif"],
   "axes.titlesize": 10,
   "axes.labelsize": 9.5,
   "legend.fontsize": 9.5,
@@ -54,9 +55,12 @@ _STYLE: dict[str, Any] = {
   "axes.labelcolor": INK,
   "axes.edgecolor": FAINT,
   "axes.linewidth": 0.8,
+  "axes.grid": True,
+  "axes.axisbelow": True,
   "axes.spines.top": False,
   "axes.spines.right": False,
-  "patch.force_edgecolor": False,
+  "lines.solid_capstyle": "round",
+  "patch.edgecolor": "w",
   "grid.color": FAINT,
   "grid.linewidth": 0.6,
   "text.color": INK,
@@ -217,6 +221,16 @@ def name_rows(axes: mpl_axes.Axes, names: Sequence[str]) -> None:
   axes.set_ylim(len(names) - 0.4, -0.6)
 
 
+def add_steps(
+  axes: mpl_axes.Axes, values: npt.ArrayLike, edges: np.ndarray, opacity: float = 0.0, **line: Any
+) -> None:
+  """Draws the share of values in each bin, in percent: a line in steps, above an area if opaque."""
+  shares = 100 * np.histogram(values, edges)[0] / np.size(values)
+  if opacity:
+    axes.stairs(shares, edges, fill=True, color=line["color"], alpha=opacity, linewidth=0)
+  axes.stairs(shares, edges, **line)
+
+
 def widen(axes: mpl_axes.Axes, least: float, axis: Literal["x", "y"] = "x") -> None:
   """Gives an axis of positive values at least this span, about what it shows."""
   low, high = axes.get_xlim() if axis == "x" else axes.get_ylim()
@@ -247,7 +261,7 @@ def mark(axis: mpl_axis.Axis, ticks: ticker.Locator | Sequence[float]) -> None:
 @contextlib.contextmanager
 def theme() -> Iterator[None]:
   """Gives figures the project's style, as a context."""
-  with matplotlib.rc_context(dict(sns.axes_style("whitegrid"), **_STYLE)):
+  with matplotlib.rc_context(_STYLE):
     yield
 
 

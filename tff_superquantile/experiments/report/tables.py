@@ -89,8 +89,7 @@ class Column(NamedTuple):
 def of_values(rows: Iterable[tuple[str, int, Mapping[str, float]]]) -> pd.DataFrame:
   """Collects results as rows with the columns "method", "seed", "metric" and "value".
 
-  Args:
-    rows: (method, seed, {metric: value}) of each run, in the order of the tables.
+  They come as (method, seed, {metric: value}) of each run, in the order of the tables.
   """
   values = [
     (method, seed, metric, float(value))
@@ -109,14 +108,10 @@ def entries(is_one_seed: bool) -> str:
 
 
 def over_seeds(results: pd.DataFrame) -> pd.DataFrame:
-  """Averages results over seeds.
+  """Averages results of `of_values` over seeds, by method and metric in their first order.
 
-  Args:
-    results: As `of_values` returns them.
-
-  Returns:
-    The columns "mean" (NaN if a seed's value is: its run diverged), "sd" (divisor n - 1, NaN for
-    one seed) and "num_seeds", indexed by method and metric in the order of their first values.
+  The columns are "mean" (NaN if a seed's value is: its run diverged), "sd" (divisor n - 1, NaN for
+  one seed) and "num_seeds".
   """
   # pandas' own mean and std of groups leave NaN out and round differently.
   return results.groupby(["method", "metric"], sort=False)["value"].agg(

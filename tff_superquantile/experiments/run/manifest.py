@@ -12,9 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from privacy.evaluation import entries
+from tff_superquantile.engine import context
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
-from tff_superquantile.engine import context
 
 # Beside TensorFlow's, whose package has more than one name.
 _VERSIONS_OF = ("tensorflow-federated", "tensorflow-privacy", "dp-accounting", "numpy")

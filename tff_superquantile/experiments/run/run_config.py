@@ -222,11 +222,7 @@ def defaults() -> dict[str, Any]:
 
 
 def load(values: Mapping[str, Any]) -> None:
-  """Brings in the parts from outside that values of flags name.
-
-  Raises:
-    ValueError: If there is no such part, or a flag of it is another one of runs.
-  """
+  """Brings in the parts from outside that values of flags name, with flags that no other has."""
   for name, table in TABLES.items():
     known = flags()
     for one in part.flags(table[values[name]]).values() if table.load(values.get(name)) else ():
@@ -306,14 +302,10 @@ def client_split_of(found: Mapping[str, str]) -> str:
 
 
 def from_flags(found: Mapping[str, str]) -> RunConfig:
-  """Returns a run's config from the texts of its flags, as its `flags.txt` holds them.
+  """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them.
 
-  Args:
-    found: Texts by name. Other names than those of the fields are passed over; fields that are not
-      there have their defaults, but for `client_split_of`.
-
-  Raises:
-    ValueError: If a text is no value of its field.
+  Other names than those of the fields are passed over; fields that are not there have their
+  defaults, but for `client_split_of`.
   """
   values: dict[str, Any] = {}
   found = {**found, "client_split": client_split_of(found)}
@@ -329,10 +321,8 @@ def differences(
 ) -> list[str]:
   """Returns a phrase for each flag that keeps a run from being continued under another config.
 
-  Args:
-    found: The texts of the run's flags.
-    config: The other config; a flag that is incidental may differ.
-    followed: Names of values that `config` does not have yet where it is None.
+  A flag that is incidental may differ. `followed` are names of values that the config does not have
+  yet where it is None.
   """
   wanted = config.to_flags()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_superquantile import atomic_files
+from tff_superquantile.engine import context
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import hook
@@ -20,7 +21,6 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.training import noise_key
 from tff_superquantile.experiments.run.training import selection
-from tff_superquantile.engine import context
 from tff_superquantile.simulation import training_loop
 
 

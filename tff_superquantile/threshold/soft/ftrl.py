@@ -25,7 +25,7 @@ def build_ftrl(num_clients: int, decision_step: float = 1.0) -> process.Threshol
   g_t is the gradient at the responses r~, which are unbiased over uniform cohorts, made linear in
   them around r 1, so that it is unbiased, too. p_(t + 1) is the minimiser of the regularized sum of
   losses, in closed form as the regularizer is the negative entropy. The round averages its updates
-  with p_(t + 1), normalised over S.
+  with p_(t + 1), normalised over S; for a step of 0 p_i stays alpha_i.
 
   Only differences between the coordinates of g_t matter. Its second term is the same for all
   clients, and r~_i - r is zero for the absent. With c_i = cdf(...) of mean c that leaves a score,
@@ -40,18 +40,8 @@ def build_ftrl(num_clients: int, decision_step: float = 1.0) -> process.Threshol
   as in the authors' code; that code leaves the term r out of the estimates r~_i of the cohort.
 
   The server keeps a number for each client, and one client's loss changes the shares of all. So
-  there is no private form here: it would have to release K numbers with noise in each round.
-
-  Args:
-    num_clients: K, the number of all clients that ever take part.
-    decision_step: Factor on the paper's step eta_t, >= 0; for 0 p_i stays alpha_i.
-
-  Returns:
-    A `ThresholdProcess`, see `per_client.build_per_client_weighting`.
-
-  Raises:
-    TypeError: If a number is not a number.
-    ValueError: If an argument is out of its range.
+  there is no private form here: it would have to release K numbers with noise in each round. For
+  the process see `per_client.build_per_client_weighting`.
   """
   decision_step = checks.not_negative("decision_step", decision_step)
 

@@ -10,24 +10,14 @@ from tff_superquantile.threshold.soft import per_client
 def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.ThresholdProcess:
   """Builds mirror ascent on the weights lambda of min_w max_lambda sum_i lambda_i F_i(w).
 
-  It is entropic mirror ascent (exponentiated gradient) on the simplex over all clients. A round
-  changes the weights of its cohort only, log lambda_i <- log lambda_i + ascent_rate * F_i, and
-  averages its updates with the new weights, normalised over the cohort. In expectation over uniform
-  cohorts of m of n clients that is an ascent step of m / n * ascent_rate.
+  It is entropic mirror ascent (exponentiated gradient) on the simplex over all n clients, with the
+  rate >= 0 in units of one over the loss; for 0 lambda_i stays alpha_i. A round changes the weights
+  of its cohort only, log lambda_i <- log lambda_i + ascent_rate * F_i, and averages its updates
+  with the new weights, normalised over the cohort. In expectation over uniform cohorts of m of n
+  clients that is an ascent step of m / n * ascent_rate.
 
-  The server keeps one number for each client, by the client's index.
-
-  Args:
-    num_clients: n, the number of all clients that ever take part.
-    ascent_rate: Step size of the ascent >= 0, in units of one over the loss; for 0 lambda_i stays
-      alpha_i.
-
-  Returns:
-    A `ThresholdProcess`, see `per_client.build_per_client_weighting`.
-
-  Raises:
-    TypeError: If an argument is not a number.
-    ValueError: If a number is out of its range.
+  The server keeps one number for each client, by the client's index: see
+  `per_client.build_per_client_weighting`.
   """
   ascent_rate = checks.not_negative("ascent_rate", ascent_rate)
 

@@ -11,18 +11,9 @@ MIN_LOSS = 1e-10
 
 
 def build_power_weighting(q: float) -> process.ThresholdProcess:
-  """Builds the weighting with pi_i proportional to alpha_i F_i^q, as in q-FFL.
+  """Builds the weighting with pi_i proportional to alpha_i F_i^q, as in q-FFL, for q >= 0.
 
-  Args:
-    q: The exponent q >= 0; 0 weighs all clients by alpha_i.
-
-  Returns:
-    A `ThresholdProcess` whose result is the cohort's largest loss, with the measurements of
-    `relative.measure`.
-
-  Raises:
-    TypeError: If q is not a number.
-    ValueError: If q is not a number from 0 to 1e9.
+  Its result is the cohort's largest loss, with the measurements of `relative.measure`.
   """
   q = checks.not_negative("q", q)
 

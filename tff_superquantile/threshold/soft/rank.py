@@ -23,17 +23,8 @@ def build_rank_share(fairness_strength: float) -> relative.RelativeShare:
   count are the cohort, their alpha_j sum to one, and ties count as equal. For n clients of equal
   weight n r_i is one of -(n - 1), -(n - 3), ..., n - 1, as in the paper, whose coefficient of the
   sum over all pairs is lambda / n^2; the paper has no alpha_i alpha_j there. |r_i| < 1, so that
-  lambda <= 1 keeps each weight positive; the paper's bound is lambda < n / (n - 1).
-
-  Args:
-    fairness_strength: lambda in [0, 1]; 0 gives each client the same share.
-
-  Returns:
-    The `RelativeShare`, (1 + lambda r) / (1 + lambda).
-
-  Raises:
-    TypeError: If `fairness_strength` is not a number.
-    ValueError: If it is out of its range.
+  lambda <= 1 keeps each weight positive; the paper's bound is lambda < n / (n - 1). The share is (1
+  + lambda r) / (1 + lambda), lambda = `fairness_strength` in [0, 1]; 0 gives each client the same.
   """
   checks.of_type("fairness_strength", fairness_strength, numbers.Real, "a number")
   if not 0.0 <= fairness_strength <= 1.0:  # This refuses NaN, too.

@@ -53,12 +53,8 @@ class RelativeShare(NamedTuple):
 def build_relative_weighting(relative: RelativeShare) -> process.ThresholdProcess:
   """Builds the weighting pi_i = alpha_i share(F_i), relative to the losses of the cohort.
 
-  Args:
-    relative: The share. Infinite losses are given to it as the largest float32.
-
-  Returns:
-    A `ThresholdProcess` whose result is the summary of the cohort's losses, with the measurements
-    of `measure`.
+  Infinite losses are given to the share as the largest float32. The result is the summary of the
+  cohort's losses, with the measurements of `measure`.
   """
 
   def finite(losses):

@@ -11,30 +11,21 @@ from tff_superquantile.threshold.soft import relative
 def build_semi_variance_share(beta: float) -> relative.RelativeShare:
   """Builds the share proportional to 1 + 2 beta (F - mean)_+ of Semi-VRed.
 
-  Reference: Malekmohammadi and Yu, "Semi-Variance Reduction for Fair Federated Learning", 2024.
-  Its objective is, with mean = sum_j alpha_j F_j,
+  Reference: Malekmohammadi and Yu, "Semi-Variance Reduction for Fair Federated Learning", 2024. Its
+  objective is, with mean = sum_j alpha_j F_j,
 
       mean + beta sum_i alpha_i (F_i - mean)_+^2,
 
-  whose gradient is sum_i alpha_i (1 + 2 beta ((F_i - mean)_+ - s)) grad F_i, where
-  s = sum_j alpha_j (F_j - mean)_+ comes from the gradient of the mean within the square. Here this
-  mean is held fixed, which leaves s out: that weight may be negative. While 2 beta s < 1 the two
-  are the same family of directions, as
+  whose gradient is sum_i alpha_i (1 + 2 beta ((F_i - mean)_+ - s)) grad F_i, where s = sum_j
+  alpha_j (F_j - mean)_+ comes from the gradient of the mean within the square. Here this mean is
+  held fixed, which leaves s out: that weight may be negative. While 2 beta s < 1 the two are the
+  same family of directions, as
 
       1 + 2 beta (d_i - s) = (1 - 2 beta s) (1 + 2 beta' d_i),    beta' = beta / (1 - 2 beta s),
 
-  so that the full gradient is that of a larger beta, which follows the losses.
-
-  Args:
-    beta: The coefficient of the semi-variance >= 0, in units of one over the loss; 0 gives each
-      client the same share.
-
-  Returns:
-    The `RelativeShare`, over that of the largest loss.
-
-  Raises:
-    TypeError: If beta is not a number.
-    ValueError: If beta is out of its range.
+  so that the full gradient is that of a larger beta, which follows the losses. beta >= 0 is in
+  units of one over the loss; 0 gives each client the same share. The share is over that of the
+  largest loss.
   """
   beta = checks.not_negative("beta", beta)
 

@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
 LEVEL = 0.95
 _NUM_DRAWS = 1000
@@ -92,7 +92,7 @@ def differences(
     # Equal steps of probability in random order: no chance in the far tails of few seeds.
     steps = (generator.permutation(num_draws) + 0.5) / num_draws
     spread = np.std(own, ddof=1) / math.sqrt(len(pairs))
-    drawn = drawn + spread * stats.t.ppf(steps, len(pairs) - 1)
+    drawn = drawn + spread * special.stdtrit(len(pairs) - 1, steps)
   return levels, drawn
 
 
@@ -127,8 +127,8 @@ def p_value(change: float, low: float, high: float, num_clients: int) -> float:
   half = max(0.0, ends[0] if change < 0 else ends[1]) or max(0.0, *ends)
   if half == 0.0:
     return 1.0 if change == 0 else 0.0
-  quantile = stats.t.ppf((1 + LEVEL) / 2, num_clients - 1)
-  return float(2 * stats.t.sf(abs(change) / half * quantile, num_clients - 1))
+  quantile = special.stdtrit(num_clients - 1, (1 + LEVEL) / 2)
+  return float(2 * special.stdtr(num_clients - 1, -abs(change) / half * quantile))
 
 
 def holm(p_values: Sequence[float]) -> np.ndarray:
@@ -153,4 +153,4 @@ def _resampled(generator: np.random.Generator, number: int, num_draws: int) -> n
 def _widening(num_clients: int) -> float:
   """Returns how much wider Student's interval is than a normal one: 1.31 times for 6 clients."""
   up_to = (1 + LEVEL) / 2
-  return float(stats.t.ppf(up_to, num_clients - 1) / stats.norm.ppf(up_to))
+  return float(special.stdtrit(num_clients - 1, up_to) / special.ndtri(up_to))

@@ -9,7 +9,6 @@ from matplotlib import axes as mpl_axes
 from matplotlib import figure as mpl_figure
 import numpy as np
 import pandas as pd
-import seaborn as sns
 
 from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import style
@@ -94,17 +93,14 @@ def _histogram(groups: grouped.Grouped, quantity: quantities.Quantity) -> bytes:
     for row, (method, values) in enumerate(values_of.items()):
       color = looks[method].color
       # Rounding keeps 28.999999 out of the bin below 29.
-      sns.histplot(
-        x=np.round(np.minimum(values, largest), 6),
-        bins=edges,
-        stat="percent",
-        element="step",
-        fill=row == 0,
-        alpha=0.18 if row == 0 else 1.0,
+      style.add_steps(
+        axes,
+        np.round(np.minimum(values, largest), 6),
+        edges,
+        0.18 if row == 0 else 0.0,
         color=color,
         linestyle=looks[method].dash,
         linewidth=1.8 if few else 1.2,
-        ax=axes,
       )
       metric = f"{quantity.split}.{quantity.column}"
       mean, p90 = (

@@ -265,11 +265,7 @@ class Superquantile(PrivateMethod):
   threshold: parts.Threshold | None = threshold_parts.choice(parts.THRESHOLDS, _usual_threshold)
 
   def tail(self) -> Any:
-    """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size.
-
-    Raises:
-      ValueError: If theta is outside (0, 1], or no `AdaptiveTheta` has these numbers.
-    """
+    """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size."""
     if self.wanted_updates is None:
       return tsq.superquantile.check_theta(self.theta)
     return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
@@ -317,11 +313,7 @@ def parameters(kind: type[Method]) -> list[flag.Flag]:
 
 
 def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
-  """Checks a method that was asked for, with its run's privacy and cohorts.
-
-  Raises:
-    ValueError: If a parameter is missing, or the method contradicts itself or its run.
-  """
+  """Refuses a method whose parameters are missing or contradict each other or its run."""
   algorithm = name_of(method)
   for name, one in part.own_flags(type(method)).items():
     if one.is_required and getattr(method, name) is None:
