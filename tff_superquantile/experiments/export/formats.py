@@ -60,12 +60,10 @@ class Format:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-  """How a client tunes an exported model to its own rows, as `parts.personal` and the run have it.
+  """How a client tunes an exported model to its own rows: as the run, or for ten epochs.
 
-  Attributes:
-    label_scale: Mean and standard deviation of labels that are numbers; None for classes.
-    num_classes: The number of classes; 0 for numbers.
-    num_trainable: How many of the weights are trainable; they come first.
+  Without label_scale, (mean, standard deviation), labels are classes. The trainable weights come
+  first.
   """
 
   epochs: int
@@ -78,9 +76,8 @@ class Tuning:
   num_trainable: int
 
   def __post_init__(self) -> None:
-    for name in ("epochs", "proximal_weight", "batch_size", "l2"):
+    for name in ("epochs", "learning_rate", "proximal_weight", "batch_size", "l2"):
       checks.not_negative(name, getattr(self, name))
-    checks.positive("learning_rate", self.learning_rate)
 
 
 def read_tuning(folder: pathlib.Path) -> Tuning:
@@ -89,8 +86,7 @@ def read_tuning(folder: pathlib.Path) -> Tuning:
     return Tuning(**json.loads((folder / TUNING).read_text(encoding="utf-8")))
   except (OSError, TypeError, ValueError) as error:
     raise ValueError(
-      f"Found no {TUNING} in {folder} that can be read; expected the folder of an export: export"
-      " the run again."
+      f"Found no {TUNING} in {folder} that can be read; expected that of an export: export again."
     ) from error
 
 

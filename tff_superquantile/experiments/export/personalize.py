@@ -13,6 +13,7 @@ model's budget change: whoever publishes DIR publishes what it tells of its rows
 
 from __future__ import annotations
 
+import abc
 import argparse
 from collections.abc import Mapping, Sequence
 import csv
@@ -21,7 +22,7 @@ import os
 import pathlib
 import shutil
 import sys
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -37,21 +38,21 @@ _SETTINGS = {"epochs": int, "learning_rate": float, "proximal_weight": float}
 _TRUTH = {"true": 1.0, "false": 0.0}
 
 
-class Model(Protocol):
+class Model(abc.ABC):
   """A model whose weights a client tunes; x [n, ...] are its inputs, and y [n] labels."""
 
-  @property
-  def weights(self) -> Weights:
-    """The shared model's."""
+  weights: Weights
 
+  @abc.abstractmethod
   def loss_and_gradient(self, weights: Weights, x: Any, y: np.ndarray) -> tuple[float, Weights]:
     """Returns the mean loss of examples, and its gradient."""
 
+  @abc.abstractmethod
   def write(self, weights: Weights, folder: pathlib.Path) -> None:
     """Writes the model with other weights into an existing copy of its export."""
 
 
-class LinearModel:
+class LinearModel(Model):
   """The linear model of a model.npz, in NumPy."""
 
   def __init__(self, path: pathlib.Path, settings: formats.Tuning):
@@ -68,6 +69,7 @@ class LinearModel:
       )
     self.weights = [np.asarray(self.arrays[name], np.float64) for name in self._names]
     self._is_number = settings.label_scale is not None
+    self.is_table = "preprocessing/mean" in self.arrays
 
   def loss_and_gradient(self, weights: Weights, x: Any, y: np.ndarray) -> tuple[float, Weights]:
     scores = x @ weights[0] + sum(weights[1:])
@@ -89,7 +91,7 @@ class LinearModel:
 
   def inputs(self, raw: np.ndarray) -> np.ndarray:
     """Encodes a table's rows, float64 [n, columns], as the run did; other rows are inputs."""
-    if "preprocessing/mean" not in self.arrays:
+    if not self.is_table:
       return raw.astype(np.float64)
     found, of_column = [], {n: self.arrays[f"preprocessing/{n}"] for n in formats.OF_COLUMNS}
     for values, mean, std, has_missing, count in zip(raw.T, *of_column.values()):
@@ -104,7 +106,7 @@ class LinearModel:
     return np.concatenate(found, axis=1).astype(np.float32).astype(np.float64)
 
 
-class SavedModel:
+class SavedModel(Model):
   """The model of a saved_model/, in TensorFlow."""
 
   def __init__(self, path: pathlib.Path, settings: formats.Tuning):
@@ -147,26 +149,20 @@ class SavedModel:
     self._tf.saved_model.save(self._loaded, os.fspath(path), signatures)
 
 
-def tune(
+def _tune(
   model: Model, x: Any, y: np.ndarray, settings: formats.Tuning, rng: np.random.Generator
 ) -> Weights:
-  """Returns the weights of `evaluation.Personalizer.tune`, by SGD; the model's where they diverge.
-
-  The objective is the mean loss + l2 / 2 |v|^2 + lambda / 2 |v - w|^2, w being the model's weights.
-  """
+  """Returns the weights of `evaluation.Personalizer.tune`; the model's where they diverge."""
   order, sizes = personal.batches(rng, len(y), settings.batch_size, settings.epochs)
-  tuned, start = list(model.weights), 0
+  rate, l2, pull = settings.learning_rate, settings.l2, settings.proximal_weight
+  tuned, start = model.weights, 0
   while start < len(order):
     rows = order[start : start + sizes[start]]
     start += sizes[start]
     with np.errstate(over="ignore", invalid="ignore"):
-      _, gradient = model.loss_and_gradient(tuned, x[rows], y[rows])
-      tuned = [
-        (
-          v - settings.learning_rate * (g + settings.l2 * v + settings.proximal_weight * (v - w))
-        ).astype(w.dtype)
-        for v, g, w in zip(tuned, gradient, model.weights)
-      ]
+      _, gradients = model.loss_and_gradient(tuned, x[rows], y[rows])
+      steps = [g + l2 * v + pull * (v - w) for g, v, w in zip(gradients, tuned, model.weights)]
+      tuned = [(v - rate * step).astype(v.dtype) for v, step in zip(tuned, steps)]
   return tuned if all(np.isfinite(w).all() for w in tuned) else model.weights
 
 
@@ -182,14 +178,12 @@ def choose(
     settings: How to tune.
     rng: Draws batches, and the parts by which the client chooses.
   """
-  own = tune(model, x, y, settings, rng)
+  own = _tune(model, x, y, settings, rng)
 
   def losses(tuned_on: np.ndarray, measured_on: np.ndarray) -> tuple[float, float]:
-    of_others = tune(model, x[tuned_on], y[tuned_on], settings, rng)
-    shared, tuned = (
-      len(measured_on) * model.loss_and_gradient(w, x[measured_on], y[measured_on])[0]
-      for w in (model.weights, of_others)
-    )
+    both = model.weights, _tune(model, x[tuned_on], y[tuned_on], settings, rng)
+    rows = x[measured_on], y[measured_on]
+    shared, tuned = (len(rows[1]) * model.loss_and_gradient(w, *rows)[0] for w in both)
     return shared, tuned
 
   return own if personal.is_better(rng, len(y), losses) else None
@@ -199,34 +193,28 @@ def read_rows(
   path: pathlib.Path, model: Model, label_column: str | None, settings: formats.Tuning
 ) -> tuple[Any, np.ndarray]:
   """Reads a client's rows; returns the model's inputs [n, ...] and labels [n] as `choose` takes."""
-  is_table = isinstance(model, LinearModel) and "preprocessing/mean" in model.arrays
-  if path.suffix == ".csv" and is_table and isinstance(model, LinearModel):
-    x, labels = _read_table(path, model.arrays, label_column)
+  linear = model if isinstance(model, LinearModel) else None
+  if path.suffix == ".csv" and linear and linear.is_table:
+    x, labels = _read_table(path, linear.arrays, label_column)
   elif path.suffix == ".npz":
     with np.load(path) as arrays:
-      missing = [name for name in ("x", "y") if name not in arrays]
-      if missing:
-        raise ValueError(f"Found no array {missing[0]} in {path}; expected x and y.")
+      if not {"x", "y"} <= {*arrays}:
+        raise ValueError(f"Found {', '.join(arrays)} in {path}; expected the arrays x and y.")
       x, labels = arrays["x"], arrays["y"]
   else:
     raise ValueError(
       f"Found {path}; expected a .csv of a table's rows for an export by --format=npz, or a .npz"
       " file with the arrays x and y."
     )
-  y = np.asarray(labels, np.float64).reshape(-1)
-  if len(x) != len(y) or not len(y) or not np.isfinite(y).all():
+  y, scale = np.asarray(labels, np.float64).reshape(-1), settings.label_scale
+  is_known = np.isfinite(y) if scale is not None else np.isin(y, np.arange(settings.num_classes))
+  if len(x) != len(y) or not len(y) or not is_known.all():
     raise ValueError(
-      f"Found {len(x)} examples and {int(np.isfinite(y).sum())} labels in {path}; expected one"
-      " each, and at least one."
+      f"Found {len(x)} examples and {int(is_known.sum())} labels in {path}; expected one each, and"
+      " at least one: a number, or that of a line of labels.txt, from 0."
     )
-  if settings.label_scale is not None:
-    y = (y - settings.label_scale[0]) / settings.label_scale[1]
-  elif not (np.isin(y, np.arange(settings.num_classes)).all()):
-    raise ValueError(
-      f"Found labels in {path} that are none of the {settings.num_classes} classes; expected the"
-      " numbers of lines of labels.txt, from 0."
-    )
-  return model.inputs(x) if isinstance(model, LinearModel) else x, y
+  y = y if scale is None else (y - scale[0]) / scale[1]
+  return linear.inputs(x) if linear else x, y
 
 
 def _read_table(
@@ -235,18 +223,12 @@ def _read_table(
   """Reads a .csv as float64 [n, columns] raw examples and labels [n], NaN for blanks."""
   with open(path, encoding="utf-8-sig", newline="") as stream:
     rows = list(csv.DictReader(stream))
-  columns, count = arrays["preprocessing/columns"].tolist(), arrays["preprocessing/num_categories"]
-  ends = np.cumsum(count)
-  names = [
-    arrays["preprocessing/categories"][end - n : end].tolist() for n, end in zip(count, ends)
-  ]
-  needed = [*columns, label_column]
-  lacking = [name for name in needed if not rows or name not in rows[0]]
-  if lacking:
-    raise ValueError(
-      f"Found no column {lacking[0]} in {path}; expected {', '.join(columns)}, and the labels'"
-      " (--label_column)."
-    )
+  columns, categories = (arrays[f"preprocessing/{n}"].tolist() for n in ("columns", "categories"))
+  ends = np.cumsum(arrays["preprocessing/num_categories"])
+  names = [categories[start:end] for start, end in zip([0, *ends], ends)]
+  for name in [*columns, label_column]:
+    if not rows or name not in rows[0]:
+      raise ValueError(f"Found no column {name} in {path}; expected it (--label_column).")
 
   def value(text: str | None, categories: Sequence[str]) -> float:
     text = (text or "").strip()
