@@ -43,7 +43,7 @@ STATISTICS = {
 }
 # Those with a paired difference from FedAvg, and its interval: a maximum has none.
 COMPARED = ("mean", "p90", "worst_tenth")
-_PARTS = ("change", "low", "high")
+ENDS = ("change", "low", "high")
 _TEXTS = ("data_set", "method", "parameter", "measure", "kind")
 _REFERENCES = (kept.CONSTANT, kept.POOLED)
 # What a model of a client's own is measured against, on the rows that neither is tuned on: of the
@@ -58,10 +58,10 @@ COLUMNS = (
   *("data_set", "epsilon", "method", "parameter", "kind", "measure"),
   *("num_seeds", "num_test_clients"),
   *STATISTICS,
-  *(f"{name}_{part}" for name in COMPARED for part in _PARTS),
+  *(f"{name}_{part}" for name in COMPARED for part in ENDS),
   *_OF_A_DATA_SET,
   *(f"kept_{name}" for name in COMPARED),
-  *(f"{of}_{name}_{part}" for of in PERSONAL for name in COMPARED for part in _PARTS),
+  *(f"{of}_{name}_{part}" for of in PERSONAL for name in COMPARED for part in ENDS),
 )
 _NUMBERS = tuple(name for name in COLUMNS if name not in _TEXTS)
 _DECIMALS = 6
@@ -159,7 +159,7 @@ def _personal(
       if pairs:
         change = paired.of_pairs(pairs, f"test.{measure}.{STATISTICS[column]}")
         values = (change.value, change.low, change.high)
-        found |= {f"{name}_{column}_{part}": value for part, value in zip(_PARTS, values)}
+        found |= {f"{name}_{column}_{part}": value for part, value in zip(ENDS, values)}
     values_of = [one[np.isfinite(one)].to_numpy() for one in kept_after.values()]
     found[f"kept_{column}"] = float(
       np.mean([_of_values(STATISTICS[column], one) for one in values_of])
