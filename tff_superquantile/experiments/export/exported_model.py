@@ -13,9 +13,13 @@ import tensorflow_federated as tff
 from tasks import preprocessing as preprocessing_lib
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import personal
+
+_EPOCHS = 10  # The paper's.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +150,21 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
     )
   weights = run.weights_for(model)
   return ExportedModel(model, weights, preprocessing, labels, task.label_scale)
+
+
+def tuning(model: ExportedModel, config: run_config.RunConfig) -> formats.Tuning:
+  """Returns how clients tune a run's model: as the run did, or for ten epochs."""
+  asked = config.personalization or personal.Personalization(epochs=_EPOCHS)
+  return formats.Tuning(
+    asked.epochs,
+    asked.learning_rate or config.final_learning_rate,
+    asked.proximal_weight,
+    config.local.batch_size,
+    config.local.l2,
+    model.label_scale,
+    len(model.labels),
+    len(model.weights.trainable),
+  )
 
 
 def _x_spec(model: tff.learning.models.FunctionalModel, task: str) -> tf.TensorSpec:

@@ -22,6 +22,7 @@ from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import local_training
 from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import personal
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 
@@ -110,6 +111,7 @@ class RunConfig(part.Part):
     words={"best": "best round"},
     before="last",
   )
+  personalization: personal.Personalization | None = personal.choice()
   privacy: privacy_lib.Privacy | None = privacy_lib.choice()
   exact_siblings: str = flag.field(
     "refused",
