@@ -110,10 +110,9 @@ def clients_of_both(
 def change(
   before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], metric: str
 ) -> Change | None:
-  """Measures a metric's change, "SPLIT.COLUMN.STATISTIC", from a baseline to a method, over the
-  seeds and clients of both.
+  """Measures a metric's change, over the seeds and clients of a baseline and a method.
 
-  Where a run has no results of each client, it is of the runs' own numbers, without an interval.
+  It is named SPLIT.COLUMN.STATISTIC. Where a run has no results of each client, it is of the runs' own numbers, without an interval.
   """
   split, column, _ = metric.split(".")
   both = clients_of_both(before, after, column, split)
