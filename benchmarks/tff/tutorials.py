@@ -28,9 +28,7 @@ def _sql_clients(num_clients: int = 20) -> tff.simulation.datasets.ClientData:
     size = int(rng.integers(90, 111))
     pixels = rng.random((size, 28, 28)).astype(np.float32)
     labels = rng.integers(0, _CLASSES, size).astype(np.int32)
-    return tf.data.Dataset.from_tensor_slices(
-      collections.OrderedDict(label=labels, pixels=pixels)
-    )
+    return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(label=labels, pixels=pixels))
 
   path = os.path.join(tempfile.mkdtemp(), "images.sqlite")
   spec = collections.OrderedDict(
@@ -198,9 +196,7 @@ def sequence_algorithm(num_rounds: int) -> list[Cell]:
 
   @tff.federated_computation(at_server, at_clients)
   def federated_eval(model: Any, data: Any) -> Any:
-    return tff.federated_mean(
-      tff.federated_map(local_eval, [tff.federated_broadcast(model), data])
-    )
+    return tff.federated_mean(tff.federated_map(local_eval, [tff.federated_broadcast(model), data]))
 
   @tff.federated_computation(at_server, tff.FederatedType(np.float32, tff.SERVER), at_clients)
   def federated_train(model: Any, rate: Any, data: Any) -> Any:

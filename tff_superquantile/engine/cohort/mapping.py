@@ -143,9 +143,7 @@ class Mapper(abc.ABC):
       raise errors.UnsupportedError("an intermediate result of clients")
     return work
 
-  def _made_data_sets(
-    self, component: components.Component, leaves: Sequence[Leaf]
-  ) -> list[Leaf]:
+  def _made_data_sets(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
     """Returns clients' data sets, made where they are used; refuses any that would differ there."""
     if not all(t.is_data_set for t in component.result_types):
       raise errors.UnsupportedError("data sets that clients make beside other values")

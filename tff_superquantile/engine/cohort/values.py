@@ -278,7 +278,10 @@ class Converter:
       element_type = self._type.element
       converter = Converter(element_type)
       pack = functools.partial(in_data_sets, element_type)
-      empty = [np.zeros([size or 0 for size in t.shape or ()], t.array_dtype) for t in leaf_types(element_type)]
+      empty = [
+        np.zeros([size or 0 for size in t.shape or ()], t.array_dtype)
+        for t in leaf_types(element_type)
+      ]
       value = data_sets.of_list([converter.arrays(element) for element in value], empty, pack)
     return data_sets.source(value, self._type)
 

@@ -112,7 +112,8 @@ def change(
 ) -> Change | None:
   """Measures a metric's change, over the seeds and clients of a baseline and a method.
 
-  It is named SPLIT.COLUMN.STATISTIC. Where a run has no results of each client, it is of the runs' own numbers, without an interval.
+  It is named SPLIT.COLUMN.STATISTIC. Where a run has no results of each client, it is of the
+  runs' own numbers, without an interval.
   """
   split, column, _ = metric.split(".")
   both = clients_of_both(before, after, column, split)
