@@ -10,6 +10,7 @@ from privacy import cohorts
 from privacy import ledger as ledger_lib
 from privacy import parts
 from privacy.noise import banded
+from privacy.settings import command_line
 
 # Recomputing gives the same number up to another version's rounding.
 TOLERANCE = 1e-6
@@ -31,12 +32,8 @@ def _shares_of_budget() -> set[str]:
 
 def read(text: str) -> dict[str, str]:
   """Reads `flags.txt`: values by name, of lines like `--name=value`; empty ones are left out."""
-  found = {}
-  for line in text.splitlines():
-    if line.startswith("-"):
-      name, equals, value = line.lstrip("-").partition("=")
-      found[name.strip()] = value.strip() if equals else "true"
-  return {name: value for name, value in found.items() if value not in _EMPTY}
+  flags = command_line.read_flags(text)
+  return {name: value for name, value in flags.items() if value not in _EMPTY}
 
 
 def tolerance(ledger: ledger_lib.Ledger) -> float:

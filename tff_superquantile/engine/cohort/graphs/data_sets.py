@@ -230,7 +230,7 @@ class _Lists:
     empty: Sequence[np.ndarray],
     pack: Callable[[Iterator[Any]], Any],
   ) -> tf.data.Dataset:
-    """Returns a data set of elements of arrays, which `pack` packs; of `empty` if there are none."""
+    """Returns a data set of elements, arrays that `pack` packs; of `empty` if there are none."""
     hasher = hashlib.sha256(repr((len(elements), pack(iter(map(_kind, empty))))).encode())
     for array in itertools.chain(*elements):
       content = pickle.dumps(array.tolist()) if array.dtype == np.object_ else array.tobytes()

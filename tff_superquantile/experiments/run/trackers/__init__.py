@@ -26,15 +26,9 @@ TRACKERS = plugins.Table(
 )
 
 
-def asked(tracker: str | None) -> list[str]:
-  """Returns the names in --tracker, each once."""
-  names = (name.strip() for name in (tracker or "").split(","))
-  return list(dict.fromkeys(filter(None, names)))
-
-
 def check(tracker: str | None) -> None:
   """Raises a `ValueError` for a tracker that does not exist, or whose library is not there."""
-  for name in asked(tracker):
+  for name in plugins.names(tracker):
     if name not in _REQUIREMENTS:
       TRACKERS[name]  # Or a sentence that there is none.
       continue
