@@ -50,7 +50,7 @@ EXPERIMENTS
                     example, a column that names its client, a column that is
                     to be predicted. First it shows what it found.
     personalization Models of emnist_convnet, fine-tuned on a half of each test
-                    client's data for ten epochs: before and after.
+                    client's data: --personalize=10, which any experiment takes.
     model_family    Models of emnist_linear, one a theta: each test client takes
                     the best on a half of its own data.
     availability    The synthetic task with clients that come and go by the

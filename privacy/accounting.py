@@ -56,28 +56,16 @@ _RUNGS = 10
 
 
 def default_delta(population: int) -> float:
-  """Returns the default delta: 1e-5 or n^-1.1, whichever is smaller.
+  """Returns the default delta for n clients: 1e-5 or n^-1.1, whichever is smaller.
 
-  Args:
-    population: n, the number of clients.
-
-  Returns:
-    A delta below 1 / n. A delta of 1 / n would allow to publish the data of a random client.
+  It is below 1 / n: a delta of 1 / n would allow to publish the data of a random client.
   """
   # A population of one would get a delta of 1.
   return min(1e-5, math.pow(checks.whole("population", population, 1), -1.1))
 
 
 def delta_warning(delta: float, population: int) -> str | None:
-  """Returns a warning about a delta that is too large for a population.
-
-  Args:
-    delta: The delta of (epsilon, delta)-differential privacy.
-    population: n, the number of clients.
-
-  Returns:
-    A sentence if delta >= 1 / n, and None otherwise.
-  """
+  """Returns a sentence for a delta that is not below 1 / n, for n clients; else None."""
   delta = checks.fraction("delta", delta)
   population = checks.whole("population", population, 1)
   # A delta that was computed as 1 / n elsewhere may differ in the last bit.
@@ -155,14 +143,7 @@ class Accountant:
     """Returns a bound on `epsilon`, quickly enough for every round of a run.
 
     The bound is the smaller one of RDP's and of PLD's for the next of ten stages of the run, whose
-    rounds include these. In the run's last round it is `epsilon`.
-
-    Args:
-      num_rounds: The number of rounds that are done.
-      num_rounds_planned: The number of rounds of the whole run.
-
-    Returns:
-      An epsilon, not below that of fewer rounds.
+    rounds include these. In the last of the planned rounds it is `epsilon`; it never falls.
     """
     num_rounds = checks.whole("num_rounds", num_rounds, 0)
     is_quick = self.accountant == RDP or isinstance(self.release.cohort, cohorts.Known)
@@ -247,19 +228,12 @@ def pld_epsilon(
 
 
 def composed_epsilon(runs: Runs, delta: float, slack: float = 0.0) -> float:
-  """Returns the cost of sampled Gaussian mechanisms, on a grid that is fine enough for epsilon.
+  """Returns the epsilon of sampled Gaussian mechanisms, on a grid that is fine enough for it.
 
-  Args:
-    runs: The mechanisms of which a round of a run is one, and T, at least 1, of each run. All are
-      of the same two neighbouring data sets, in this order.
-    delta: The delta of (epsilon, delta)-differential privacy.
-    slack: The log of the ratio between the densities of all rounds and those accounted for.
-
-  Returns:
-    The epsilon.
-
-  Raises:
-    ValueError: If that would take too long, or delta is too small for double precision.
+  `runs` are the mechanisms of which a round of a run is one, and T, at least 1, of each; all are of
+  the same two neighbouring data sets, in this order. `slack` is the log of the ratio between the
+  densities of all rounds and those accounted for. A delta that is too small for double precision,
+  or work that is too long, is a `ValueError`.
   """
   # With densities within a factor of e^slack, (eps, delta) becomes (eps + 2 slack, e^slack delta)
   # on the way there and back.
@@ -312,19 +286,9 @@ def composed_epsilon(runs: Runs, delta: float, slack: float = 0.0) -> float:
 def epsilon(
   release: releases.Release, num_rounds: int, delta: float, accountant: str = TIGHTEST
 ) -> Spent:
-  """Returns the cost of a run against an adversary that sees all its models and thresholds.
+  """Returns the cost of T rounds against an adversary that sees all that they release.
 
-  Args:
-    release: The releases of each round.
-    num_rounds: T; 0 costs nothing.
-    delta: The delta of (epsilon, delta)-differential privacy.
-    accountant: "tightest", "pld" or "rdp".
-
-  Returns:
-    The cost, under `release.neighboring_relation`.
-
-  Raises:
-    ValueError: As `Accountant.spent`.
+  It is that of `Accountant.spent`, under `release.neighboring_relation`.
   """
   return Accountant(release, delta, accountant).spent(num_rounds)
 

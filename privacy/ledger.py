@@ -96,17 +96,7 @@ class Ledger:
 
   @classmethod
   def from_json(cls, text: str) -> "Ledger":
-    """Reads a ledger.
-
-    Args:
-      text: The text of `to_json`.
-
-    Returns:
-      The ledger.
-
-    Raises:
-      ValueError: If it is anything else, with a sentence that says what.
-    """
+    """Reads the text of `to_json`; anything else is a `ValueError` with a sentence."""
     try:
       found = json.loads(text)
     except ValueError as error:

@@ -167,15 +167,8 @@ class Release:
   def with_noise(self, effective_noise_multiplier: float) -> Release:
     """Divides a round's budget between the parts, by their `share`.
 
-    Args:
-      effective_noise_multiplier: z_eff of all together.
-
-    Returns:
-      The release with z_i = z_eff sqrt(w / w_i), where w_i is the share of a part times the sum
-      of those before it in `ranked`, and w that of all.
-
-    Raises:
-      ValueError: If a number is out of its range.
+    z_eff of all together becomes z_i = z_eff sqrt(w / w_i), where w_i is the share of a part times
+    the sum of those before it in `ranked`, and w that of all.
     """
     z = checks.positive("effective_noise_multiplier", effective_noise_multiplier)
     weights: dict[str, float] = {}
@@ -246,15 +239,7 @@ class Release:
     )
 
   def gaussian(self, probability: float, growth: float = 1.0) -> dominating_pairs.SampledGaussian:
-    """Describes a round as a Gaussian mechanism on a Poisson sample.
-
-    Args:
-      probability: The probability with which a client's data count.
-      growth: The ratio of the release's variance to that of the noise.
-
-    Returns:
-      The mechanism, with the release's neighbouring relation.
-    """
+    """Describes a round as a Gaussian mechanism on a Poisson sample, in the release's relation."""
     replaced = math.hypot(*(part.replace_one_factor / part.z for part in self.parts))
     return dominating_pairs.SampledGaussian(
       probability=probability,
@@ -264,12 +249,9 @@ class Release:
     )
 
   def norm_of_run(self, num_rounds: int) -> float:
-    """Returns the norm of a client's part in all rounds of known cohorts, over the noise.
+    """Returns the norm of a client's part in T rounds of known cohorts, over the noise.
 
     The run is one Gaussian mechanism whose noise multiplier is 1 over it: see `noise.banded`.
-
-    Args:
-      num_rounds: T.
     """
     assert isinstance(self.cohort, cohorts.Known)
     pair = self.gaussian(1.0)
@@ -278,11 +260,7 @@ class Release:
     return of_round * banded.sensitivity(self.coefficients[:num_rounds], participation)
 
   def mixture(self) -> dominating_pairs.Mixture:
-    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities.
-
-    Raises:
-      ValueError: If there is no sample: the cohorts are known.
-    """
+    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities."""
     self.check_sampled()
     found = self.gaussian(self.cohort.probability)
     if self.cohort.is_replaced and found.probability < 1.0:
@@ -319,14 +297,7 @@ class Release:
 
   @classmethod
   def of_entries(cls, found: Mapping[str, Any]) -> Release:
-    """Returns the release of a flat record, the inverse of `entries`.
-
-    Args:
-      found: The record; what a release need not have may be left out.
-
-    Raises:
-      ValueError: If an entry is out of its range, or entries contradict each other.
-    """
+    """Returns the release of a flat record, the inverse of `entries`."""
     blanks = {name: blank for kind in parts_lib.kinds() for name, blank in kind.blank().items()}
     found = {**blanks, **found}
     sampling = found.get("sampling", cohorts.POISSON)

@@ -44,10 +44,6 @@ def task_names() -> tuple[str, ...]:
 
 
 def get_task(name: str) -> "task.Task":
-  """Returns the task of that name.
-
-  Raises:
-    ValueError: If there is none, here or outside; names those that there are.
-  """
+  """Returns the task of that name; a `ValueError` names those that there are."""
   kind = __getattr__("task").Task
   return _plugins.Table("task", "tasks", kind, _find_tasks(), of_classes=False)[name]

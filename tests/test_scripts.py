@@ -206,13 +206,6 @@ def test_manual_needs_no_python_and_names_every_experiment(machine, arguments):
   assert not (machine.project / ".venv").exists()
 
 
-def test_help_of_the_tests_needs_no_python(machine):
-  result = machine.run("run_tests.sh", "--help")
-  assert (result.returncode, result.stderr) == (0, "")
-  assert "--run_slow" in result.stdout
-  assert not (machine.project / ".venv").exists()
-
-
 def test_first_run_installs_and_later_ones_do_not(machine):
   machine.python()
   result = machine.run("run_experiments.sh")
@@ -272,13 +265,6 @@ def test_experiment_replaces_the_script(machine):
   out, _ = process.communicate(timeout=_SECONDS)
   assert out.startswith(f"pid {process.pid} in ") and "log level 0" in out
   assert process.returncode == 7
-
-
-def test_works_through_a_link(machine):
-  machine.python()
-  (machine.folder / "link.sh").symlink_to(machine.project / "run_experiments.sh")
-  assert machine.run("../link.sh").returncode == 0
-  assert machine.stamps()
 
 
 @pytest.mark.parametrize("minor", range(8, 16))
@@ -648,21 +634,6 @@ def test_locks_have_what_the_metadata_ask_for(python):
   ):
     for requirement in map(requirements.Requirement, text.split()):
       assert versions[requirement.name] in requirement.specifier
-
-
-def test_pythons_are_those_of_the_metadata():
-  config = configparser.ConfigParser()
-  config.read(_ROOT / "setup.cfg")
-  assert config["options"]["python_requires"] == ">=3.10,<3.14"
-  classifiers = config["metadata"]["classifiers"]
-  assert re.findall(r":: (3\.\d+)", classifiers) == ["3.10", "3.11", "3.12", "3.13"]
-
-
-@pytest.mark.parametrize(
-  "name", ["run_experiments.sh", "run_tests.sh", "scripts/lock.sh", ".ci/run"]
-)
-def test_scripts_can_be_executed(name):
-  assert os.access(_ROOT / name, os.X_OK)
 
 
 # What hosts of code read.

@@ -39,6 +39,9 @@ COMMANDS = {
     f"{_EXPERIMENTS}.private_evaluation.__main__", "Releases clients' errors with a budget."
   ),
   "export": Command(f"{_EXPERIMENTS}.export.__main__", "Exports a run's model, with a model card."),
+  "personalize": Command(
+    f"{_EXPERIMENTS}.export.personalize", "Tunes an export to the rows of one client, and chooses."
+  ),
   "account": Command(
     "privacy.account", "Finds noise for a privacy budget and costs of runs; audits claims.", False
   ),

@@ -112,18 +112,7 @@ def _read(folder: pathlib.Path) -> Member:
 
 
 def read(folders: Sequence[str | os.PathLike[str]]) -> dict[str, list[Member]]:
-  """Reads the runs in and below some folders.
-
-  Args:
-    folders: The folders.
-
-  Returns:
-    The runs by the data set of their clients, in the order of their paths; of data sets that have a
-    private run.
-
-  Raises:
-    ValueError: If a folder is not there, none has a private run, or a file cannot be read.
-  """
+  """Reads the runs in and below some folders, by the data set of their clients and by path."""
   found: dict[pathlib.Path, Member] = {}
   for folder in map(pathlib.Path, folders):
     if not folder.is_dir():
@@ -179,18 +168,7 @@ class Together:
 
 
 def compose(members: Sequence[Member], delta: float | None = None) -> Together:
-  """Accounts for all runs of one population.
-
-  Args:
-    members: The runs, at least one of them private.
-    delta: The delta of all together; None for the largest of the claims.
-
-  Returns:
-    Their cost for one client, and for whom there is none.
-
-  Raises:
-    ValueError: If there is too little noise for an answer.
-  """
+  """Accounts for all runs of one population, at least one of them private, for one client."""
   private = [member for member in members if member.ledger is not None]
   failures, copies = _one_key(private)
   runs = [run for member in private if member not in copies for run in member.runs]

@@ -81,10 +81,7 @@ class Participation:
     object.__setattr__(self, "most", min(most, fit))
 
   def bands(self, asked: int | None = None) -> int:
-    """Returns the number of bands of a run: b.
-
-    It is what the run asks for, at most one a round and 1,000; by default s, at most 1,000.
-    """
+    """Returns the number of bands of a run: b."""
     most = min(self.num_rounds, _MOST_BANDS)
     if asked is None:
       return min(self.separation, most)
@@ -125,11 +122,7 @@ def square_root(bands: int) -> np.ndarray:
 
 
 def checked(coefficients: Coefficients) -> tuple[float, ...]:
-  """Returns coefficients as floats, of any number of rounds.
-
-  Raises:
-    ValueError: If they are no finite numbers, or the first is not 1.
-  """
+  """Returns coefficients as floats, the first of which is 1, of any number of rounds."""
   found = _checked(coefficients, max(1, np.size(coefficients)))
   if found[0] != 1.0:
     raise ValueError(f"Found coefficients that begin with {found[0]:g}; expected 1.")
@@ -143,11 +136,10 @@ def is_exact(coefficients: Coefficients, separation: int) -> bool:
 
 
 def sensitivity(coefficients: Coefficients, participation: Participation) -> float:
-  """Returns Delta, the largest norm of C g, for contributions of norm 1 a round.
+  """Returns the largest norm of C g for contributions of norm 1 a round, when a client is removed.
 
-  It is about removing a client's data; sqrt(k) |c| if b <= s and the last column has all bands. If
-  not `is_exact`, it is the upper bound (k r_0 + 2 sum_(l < k) (k - l) max_(d >= l s) r_d)^(1/2)
-  with r_d = sum_t |c_t c_(t + d)|.
+  It is sqrt(k) |c| if `is_exact`, and otherwise the upper bound (k r_0 + 2 sum_(l < k) (k - l)
+  max_(d >= l s) r_d)^(1/2) with r_d = sum_t |c_t c_(t + d)|.
   """
   c = _checked(coefficients, participation.num_rounds)
   if is_exact(c, participation.separation):
@@ -179,10 +171,7 @@ def tracking_variance(coefficients: Coefficients, gain: float) -> float:
 
 
 def error(coefficients: Coefficients, num_rounds: int) -> float:
-  """Returns the RMS over rounds of the running sums' noise, for z of standard deviation 1.
-
-  It is (sum_ij (A C^-1)_ij^2 / T)^(1/2), for one coordinate.
-  """
+  """Returns the RMS over rounds of the running sums' noise, for z of standard deviation 1."""
   w = signal.lfilter([1.0], _checked(coefficients, num_rounds), np.ones(num_rounds))
   return float(np.sqrt((1.0 - np.arange(num_rounds) / num_rounds) @ np.square(w)))
 

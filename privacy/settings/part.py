@@ -1,8 +1,4 @@
-"""Parts of a run's config: values that check themselves. Each field is a flag, or a part again.
-
-A part that comes in several kinds is a class for each, of which the value of a flag chooses one:
-the fields of a kind are the flags that belong to this value.
-"""
+"""Parts of a run's config: values that check themselves. Each field is a flag, or a part again."""
 
 from __future__ import annotations
 
@@ -109,19 +105,13 @@ def choice(
 def chosen_by(
   usual: Usual, kinds: Mapping[str, type[Part]], without: str = "", default: Any = None
 ) -> Any:
-  """Returns a field that is a part in several kinds, of which `usual` chooses by their flags.
-
-  The names of the kinds are words that say when they are chosen; `without` are those for no part.
-  """
+  """Returns a field that is a part in several kinds, of which `usual` chooses by their flags."""
   chosen = Choice(kinds, usual, without=without)
   return dataclasses.field(default=default, metadata={_CHOICE: chosen})
 
 
 def key(kinds: Mapping[str, type[_T]], part: Part) -> str:
-  """Returns the name of a part's class among kinds, or else that of its nearest base.
-
-  In a table that takes parts from outside each class has a name of its own.
-  """
+  """Returns the name of a part's class among kinds, or else that of its nearest base."""
   if isinstance(kinds, plugins.Table):
     return kinds.name_of(type(part))
   names = {kind: name for name, kind in kinds.items()}
@@ -205,10 +195,7 @@ def flags(kind: type[Part]) -> dict[str, flag_lib.Flag]:
 
 
 def values(part: Part) -> dict[str, Any]:
-  """Returns the values of the flags that a part and the parts within it have, by name.
-
-  None stands for the default of a flag that has another one.
-  """
+  """Returns the values of the flags that a part and the parts within it have, by name."""
   found: dict[str, Any] = {}
   own = own_flags(type(part))
   for field in _fields(type(part)):
@@ -230,11 +217,7 @@ def values(part: Part) -> dict[str, Any]:
 def build(
   kind: type[_T], given: Mapping[str, Any], is_strict: bool = True, is_filled: bool = False
 ) -> _T:
-  """Builds a part of the values of its flags, and of those of the parts within it.
-
-  Flags that the part does not have are passed over; those of kinds that were not chosen are refused
-  if `is_strict`. If `is_filled`, kinds that are usual count as asked for.
-  """
+  """Builds a part of its flags' values; those of kinds not chosen are refused if `is_strict`."""
   own = own_flags(kind)
   found: dict[str, Any] = {}
   for field in _fields(kind):
@@ -273,10 +256,7 @@ def _check_complete(part: Part, chosen_by: str = "") -> None:
 
 
 def _refuse_others(chosen: Choice, name: str | None, given: Mapping[str, Any]) -> None:
-  """Raises a `ValueError` for a flag of kinds that were not chosen.
-
-  One that may idle is checked by itself, as it would be if its kind were chosen.
-  """
+  """Raises a `ValueError` for a flag of kinds that were not chosen, but for one that may idle."""
   own = {} if name is None else flags(chosen.kinds[name])
   for kind in chosen.kinds.values():
     for other, one in flags(kind).items():

@@ -43,11 +43,7 @@ class Table(dict[str, Any]):
     return self._import(name, row) if isinstance(row, str) else row
 
   def load(self, name: str | None) -> bool:
-    """Brings in what a name from outside stands for; returns whether that is new.
-
-    Raises:
-      ValueError: If MODULE:CLASS or an entry point has no such part.
-    """
+    """Brings in what a name from outside stands for; returns whether that is new."""
     is_new = name is not None and name not in self and self._target(name) != ""
     return is_new and self[name or ""] is not None
 

@@ -9,11 +9,10 @@ import collections
 import contextlib
 import hashlib
 import io
-import pathlib
 import random
 import re
-import sys
 
+import emnist_fixtures
 import numpy as np
 import pandas as pd
 import tensorflow_federated as tff
@@ -32,10 +31,6 @@ from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tasks"))
-
-import emnist_fixtures  # noqa: E402
 
 _NUM_CLIENTS, _TEST_FRACTIONS = 24, {"own": 0.2, "emnist_linear": 0.5}
 _EXPERIMENT = "histories"

@@ -19,7 +19,8 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 
 _PAGE = (commands.ROOT / "docs/how_to/add_a_part.md").read_text(encoding="utf-8")
-_COMMAND = str(pathlib.Path(__file__).parent / "additions" / "command.py")
+_STUDIES = str(pathlib.Path(__file__).parent / "additions" / "command.py")
+_COMMAND = f"import runpy; runpy.run_path({_STUDIES!r}, run_name='__main__')"
 _FEW = ("--num_rounds=4", "--rounds_per_evaluation=2")
 _CAPPED = "capped.CappedFedAvg_cap_1.5"
 _SLOW = "superquantile_theta_0.5_slow.SlowGeometric_epsilon_8"
@@ -76,7 +77,7 @@ def test_a_method_is_compared_reported_and_resumed(user, compared):
   again = user.start("train", flags, "--num_rounds=6").wait()  # Cold, as a cluster starts it.
   assert again.code == 0, again.err
   assert len(commands.rows(compared / _CAPPED / "seed_0")) == 7
-  help_text = user.bare("train", "--algorithm=capped:CappedFedAvg", "--help").out
+  help_text = user.forked("train", "--algorithm=capped:CappedFedAvg", "--help").out
   assert re.search(r"--cap FLOAT +Largest loss that counts\.", help_text)
 
 
@@ -84,11 +85,11 @@ def test_where_the_file_is_missing_a_sentence_says_so(user, compared, tmp_path):
   elsewhere = commands.Lab(tmp_path, user.cache_dir)
   folder = compared / _CAPPED / "seed_0"
   said = ("--algorithm=capped:CappedFedAvg, but no module capped; expected", "PYTHONPATH")
-  elsewhere.bare("train", f"--flagfile={folder / 'flags.txt'}", "--num_rounds=9").assert_refused(
+  elsewhere.forked("train", f"--flagfile={folder / 'flags.txt'}", "--num_rounds=9").assert_refused(
     *said
   )
-  elsewhere.bare("evaluate", str(folder)).assert_refused(*said)
-  reported = elsewhere.bare("report", f"--output_dir={compared.parent}")
+  elsewhere.forked("evaluate", str(folder)).assert_refused(*said)
+  reported = elsewhere.forked("report", f"--output_dir={compared.parent}")
   assert reported.code == 0, reported.err
   assert f"| {_CAPPED} " in (compared / "report.md").read_text()
 
@@ -105,17 +106,18 @@ def test_a_format_is_written_and_replaced_and_the_card_mentions_it(user, carry_o
   said = "and of a table what its columns became; model.txt has neither, but the"
   assert said in " ".join((out / "MODEL_CARD.md").read_text().split())
   carry_out("--format=plain:TEXT", "--overwrite", run_dir=str(run))
-  user.bare("export", str(run), "--format=plain:TEX", "--out=other").assert_refused(
+  user.forked("export", str(run), "--format=plain:TEX", "--out=other").assert_refused(
     "--format=plain:TEX, which is not there; expected one of Format in", "such as TEXT"
   )
-  user.bare("export", str(run), "--format=np", "--out=other").assert_refused("did you mean 'npz'?")
+  refused = user.forked("export", str(run), "--format=np", "--out=other")
+  refused.assert_refused("did you mean 'npz'?")
 
 
 def test_a_private_method_and_threshold_are_accounted_for(user, carry_out, small):
   results = user.folder / "results" / "synthetic"
   for words, method in (("--cap=1.5 --epsilon=8", f"{_CAPPED}_epsilon_8"), ("slow:Slow", _SLOW)):
     carry_out(words, *small)
-    audited = user.python("-m", "privacy.account", "audit", str(results / method / "seed_0")).wait()
+    audited = user.fork("-m", "privacy.account", "audit", str(results / method / "seed_0")).wait()
     assert audited.code == 0, audited.out + audited.err
     is_noted = "--threshold=slow:SlowGeometric from outside the project" in audited.out
     assert is_noted == (method == _SLOW)
@@ -132,7 +134,7 @@ def test_a_task_is_trained(user, carry_out):
   carry_out("weather:WEATHER", *few)
   folder = user.folder / "results/weather.WEATHER/superquantile_theta_0.5/seed_0"
   assert json.loads((folder / "metrics.json").read_text())["test"]["error"]["mean"] < 0.4
-  evaluated = user.bare("evaluate", str(folder))
+  evaluated = user.forked("evaluate", str(folder))
   assert evaluated.code == 0, evaluated.err
 
 
@@ -173,7 +175,7 @@ def test_a_hook_follows_a_run_and_private_runs_take_none(user, carry_out):
 
 def test_a_new_study_is_a_command(user, compared):
   def command(*arguments):
-    result = user.python(_COMMAND, *arguments).wait()
+    result = user.fork("-c", _COMMAND, *arguments).wait()
     assert "Traceback" not in result.err, result.err
     return result
 

@@ -65,28 +65,6 @@ def test_calibrate(capsys):
   assert "one client chosen at random" in found["warnings"][0]
 
 
-def test_calibrate_for_people(capsys):
-  assert account.run(_EXAMPLE) == 0
-  printed = capsys.readouterr().out
-  for words in (
-    "Warning:",
-    "(by PLD)",
-    "by RDP",
-    "against the server",
-    "(sigma_W = z_w C)",
-    "140  (K)",
-    "Gaussian mechanism",
-    "zero-out",
-    "Sampling: Poisson",
-    "Adversary:",
-    "Choosing hyperparameters",
-    "Evaluation on held-out clients",
-    "must stay secret",
-  ):
-    assert words in printed
-  assert max(map(len, printed.splitlines())) <= 100
-
-
 def test_spend(capsys):
   found = _json(capsys, *_SPEND)
   assert found["epsilon_rdp"] == pytest.approx(3.175, abs=1e-3)
@@ -242,17 +220,6 @@ def test_mistakes_are_one_sentence(capsys, monkeypatch, tmp_path, row):
   assert printed.out == ""
   assert printed.err.startswith("Error: Found ") and row["words"] in printed.err
   assert printed.err.count("\n") == 1
-
-
-@pytest.mark.parametrize("command", [(), ("calibrate",), ("spend",), ("compose",), ("audit",)])
-def test_help(capsys, command):
-  with pytest.raises(SystemExit) as exited:
-    account.run([*command, "--help"])
-  assert exited.value.code == 0
-  printed = capsys.readouterr().out
-  assert "usage: superquantile account" in printed
-  if command[:1] == ("spend",):
-    assert "--threshold_noise_multiplier" in printed
 
 
 def _run_folder(path, rounds=10, claim=3.0):

@@ -6,6 +6,7 @@ converted from their options and take the same steps; all others are refused wit
 """
 
 from collections.abc import Callable
+import copy
 import inspect
 from typing import TypeAlias
 
@@ -97,3 +98,17 @@ def as_tff_optimizer(
     )
   config = keras_optimizer.get_config()
   return build(*(float(config[option]) for option in options))
+
+
+def without_autograph(
+  optimizer: tff.learning.optimizers.Optimizer,
+) -> tff.learning.optimizers.Optimizer:
+  """Returns an optimizer of which autograph converts nothing, if it is one of TFF's own.
+
+  There it has nothing to convert, and takes a fifth of a second to find that out.
+  """
+  if not type(optimizer).__module__.startswith("tensorflow_federated."):
+    return optimizer
+  unconverted = copy.copy(optimizer)
+  vars(unconverted)["next"] = tf.autograph.experimental.do_not_convert(optimizer.next)
+  return unconverted

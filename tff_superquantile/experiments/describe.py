@@ -49,15 +49,7 @@ def _row(split: str, files: Any, is_hidden: bool) -> tuple[str, ...]:
 
 
 def table(config: run_config.RunConfig) -> str:
-  """Returns the table of a run's clients.
-
-  Returns:
-    A line for each split: its clients, their examples in all and of one client (least, median,
-    most), the classes among these, and the share of the most frequent one.
-
-  Raises:
-    ValueError: If the data cannot be had.
-  """
+  """Returns the table of a run's clients, a line for each split."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run.training import client_split
@@ -72,11 +64,7 @@ def table(config: run_config.RunConfig) -> str:
 
 
 def clients_and_inputs(config: run_config.RunConfig) -> tuple[int, int]:
-  """Returns the number of all clients of a run's files, and that of all inputs of their examples.
-
-  Raises:
-    ValueError: If the data cannot be had.
-  """
+  """Returns the number of all clients of a run's files, and of all inputs of their examples."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run.training import client_split
@@ -89,11 +77,7 @@ def clients_and_inputs(config: run_config.RunConfig) -> tuple[int, int]:
 
 
 def print_description(config: run_config.RunConfig) -> None:
-  """Prints what was found in the user's files, and the table of the clients.
-
-  Raises:
-    ValueError: If the data cannot be had.
-  """
+  """Prints what was found in the user's files, and the table of the clients."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
 

@@ -32,11 +32,7 @@ NAMES = (*OF_EVALUATIONS, *MEASURES)
 
 
 def of_kind(error: str) -> tuple[str, ...]:
-  """Returns the names of the measures of a task.
-
-  Args:
-    error: The task's error, a key of `tff_superquantile.evaluation.errors.ERRORS`.
-  """
+  """Returns the names of the measures of a task by its error, a key of `errors.ERRORS`."""
   return (*OF_EVALUATIONS, *(name for name, one in MEASURES.items() if one.error == error))
 
 

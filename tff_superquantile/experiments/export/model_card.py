@@ -53,17 +53,7 @@ _ALONE = (
 
 
 def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str = "") -> str:
-  """Returns the card of a finished run's model, in Markdown.
-
-  Args:
-    run: The run.
-    raw: What a raw example is.
-    labels: The names of the classes; empty for numbers.
-    example: A program that uses the model, in the folder of the export; "" for none.
-
-  Raises:
-    ValueError: If the run is private and has no ledger, or one that cannot be read.
-  """
+  """Returns the card of a finished run's model, in Markdown."""
   leading = grouped.by_method([run]).leading
   clients = run.clients("test")
   errors = clients.get(leading.name, np.array([]))

@@ -28,10 +28,7 @@ _BUDGETS_NOTE = (
 
 
 def _families(groups: Iterable[names.Name]) -> dict[names.Name, names.Name]:
-  """Returns the family of each method: itself whatever its budget.
-
-  A method whose parameter was tuned has another value at each budget: these are one family, too.
-  """
+  """Returns the family of each method: itself whatever its budget, and its tuned parameter."""
   found = names.without_epsilons(groups)
   by_algorithm: dict[str, list[names.Name]] = {}
   for method in found:
@@ -47,10 +44,7 @@ def _families(groups: Iterable[names.Name]) -> dict[names.Name, names.Name]:
 
 
 def _of_budgets(groups: grouped.Grouped) -> tuple[pd.DataFrame, list[names.Name]]:
-  """Returns means over seeds with the columns "epsilon" and "family", and the private families.
-
-  Epsilon is NaN without privacy.
-  """
+  """Returns means over seeds, with the columns "epsilon" (or NaN) and "family"; the families."""
   results = groups.aggregates.reset_index()
   families = _families(groups)
   results["epsilon"] = pd.to_numeric(results["method"].map({m: m.epsilon for m in groups}))
@@ -82,11 +76,7 @@ def changes(groups: grouped.Grouped) -> tables.Table:
 
 
 def changes_by_epsilon(groups: grouped.Grouped) -> tables.Table:
-  """Lays out how the tail differs from that of FedAvg of the same budget, seed by seed.
-
-  There is a row for each private method, a column for each budget, smallest first, and no row where
-  FedAvg has no run with a budget.
-  """
+  """Lays out how the tail differs from that of FedAvg of the same budget, seed by seed."""
   unit, epsilons = groups.leading.unit, groups.epsilons
   family_of = _families(groups)
   families = [family for family in _of_budgets(groups)[1] if not family.is_fed_avg]

@@ -12,7 +12,9 @@ import pandas as pd
 
 from tff_superquantile import measures
 from tff_superquantile.experiments.references import decision
+from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
+from tff_superquantile.experiments.references import personal
 from tff_superquantile.experiments.references import who_loses
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import grouped
@@ -23,7 +25,6 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import changes
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import cross_validation
@@ -84,15 +85,7 @@ _ALL_STATISTICS = {
 
 
 def report(output_dir: str | os.PathLike, task: str) -> page.Page:
-  """Returns a page that compares the finished runs of a task.
-
-  Args:
-    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
-    task: Name of the task.
-
-  Raises:
-    ValueError: If the task has no run that finished or diverged.
-  """
+  """Returns a page that compares the finished runs of a task, `OUTPUT_DIR/TASK/METHOD/seed_S/`."""
   runs = [run for run in run_folder.find_runs(output_dir) if run.task == task]
   finished = [run for run in runs if run.finished]
   unfinished = [run for run in runs if not run.finished]
@@ -114,7 +107,10 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   of_clients, numbers = _of_clients(groups)
   decided = decision.decide(groups)
   its, references = decided.evidence, decided.evidence.references
-  figures, omitted = summary.draw(groups, [functools.partial(who_loses.figure, its)])
+  of_all = evidence.Evidence(groups, references)
+  parts = [functools.partial(who_loses.figure, its)]
+  parts += [functools.partial(personal.figure, its)] if its.personal else []
+  figures, omitted = summary.draw(groups, parts)
   results = [groups.results, references.results(), *numbers]
   return page.Page(
     "report",
@@ -126,7 +122,8 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       *map(page.Text, filter(None, [finished[0].about])),
       table(groups, references=references, title="Results", brief=BRIEF, **_notes(groups)),
       *(one for one in [budgets.changes(groups)] if one.rows),
-      *(changes.named(its.groups, *its.chosen[:2]) if its.ranked else []),
+      *personal.tables_of(of_all),
+      *(who_loses.named(its.groups, *its.chosen[:2]) if its.ranked else []),
       *_pooled(groups, references),
       *map(page.Text, references.notes()),
       *filter(None, [who_loses.table(its)]),
@@ -160,7 +157,7 @@ def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.Data
   results = []
   if groups.are_few():
     offer = cross_validation.offer(groups.runs[0])
-    number = tables.plural(groups.num_clients["test"], "test client")
+    number = tables.plural(groups.num_clients, "test client")
     text = _FEW.format(number, paired.FEW_CLIENTS, f"; {offer}" if offer else "")
     return [page.Text(text)], [groups.worst_clients]
   try:
@@ -178,7 +175,7 @@ def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.Data
     blocks.append(page.Text(str(reason)))
   if histories := groups.histories:
     leading = groups.leading_by_round
-    results.append(worst_tenth.results(histories, leading.name))
+    results.append(worst_tenth.results(histories))
     blocks.append(
       table(
         groups,
@@ -261,12 +258,7 @@ def table(
   focus: str = "",
   **texts: Any,
 ) -> tables.Table:
-  """Returns a table with a row for each method, and below them out of the contest references.
-
-  By default it has the columns of the results and the numbers of the runs' metrics; the focus is
-  the leading metric, and changes against FedAvg say what is marked. Texts are as in
-  `tables.of_seeds`.
-  """
+  """Returns a table with a row for each method, and below them out of the contest references."""
   is_private = groups.at_one_budget[1] is not None
   references = references or in_reports.ReferencesBySeed({})
   labels = references.labels

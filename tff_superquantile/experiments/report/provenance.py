@@ -58,10 +58,7 @@ def _secure_sums(groups: run_folder.Groups) -> str:
 
 
 def _loud_noise(groups: run_folder.Groups) -> str:
-  """Says in which private runs the noise of a round is longer than its updates; "" if in none.
-
-  It follows from the noise, the clip norm, the size of the model and of the cohort alone.
-  """
+  """Says in which private runs the noise of a round is longer than its updates; "" if in none."""
   relative: dict[str, float] = {}
   for method, runs in groups.items():
     most = max(run.relative_noise or 0.0 for run in runs)

@@ -52,10 +52,7 @@ class Account:
     folder: pathlib.Path,
     starts: Sequence[statements.StartingModel] = (),
   ):
-    """Opens the account of a run that is calibrated; the own costs of its starts are not in it.
-
-    A total above --epsilon is refused, and so is a ledger that cannot be read.
-    """
+    """Opens a calibrated run's account; refuses a total above --epsilon or a bad ledger."""
     privacy = config.privacy
     assert privacy is not None and privacy.delta is not None  # `calibrate` sees to it.
     self._release = release

@@ -22,6 +22,7 @@ from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import local_training
 from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import personal
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 
@@ -110,6 +111,7 @@ class RunConfig(part.Part):
     words={"best": "best round"},
     before="last",
   )
+  personalization: personal.Personalization | None = personal.choice()
   privacy: privacy_lib.Privacy | None = privacy_lib.choice()
   exact_siblings: str = flag.field(
     "refused",
@@ -233,11 +235,7 @@ def defaults() -> dict[str, Any]:
 
 
 def load(values: Mapping[str, Any]) -> None:
-  """Brings in the parts from outside that values of flags name.
-
-  Raises:
-    ValueError: If there is no such part, or a flag of it is another one of runs.
-  """
+  """Brings in the parts from outside that values of flags name, with flags that no other has."""
   for name, table in TABLES.items():
     known = flags()
     for one in part.flags(table[values[name]]).values() if table.load(values.get(name)) else ():
@@ -317,15 +315,7 @@ def client_split_of(found: Mapping[str, str]) -> str:
 
 
 def from_flags(found: Mapping[str, str]) -> RunConfig:
-  """Returns a run's config from the texts of its flags, as its `flags.txt` holds them.
-
-  Args:
-    found: Texts by name. Other names than those of the fields are passed over; fields that are not
-      there have their defaults, but for `client_split_of`.
-
-  Raises:
-    ValueError: If a text is no value of its field.
-  """
+  """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them."""
   values: dict[str, Any] = {}
   found = {**found, "client_split": client_split_of(found)}
   load(found)
@@ -338,13 +328,7 @@ def from_flags(found: Mapping[str, str]) -> RunConfig:
 def differences(
   found: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
 ) -> list[str]:
-  """Returns a phrase for each flag that keeps a run from being continued under another config.
-
-  Args:
-    found: The texts of the run's flags.
-    config: The other config; a flag that is incidental may differ.
-    followed: Names of values that `config` does not have yet where it is None.
-  """
+  """Returns a phrase for each flag that keeps a run from being continued under another config."""
   wanted = config.to_flags()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
   before = {name: one.before for name, one in flags().items() if one.before is not None}
