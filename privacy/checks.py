@@ -1,8 +1,4 @@
-"""Checks arguments; each check returns the number as a Python number.
-
-A value that means nothing is refused by a sentence, "Found X; expected Y", before it turns into
-something else in silence.
-"""
+"""Checks arguments; each check returns the number as a Python number."""
 
 import math
 import numbers
@@ -16,11 +12,7 @@ _MOST_WHOLE = 2**53
 
 
 def of_type(name: str, value: Any, types: Any, expected: str) -> None:
-  """Raises a TypeError unless `value` is of one of `types`; `expected` says which in words.
-
-  Types are as for `isinstance`, abstract ones such as `numbers.Real`, too. True and False are
-  refused, also where numbers are expected.
-  """
+  """Raises a TypeError unless `value` is of one of `types`; `expected` says which in words."""
   if isinstance(value, bool) or not isinstance(value, types):
     found = f"{name} = {reprlib.repr(value)}, of type {type(value).__name__}"
     raise TypeError(f"Found {found}; expected {expected}.")

@@ -186,10 +186,7 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.lru_cache(maxsize=64)  # Every round of a run needs it.
 def round_slack(release: releases.Release) -> float:
-  """Returns the log of the ratio between a round's law and that with continuous Gaussian noise.
-
-  It is the sum of `shares.slack` over all numbers to which clients add noise.
-  """
+  """Returns the log of the ratio between a round's law and that with continuous Gaussian noise."""
   return sum(part.slack(release.noise.protocol) for part in release.parts)
 
 

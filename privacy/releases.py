@@ -239,11 +239,7 @@ class Release:
     )
 
   def gaussian(self, probability: float, growth: float = 1.0) -> dominating_pairs.SampledGaussian:
-    """Describes a round as a Gaussian mechanism on a Poisson sample, in the release's relation.
-
-    `probability` is that with which a client's data count, and `growth` the ratio of the release's
-    variance to that of the noise.
-    """
+    """Describes a round as a Gaussian mechanism on a Poisson sample, in the release's relation."""
     replaced = math.hypot(*(part.replace_one_factor / part.z for part in self.parts))
     return dominating_pairs.SampledGaussian(
       probability=probability,
@@ -264,10 +260,7 @@ class Release:
     return of_round * banded.sensitivity(self.coefficients[:num_rounds], participation)
 
   def mixture(self) -> dominating_pairs.Mixture:
-    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities.
-
-    Known cohorts, which are no samples, are a `ValueError`.
-    """
+    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities."""
     self.check_sampled()
     found = self.gaussian(self.cohort.probability)
     if self.cohort.is_replaced and found.probability < 1.0:
@@ -304,10 +297,7 @@ class Release:
 
   @classmethod
   def of_entries(cls, found: Mapping[str, Any]) -> Release:
-    """Returns the release of a flat record, the inverse of `entries`.
-
-    What a release need not have may be left out; entries that contradict each other are refused.
-    """
+    """Returns the release of a flat record, the inverse of `entries`."""
     blanks = {name: blank for kind in parts_lib.kinds() for name, blank in kind.blank().items()}
     found = {**blanks, **found}
     sampling = found.get("sampling", cohorts.POISSON)

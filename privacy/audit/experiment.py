@@ -112,11 +112,7 @@ def _read(folder: pathlib.Path) -> Member:
 
 
 def read(folders: Sequence[str | os.PathLike[str]]) -> dict[str, list[Member]]:
-  """Reads the runs in and below some folders, by the data set of their clients and by path.
-
-  They are those of data sets that have a private run; without any, or where a file cannot be read,
-  it is a `ValueError`.
-  """
+  """Reads the runs in and below some folders, by the data set of their clients and by path."""
   found: dict[pathlib.Path, Member] = {}
   for folder in map(pathlib.Path, folders):
     if not folder.is_dir():
@@ -172,10 +168,7 @@ class Together:
 
 
 def compose(members: Sequence[Member], delta: float | None = None) -> Together:
-  """Accounts for all runs of one population, at least one of them private, for one client.
-
-  `delta` is that of all together; None for the largest of the claims.
-  """
+  """Accounts for all runs of one population, at least one of them private, for one client."""
   private = [member for member in members if member.ledger is not None]
   failures, copies = _one_key(private)
   runs = [run for member in private if member not in copies for run in member.runs]

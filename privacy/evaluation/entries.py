@@ -148,10 +148,7 @@ def cost(evaluations: Sequence[Evaluation]) -> tuple[float, float]:
 def describe_costs(
   evaluations: Sequence[Evaluation], ledger: ledger_lib.Ledger | None
 ) -> list[str]:
-  """States the costs of all evaluations of a run, and how they add to that of training.
-
-  There is at least one, and a run that is not private has no ledger.
-  """
+  """States the costs of all evaluations of a run, and how they add to that of training."""
   sentences = []
   splits = list(dict.fromkeys(evaluation.split for evaluation in evaluations))
   for split in splits:
@@ -189,11 +186,7 @@ def describe_costs(
 def audit(
   folder: pathlib.Path, ledger: ledger_lib.Ledger, manifest: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-  """Compares the evaluations beside a private run with their budgets, their chain and the run.
-
-  It returns sentences that contradict an entry, and sentences on the costs; both are empty without
-  evaluations.
-  """
+  """Compares the evaluations beside a private run with their budgets, their chain and the run."""
   content = load(folder)
   evaluations = [Evaluation.from_dict(entry) for entry in content]
   broken = broken_chain(content, manifest.get(HEAD))

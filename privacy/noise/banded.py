@@ -81,10 +81,7 @@ class Participation:
     object.__setattr__(self, "most", min(most, fit))
 
   def bands(self, asked: int | None = None) -> int:
-    """Returns the number of bands of a run: b.
-
-    It is what the run asks for, at most one a round and 1,000; by default s, at most 1,000.
-    """
+    """Returns the number of bands of a run: b."""
     most = min(self.num_rounds, _MOST_BANDS)
     if asked is None:
       return min(self.separation, most)
@@ -174,10 +171,7 @@ def tracking_variance(coefficients: Coefficients, gain: float) -> float:
 
 
 def error(coefficients: Coefficients, num_rounds: int) -> float:
-  """Returns the RMS over rounds of the running sums' noise, for z of standard deviation 1.
-
-  It is (sum_ij (A C^-1)_ij^2 / T)^(1/2), for one coordinate.
-  """
+  """Returns the RMS over rounds of the running sums' noise, for z of standard deviation 1."""
   w = signal.lfilter([1.0], _checked(coefficients, num_rounds), np.ones(num_rounds))
   return float(np.sqrt((1.0 - np.arange(num_rounds) / num_rounds) @ np.square(w)))
 

@@ -1,8 +1,4 @@
-"""The thresholds of superquantile runs: a class each, which has its flags and its accounting.
-
-Whoever computes with one has a table from these classes to builders:
-`tff_superquantile.experiments.run.parts.thresholds`.
-"""
+"""The thresholds of superquantile runs: a class each, which has its flags and its accounting."""
 
 from __future__ import annotations
 

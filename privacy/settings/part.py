@@ -1,8 +1,4 @@
-"""Parts of a run's config: values that check themselves. Each field is a flag, or a part again.
-
-A part that comes in several kinds is a class for each, of which the value of a flag chooses one:
-the fields of a kind are the flags that belong to this value.
-"""
+"""Parts of a run's config: values that check themselves. Each field is a flag, or a part again."""
 
 from __future__ import annotations
 
@@ -109,19 +105,13 @@ def choice(
 def chosen_by(
   usual: Usual, kinds: Mapping[str, type[Part]], without: str = "", default: Any = None
 ) -> Any:
-  """Returns a field that is a part in several kinds, of which `usual` chooses by their flags.
-
-  The names of the kinds are words that say when they are chosen; `without` are those for no part.
-  """
+  """Returns a field that is a part in several kinds, of which `usual` chooses by their flags."""
   chosen = Choice(kinds, usual, without=without)
   return dataclasses.field(default=default, metadata={_CHOICE: chosen})
 
 
 def key(kinds: Mapping[str, type[_T]], part: Part) -> str:
-  """Returns the name of a part's class among kinds, or else that of its nearest base.
-
-  In a table that takes parts from outside each class has a name of its own.
-  """
+  """Returns the name of a part's class among kinds, or else that of its nearest base."""
   if isinstance(kinds, plugins.Table):
     return kinds.name_of(type(part))
   names = {kind: name for name, kind in kinds.items()}
@@ -205,10 +195,7 @@ def flags(kind: type[Part]) -> dict[str, flag_lib.Flag]:
 
 
 def values(part: Part) -> dict[str, Any]:
-  """Returns the values of the flags that a part and the parts within it have, by name.
-
-  None stands for the default of a flag that has another one.
-  """
+  """Returns the values of the flags that a part and the parts within it have, by name."""
   found: dict[str, Any] = {}
   own = own_flags(type(part))
   for field in _fields(type(part)):

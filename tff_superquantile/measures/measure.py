@@ -44,11 +44,7 @@ class Measure:
 
 
 def of_outputs(outputs: npt.ArrayLike, labels: npt.ArrayLike, error: str) -> Predictions:
-  """Turns a model's outputs into predictions: softmax (or sigmoid) of scores, or the numbers.
-
-  Outputs are scores (logits) [n, classes], or [n] or [n, 1] for two classes, or numbers; labels are
-  [n] or [n, 1].
-  """
+  """Turns a model's outputs into predictions: softmax (or sigmoid) of scores, or the numbers."""
   found = np.asarray(outputs, np.float64)
   flat: np.ndarray[Any, Any] = np.reshape(np.asarray(labels), -1)
   if error == NUMBERS:

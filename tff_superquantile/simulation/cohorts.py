@@ -75,10 +75,7 @@ def build_poisson_sampler(
 def build_helpers_sampler(
   client_ids: Sequence[str], num_shares: int, seed: seeds.Seed
 ) -> Callable[[int, Sequence[str]], list[str]]:
-  """Returns a function from (round, cohort) to clients who send noise alone.
-
-  So many others, drawn at random, that cohort and helpers together are `num_shares`, K.
-  """
+  """Returns a function from (round, cohort) to clients who send noise alone."""
 
   def sample(round_num: int, cohort: Sequence[str]) -> list[str]:
     members = set(cohort)
@@ -90,10 +87,7 @@ def build_helpers_sampler(
 
 
 def build_coin(probability: float, seed: seeds.Seed) -> Callable[[int, str], bool]:
-  """Returns a function from (round, client id) to whether the client adds its data.
-
-  In a simulation, the coin that each contacted client tosses in secret.
-  """
+  """Returns a function from (round, client id) to whether the client adds its data."""
 
   def toss(round_num: int, client_id: str) -> bool:
     return bool(seeds.generator(seed, f"coin of {client_id}", round_num).random() < probability)
@@ -220,8 +214,5 @@ SAMPLERS: dict[type[cohorts_lib.Cohort], _Builder] = {
 def build_sampler(
   cohort: cohorts_lib.Cohort, client_ids: Sequence[str], seed: seeds.Seed
 ) -> Callable[[int], list[str]]:
-  """Returns the function from a round to the ids of its cohort, by the kind of the cohort.
-
-  The cohorts are of a known size; the seed is a key where cohorts are secret.
-  """
+  """Returns the function from a round to the ids of its cohort, by the kind of the cohort."""
   return SAMPLERS[type(cohort)](cohort, client_ids, seed)

@@ -53,12 +53,7 @@ _ALONE = (
 
 
 def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str = "") -> str:
-  """Returns the card of a finished run's model, in Markdown.
-
-  It says what a `raw` example is, and has the names of the classes, none for numbers, and a program
-  that uses the model in the folder of the export, "" for none. The ledger of a private run must be
-  there.
-  """
+  """Returns the card of a finished run's model, in Markdown."""
   leading = grouped.by_method([run]).leading
   clients = run.clients("test")
   errors = clients.get(leading.name, np.array([]))

@@ -11,6 +11,7 @@ import numpy as np
 
 from tff_superquantile import distribution
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import personal
 
 _TEST = "test"
 _IDENTITY = ("client_id", "num_examples", "round")
@@ -29,15 +30,15 @@ class CrossValidation(run_folder.Run):
   @functools.cached_property
   def metrics(self) -> dict[str, Any]:
     """As of a run: test clients are pooled, other numbers are means over the runs."""
-    means = mean_of([fold.metrics for fold in self.folds])
-    clients = self.clients(_TEST)
-    test = dict(means.get(_TEST, {}))
-    for name, values in clients.items():
-      if name not in _IDENTITY and name in test:
-        count = {"num_clients": int(np.isfinite(values).sum())}
-        has_count = "num_clients" in test[name]
-        test[name] = {**distribution.describe(values), **(count if has_count else {})}
-    return {**means, _TEST: test}
+    means: dict[str, Any] = mean_of([fold.metrics for fold in self.folds])
+    for split in (split for split in (_TEST, *personal.PARTS) if split in means):
+      of_split = means[split] = dict(means[split])
+      for name, values in self.clients(split).items():
+        if name not in _IDENTITY and name in of_split:
+          count = {"num_clients": int(np.isfinite(values).sum())}
+          has_count = "num_clients" in of_split[name]
+          of_split[name] = {**distribution.describe(values), **(count if has_count else {})}
+    return means
 
   @functools.cached_property
   def manifest(self) -> dict[str, Any]:
@@ -49,10 +50,7 @@ class CrossValidation(run_folder.Run):
 
   @functools.cached_property
   def rounds(self) -> dict[str, np.ndarray]:
-    """The columns of `rounds.csv`, for the rounds that all runs have, means over the runs.
-
-    Statistics of test clients are those of the clients of all runs.
-    """
+    """The columns of `rounds.csv`, for the rounds that all runs have, means over the runs."""
     tables = [fold.rounds for fold in self.folds]
     if not all(tables):
       return {}
@@ -115,11 +113,7 @@ def mean_of(values: Sequence[Any]) -> Any:
 
 
 def pool(runs: Iterable[run_folder.Run]) -> list[run_folder.Run]:
-  """Puts a `CrossValidation` in the place of the finished runs that make it up.
-
-  These are the runs of a method whose seeds have the same quotient by the number of folds, which is
-  the seed of the whole. Runs without folds stay as they are. The order is that of the first runs.
-  """
+  """Puts a `CrossValidation` in the place of the finished runs that make it up."""
   found: dict[Any, list[run_folder.Run]] = {}
   for run in runs:
     number = num_folds(run)

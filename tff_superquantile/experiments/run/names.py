@@ -82,10 +82,7 @@ def printable(text: str) -> str:
 
 
 def label(config: run_config.RunConfig) -> str:
-  """Returns the name of a run's method for people, not escaped for HTML or Markdown.
-
-  For example "FedAvg", "Superquantile θ = 0.5", "FedAvg, ε = 5", or --run_name.
-  """
+  """Returns the name of a run's method for people, not escaped for HTML or Markdown."""
   if config.run_name:
     return printable(config.run_name)
   name = config.method.title
@@ -121,10 +118,7 @@ class Name(str):
 
   @property
   def order(self) -> tuple[float, float, tuple[float, ...], str]:
-    """A key that sorts methods as the paper's tables do; private ones by their budgets, at the end.
-
-    Superquantiles come from the widest tail down, and folders of other names last.
-    """
+    """A key that sorts methods as the paper's tables do; private ones by budget, at the end."""
     config = self.config
     if config is None or config.run_name:
       return (self.epsilon or 0.0, len(methods.METHODS), (), str(self))
@@ -164,10 +158,7 @@ class Name(str):
 
   @property
   def fed_avg(self) -> Name:
-    """The name of FedAvg with the same options: server optimizer, start, kept round, privacy.
-
-    It is the baseline of the method, and of itself.
-    """
+    """The name of FedAvg with the same options: server optimizer, start, kept round, privacy."""
     if self.config is None:
       return Name(FED_AVG, run_config.RunConfig(method=methods.FedAvg()))
     privacy = self.config.privacy
@@ -212,10 +203,7 @@ def _without_noise(method: methods.Method, keeps_share_weight: bool) -> methods.
 
 
 def without_epsilons(compared: Iterable[Name]) -> dict[Name, Name]:
-  """Returns the names that methods would have without their privacy budgets, by their names.
-
-  Methods of one budget that differ in what private runs alone have keep that in their names.
-  """
+  """Returns the names that methods would have without their privacy budgets, by their names."""
   found = {method: method.without_epsilon for method in compared}
   counts = collections.Counter((name, method.epsilon) for method, name in found.items())
   shared = {name for (name, _), count in counts.items() if count > 1}
@@ -223,10 +211,7 @@ def without_epsilons(compared: Iterable[Name]) -> dict[Name, Name]:
 
 
 def baselines(compared: Iterable[Name]) -> dict[Name, Name]:
-  """Returns, for each method whose baseline is among them, that one: FedAvg with the same options.
-
-  FedAvg of other options that is nobody's baseline is compared with FedAvg itself.
-  """
+  """Returns for each method its baseline, FedAvg with the same options, if it is among them."""
   there, found = {method: method for method in compared}, {}
   for method in there:
     baseline = there.get(method.fed_avg)

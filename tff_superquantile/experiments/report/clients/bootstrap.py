@@ -63,10 +63,7 @@ def statistic(name: str, ordered: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def differences(
   name: str, pairs: Sequence[pd.DataFrame], num_draws: int = _NUM_DRAWS
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Resamples the mean over seeds of the difference of a `statistic` between two methods.
-
-  The result is the statistics before and after, [seeds, 2], and the resampled means, [num_draws].
-  """
+  """Resamples the mean over seeds of the difference of a `statistic` between two methods."""
   generator = np.random.default_rng(_SEED)
   ids = pd.Index(np.unique(np.concatenate([pair.index.to_numpy() for pair in pairs])))
   counts = _resampled(generator, len(ids), num_draws)
@@ -93,10 +90,7 @@ def differences(
 
 
 def interval(name: str, pairs: Sequence[pd.DataFrame]) -> tuple[np.ndarray, float, float]:
-  """Returns the means of a `statistic` before and after, and the 95 % interval of their difference.
-
-  It is NaN for one client, and for a maximum, of which the bootstrap knows nothing.
-  """
+  """Returns the means of a `statistic` before and after, and their difference's interval."""
   levels, drawn = differences(name, pairs)
   before, after = levels.mean(axis=0)
   num_clients = len(set().union(*(pair.index for pair in pairs)))

@@ -1,8 +1,4 @@
-"""Sends the values of a run to its trackers, which can neither end nor change the run.
-
-All that is sent is in the files of the run's folder: its flags, the rows of rounds.csv and the
-numbers of metrics.json. So a tracker gets what the run releases, and nothing else.
-"""
+"""Sends the values of a run to its trackers, which can neither end nor change the run."""
 
 from __future__ import annotations
 

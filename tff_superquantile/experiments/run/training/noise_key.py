@@ -56,10 +56,8 @@ def load(
 ) -> tuple[bytes, dict[str, str]]:
   """Returns the key of a private run, 16 bytes, and the commitments for its manifest.
 
-  The key is read from `key_file` (--noise_key_file), or drawn from the operating system's entropy.
-  It is kept in `checkpoints/noise_key` alone, and only the owner can read it. Of the run's other
-  files, only the checkpoints beside it tell something about it. A run that has flags has begun: it
-  is refused without the key and the clients with which it began.
+  It is kept in `checkpoints/noise_key` alone. A run that has flags has begun: it is refused without
+  the key and the clients with which it began.
   """
   if run.flags and accounts.rounds_released(run) and not run.manifest:
     raise ValueError(

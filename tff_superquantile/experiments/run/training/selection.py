@@ -20,13 +20,7 @@ def build_selection(
   noise_key: bytes | None = None,
   key: bytes | None = None,
 ) -> Callable[[int], list[Any]]:
-  """Builds the function from a round's number to the handles of its cohort.
-
-  All methods of a seed get the same cohorts, and all private methods of a key; FedAvg-Sub trains
-  the first theta of a cohort, whose order is random: as many clients as superquantile aggregation
-  with that theta. Cohorts of a private run follow from `key`, None for `noise_key`, from which its
-  clients' noise follows.
-  """
+  """Builds the function from a round's number to the handles of its cohort."""
   if release is not None:
     assert noise_key is not None
     return _build_private_selection(files, config, release, noise_key, key or noise_key)
