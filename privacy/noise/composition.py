@@ -111,10 +111,10 @@ class Losses:
 
   def __init__(self, interval: float, masses: np.ndarray, infinity: float):
     self.interval, self.masses, self.infinity = interval, masses, infinity
-    (found,) = np.nonzero(masses)
-    self.steps = found - len(masses) // 2
+    (places,) = np.nonzero(masses)
+    self.steps = places - len(masses) // 2
     self._losses = interval * self.steps
-    self._log_masses = np.log(masses[found])
+    self._log_masses = np.log(masses[places])
 
   @property
   def total_variation(self) -> float:
@@ -175,11 +175,11 @@ class Composition:
 
   def _tilted(self, theta: float) -> tuple[float, float, float]:
     """Returns K, mean and variance of the sum of all losses."""
-    found = np.zeros(3)
+    sums = np.zeros(3)
     for losses, num_rounds in self.runs:
       log_moment, masses = losses.tilted(theta)
-      found += num_rounds * np.array([log_moment, *losses.moments(masses)])
-    log_moment, mean, variance = map(float, found)
+      sums += num_rounds * np.array([log_moment, *losses.moments(masses)])
+    log_moment, mean, variance = map(float, sums)
     return log_moment, mean, variance
 
   def _rounding(self, theta: float) -> float:
@@ -211,10 +211,10 @@ class Composition:
     while True:
       theta = min(max(theta, low), high)
       log_moment, mean, variance = self._tilted(theta)
-      found = max(theta * mean - log_moment + math.log1p(theta), 1e-300)
-      low, high = (low, theta) if found > wanted else (theta, high)
-      slope = theta * (theta * variance + 1.0 / (1.0 + theta)) / found
-      step = math.log(wanted / found) / slope
+      exponent = max(theta * mean - log_moment + math.log1p(theta), 1e-300)
+      low, high = (low, theta) if exponent > wanted else (theta, high)
+      slope = theta * (theta * variance + 1.0 / (1.0 + theta)) / exponent
+      step = math.log(wanted / exponent) / slope
       if abs(step) < 1e-3 or high < 1.001 * low:
         break
       following = theta * math.exp(min(max(step, -3.0), 3.0))

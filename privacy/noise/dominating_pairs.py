@@ -78,8 +78,8 @@ def _gaussian(epsilon: np.ndarray, mu: float) -> np.ndarray:
     return np.zeros_like(epsilon)
   first = special.log_ndtr(mu / 2.0 - epsilon / mu)
   second = epsilon + special.log_ndtr(-mu / 2.0 - epsilon / mu)
-  found: np.ndarray = np.maximum(np.exp(first) - np.exp(second), 0.0)
-  return found
+  divergence: np.ndarray = np.maximum(np.exp(first) - np.exp(second), 0.0)
+  return divergence
 
 
 def _poisson_add(epsilon: np.ndarray, q: float, mu: float) -> np.ndarray:
@@ -91,8 +91,8 @@ def _poisson_add(epsilon: np.ndarray, q: float, mu: float) -> np.ndarray:
     room = -np.expm1(epsilon + math.log1p(-q))  # 1 - e^epsilon (1 - q)
     log_ratio = np.log(np.maximum(room, 0.0)) - epsilon - math.log(q)
     below = log_ratio / mu + mu / 2.0
-    found = room * special.ndtr(below) - q * np.exp(epsilon + special.log_ndtr(below - mu))
-  return np.where(room > 0.0, np.maximum(found, 0.0), 0.0)
+    divergence = room * special.ndtr(below) - q * np.exp(epsilon + special.log_ndtr(below - mu))
+  return np.where(room > 0.0, np.maximum(divergence, 0.0), 0.0)
 
 
 def divergences(pair: SampledGaussian, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -113,8 +113,8 @@ def divergences(pair: SampledGaussian, epsilon: np.ndarray) -> tuple[np.ndarray,
   removed, replaced = _gaussian(inner, pair.removed), _gaussian(inner, pair.replaced)
   apart = replaced if pair.is_replaced else removed
   if pair.replace_one:
-    found = q * ((1.0 - share) * apart + share * replaced)
-    return found, found
+    both = q * ((1.0 - share) * apart + share * replaced)
+    return both, both
   forward = q * ((1.0 - share) * apart + share * removed)
   if pair.is_replaced:
     return np.minimum(forward, q * _gaussian(epsilon, pair.removed)), q * removed

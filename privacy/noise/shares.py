@@ -175,19 +175,19 @@ def reports_of_a_member(
   Returns:
     The numbers of reports, int [K], and their probabilities, float [K].
   """
-  found = np.zeros(limit)
+  probabilities = np.zeros(limit)
   if limit > 1:
     others, j = population - 1, np.arange(limit - 2)
     odds = special.logit(min(probability, 1.0 - 2.0**-53))
     # From the ratios of neighbours: Gamma functions lose digits in large populations.
     logs = np.append(0.0, np.cumsum(np.log((others - j) / (j + 1.0)) + odds))
     fewer = special.betaincc(limit - 1, population - limit + 1, probability)  # P[at most K - 2].
-    found[:-1] = special.softmax(logs) * fewer
+    probabilities[:-1] = special.softmax(logs) * fewer
   # One of j + 1 >= K that are cut at random stays with probability K / (j + 1), and
   # P[Binomial(n - 1, q) = j] / (j + 1) = P[Binomial(n, q) = j + 1] / (n q).
   expected = population * probability
-  found[-1] = limit / expected * _survival(limit - 1, population, probability)
-  return np.arange(1, limit + 1), found / found.sum()
+  probabilities[-1] = limit / expected * _survival(limit - 1, population, probability)
+  return np.arange(1, limit + 1), probabilities / probabilities.sum()
 
 
 def loss_ratio(num_reports: Any, num_shares: int) -> Any:
