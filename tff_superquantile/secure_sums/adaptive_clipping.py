@@ -215,11 +215,11 @@ class AdaptiveClippingSumFactory(tff.aggregators.UnweightedAggregationFactory):
     k = self._share_weight
     relative = math.sqrt(1.0 - k**2)
     limit = relative * tf.cast(self._norm(states), tf.float64)
-    found, share64 = global_norm(update), tf.cast(share, tf.float64)
-    clipped = self._sum.report(update, share64 * relative / tf.maximum(found, limit))
+    norm, share64 = global_norm(update), tf.cast(share, tf.float64)
+    clipped = self._sum.report(update, share64 * relative / tf.maximum(norm, limit))
     added = []
     for number, scale in zip(self._numbers, self._scales):
-      value, most = number.of_client(found, limit, share64), number.sensitivity
+      value, most = number.of_client(norm, limit, share64), number.sensitivity
       value = tf.where(tf.math.is_nan(value), tf.zeros_like(value), value)
       added.append(self._sum.report(scale * tf.clip_by_value(value, -most, most)))
     summed = (clipped, self._sum.report(k * share64)) if k else clipped
@@ -236,8 +236,8 @@ class AdaptiveClippingSumFactory(tff.aggregators.UnweightedAggregationFactory):
     next_states, measured = collections.OrderedDict(), collections.OrderedDict()
     for number, scale, value in zip(self._numbers, self._scales, added):
       mean = value / (scale * share_sum)
-      found = number.of_round(states[number.name], mean, share_sum)
-      next_states[number.name], measured[number.name] = found
+      following = number.of_round(states[number.name], mean, share_sum)
+      next_states[number.name], measured[number.name] = following
     return next_states, result, measured
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:

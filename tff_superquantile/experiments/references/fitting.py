@@ -111,7 +111,7 @@ class Fitter:
       return value, gradient / len(y) + self._l2 * flat
 
     start = np.concatenate([weights.reshape(-1) for weights in self._initial]).astype(np.float64)
-    found = optimize.minimize(
+    solution = optimize.minimize(
       objective,
       start,
       jac=True,
@@ -119,7 +119,7 @@ class Fitter:
       callback=None if on_step is None else lambda flat: on_step(),
       options={"maxiter": _MOST_STEPS, "ftol": 1e-9, "gtol": 1e-6},
     )
-    return run_files.Weights(tuple(self._unflatten(found.x)), ())
+    return run_files.Weights(tuple(self._unflatten(solution.x)), ())
 
   def _unflatten(self, flat: np.ndarray) -> list[np.ndarray]:
     cuts = np.cumsum([weights.size for weights in self._initial])[:-1]
@@ -176,15 +176,15 @@ def local(
 ) -> evaluation.Measured:
   """Fits a model to one half of each client's examples, and measures it on the other."""
   held_in, held_out = split.held_in, split.held_out
-  fitter, evaluator, found = Fitter(trained or model, held_in, l2), None, []
+  fitter, evaluator, results = Fitter(trained or model, held_in, l2), None, []
   ids = held_in.client_ids
   for i, client_id in enumerate(tqdm.tqdm(ids, "own models", delay=2.0, disable=None)):
     weights = fitter.fit(*held_in.of_client(i))
     x, y = held_out.of_client(i)
     its = evaluation.ClientExamples([client_id], x, y, np.array([0, len(y)]), held_out.decode)
     evaluator = evaluation.build_evaluator(model, its, evaluator, error)
-    found.append(evaluator.predict(weights))
-  of_clients, predictions = zip(*found)
+    results.append(evaluator.predict(weights))
+  of_clients, predictions = zip(*results)
   sizes, losses, errors = (
     np.concatenate([getattr(one, name) for one in of_clients])
     for name in ("num_examples", "loss", "error")
