@@ -73,7 +73,14 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
 
 
 def say(run: Callable[[], tuple[str, int]]) -> int:
-  """Prints a command's answer, returned with an exit code, or a sentence for a mistake."""
+  """Prints the answer of a command, or one sentence for a mistake.
+
+  Args:
+    run: The command: it returns the text to print, and the exit code.
+
+  Returns:
+    The exit code.
+  """
   try:
     text, code = run()
   except ValueError as error:
@@ -90,7 +97,14 @@ def say(run: Callable[[], tuple[str, int]]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command with arguments, None for the process's; returns the exit code."""
+  """Runs the command.
+
+  Args:
+    argv: Its arguments without its name; None for the process's.
+
+  Returns:
+    The exit code.
+  """
   return say(functools.partial(_run, argv))
 
 

@@ -31,12 +31,12 @@ def _shares_of_budget() -> set[str]:
 
 def read(text: str) -> dict[str, str]:
   """Reads `flags.txt`: values by name, of lines like `--name=value`; empty ones are left out."""
-  values = {}
+  found = {}
   for line in text.splitlines():
     if line.startswith("-"):
       name, equals, value = line.lstrip("-").partition("=")
-      values[name.strip()] = value.strip() if equals else "true"
-  return {name: value for name, value in values.items() if value not in _EMPTY}
+      found[name.strip()] = value.strip() if equals else "true"
+  return {name: value for name, value in found.items() if value not in _EMPTY}
 
 
 def tolerance(ledger: ledger_lib.Ledger) -> float:

@@ -111,7 +111,10 @@ def _parse_names(flag: flags.FlagHolder) -> Sequence[float] | None:
 
 
 def _usual_folds(config: run_config.RunConfig) -> int:
-  """Returns --folds where a fifth of the clients are too few and runs are short; else 0."""
+  """Returns the --folds of a table whose fifth of clients would be too few to test on; 0 for none.
+
+  The user's own choice of clients comes first, and runs that would take more than minutes.
+  """
   if _QUICK.value or config.is_private or any(flags.FLAGS[name].present for name in _OF_CLIENTS):
     return 0
   num_clients, num_inputs = describe.clients_and_inputs(config)

@@ -43,7 +43,10 @@ class Decision(NamedTuple):
 
 
 def _needs_own_models(e: evidence.Evidence) -> bool:
-  """Returns whether own models are far ahead of each shared one in mean or tail, never behind."""
+  """Returns whether own models are far ahead of each shared one, in the mean or the worst tenth.
+
+  They are behind in neither.
+  """
   return bool(e.own) and all(
     any(map(evidence.is_far_ahead, changes)) and not any(one.high < 0 for one in changes)
     for changes in e.own.values()

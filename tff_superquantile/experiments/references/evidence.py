@@ -77,9 +77,10 @@ class Evidence:
   def change(
     self, before: str, after: str, measure: str = "", statistic: str = "mean"
   ) -> paired.Change | None:
-    """Measures a change between methods or `kept.LABELS`, over the clients that both have.
+    """Measures the change of a measure, "" for the leading one, between methods or `kept.LABELS`.
 
-    Of two or three seeds the chance is that of clients, for the models that were trained.
+    It is over the clients that both have, of their means over seeds: of two or three seeds the
+    chance is that of clients, for the models that were trained. None without such clients.
     """
     measure = measure or self.groups.leading.name
     pairs = paired.pairs(*(self._of_clients(what, measure) for what in (before, after)))
@@ -122,7 +123,10 @@ class Evidence:
 
   @functools.cached_property
   def own(self) -> dict[str, list[paired.Change]]:
-    """From the own models of clients to each method and the pooled fit."""
+    """From the own models of clients to each method and the pooled fit.
+
+    These are the changes of the mean and, if clients are enough for one, of their worst tenth.
+    """
     found = {}
     for rival in (*self.levels, kept.POOLED):
       mean = self.change(kept.LOCAL, rival, self.measure_of_rows)

@@ -174,17 +174,23 @@ def local(
   error: str,
   trained: tff.learning.models.FunctionalModel | None = None,
 ) -> evaluation.Measured:
-  """Fits a model to one half of each client's examples, and measures it on the other."""
+  """Fits a model to one half of each client's examples and tests it on the other.
+
+  Arguments are as of `pooled`.
+
+  Returns:
+    All measures of the second halves.
+  """
   held_in, held_out = split.held_in, split.held_out
-  fitter, evaluator, results = Fitter(trained or model, held_in, l2), None, []
+  fitter, evaluator, found = Fitter(trained or model, held_in, l2), None, []
   ids = held_in.client_ids
   for i, client_id in enumerate(tqdm.tqdm(ids, "own models", delay=2.0, disable=None)):
     weights = fitter.fit(*held_in.of_client(i))
     x, y = held_out.of_client(i)
     its = evaluation.ClientExamples([client_id], x, y, np.array([0, len(y)]), held_out.decode)
     evaluator = evaluation.build_evaluator(model, its, evaluator, error)
-    results.append(evaluator.predict(weights))
-  of_clients, predictions = zip(*results)
+    found.append(evaluator.predict(weights))
+  of_clients, predictions = zip(*found)
   sizes, losses, errors = (
     np.concatenate([getattr(one, name) for one in of_clients])
     for name in ("num_examples", "loss", "error")

@@ -105,9 +105,11 @@ def clients_of_both(
 def change(
   before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], metric: str
 ) -> Change | None:
-  """Measures a metric's change from a baseline to a method, over the seeds and clients of both.
+  """Measures the change of a metric "test.COLUMN.STATISTIC" from a baseline to a method.
 
-  Where a run has no results of each client, it is of the runs' own numbers, without an interval.
+  It is over the seeds that both have, of the clients that both have; where a run has no results of
+  each client, of the runs' own numbers, and without an interval. It is None if there are no such
+  numbers.
   """
   column = metric.split(".")[1]
   both = clients_of_both(before, after, column)
