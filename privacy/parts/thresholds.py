@@ -270,7 +270,7 @@ class PrimalDual(OneBit):
 
 # By the value of --threshold, which names the folders of its runs, too.
 _KINDS: tuple[type[Threshold], ...] = (Exact, Reweighting, Tree, Geometric, PrimalDual)
-THRESHOLDS = plugins.Table("threshold", "thresholds", Threshold, {k.kind: k for k in _KINDS})
+THRESHOLDS = plugins.Kinds("threshold", "thresholds", Threshold, {k.kind: k for k in _KINDS})
 
 
 def is_accounted(kind: type[Threshold]) -> bool:

@@ -112,7 +112,7 @@ def chosen_by(
 
 def key(kinds: Mapping[str, type[_T]], part: Part) -> str:
   """Returns the name of a part's class among kinds, or else that of its nearest base."""
-  if isinstance(kinds, plugins.Table):
+  if isinstance(kinds, plugins.Kinds):
     return kinds.name_of(type(part))
   names = {kind: name for name, kind in kinds.items()}
   return next(names[base] for base in type(part).__mro__ if base in names)
@@ -134,7 +134,7 @@ class Part:
     for field in _fields(type(self)):
       if _CHOICE in field.metadata:
         value, kinds = getattr(self, field.name), field.metadata[_CHOICE].kinds
-        if isinstance(kinds, plugins.Table) and isinstance(value, kinds.kind):
+        if isinstance(kinds, plugins.Kinds) and isinstance(value, kinds.kind):
           kinds.name_of(type(value))  # It may be one from outside.
         elif value is not field.default and not isinstance(value, tuple(kinds.values())):
           expected = ", ".join(kind.__name__ for kind in kinds.values())

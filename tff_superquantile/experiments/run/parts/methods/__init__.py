@@ -280,7 +280,7 @@ class Superquantile(PrivateMethod):
 
 
 # By the value of --algorithm, in the order of the paper's tables.
-METHODS = plugins.Table(
+METHODS = plugins.Kinds(
   "algorithm",
   "methods",
   Method,
