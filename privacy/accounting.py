@@ -118,17 +118,10 @@ class Accountant:
     checks.one_of("accountant", self.accountant, ACCOUNTANTS)
 
   def spent(self, num_rounds: int) -> Spent:
-    """Accounts for `num_rounds` rounds, against an adversary that sees all that they release.
+    """Returns the cost of `num_rounds` rounds against an adversary that sees all that they release.
 
-    Args:
-      num_rounds: The number of rounds; 0 costs nothing.
-
-    Returns:
-      The cost.
-
-    Raises:
-      ValueError: If it is negative, the noise ends too early for delta, or the accountant cannot
-        tell ("rdp" knows no private coin with replacement, "pld" needs some noise).
+    It is a `ValueError` if the noise ends too early for delta, or the accountant cannot tell ("rdp"
+    knows no private coin with replacement, "pld" needs some noise).
     """
     num_rounds = checks.whole("num_rounds", num_rounds, 0)
     if num_rounds == 0:

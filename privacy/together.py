@@ -84,19 +84,10 @@ class TotalCost:
 
 
 def spent(runs: Iterable[Repeated], delta: float) -> TotalCost:
-  """Accounts for several runs, against an adversary that sees all that they release.
+  """Returns the cost of several runs, at least one, for a client whose data all of them train on.
 
-  Args:
-    runs: The runs, at least one; a run counts as often as it is there.
-    delta: The delta of (epsilon, delta)-differential privacy of all together.
-
-  Returns:
-    The cost for one client whose data all runs train on. That of clients whom fewer runs have is no
-    more.
-
-  Raises:
-    ValueError: If there is no run, delta is out of its range, or there is too little noise for an
-      answer.
+  Delta is that of all together. That of clients whom fewer runs have is no more. Too little noise
+  for an answer is a `ValueError`.
   """
   counted = tuple(runs)
   if not counted:

@@ -191,15 +191,7 @@ class Composition:
     return delta + math.expm1(finite)
 
   def chernoff(self, delta: float) -> tuple[float, float]:
-    """Finds the best tilt and Chernoff's bound.
-
-    Args:
-      delta: The delta of (epsilon, delta)-differential privacy.
-
-    Returns:
-      theta, and an upper bound on epsilon, infinite if delta is not above the probability of an
-      infinite loss.
-    """
+    """Returns the best tilt and Chernoff's bound on epsilon, infinite for a delta out of reach."""
     rest = self._rest(delta)
     if rest <= 0.0:
       return 1.0, math.inf
@@ -223,17 +215,7 @@ class Composition:
     return theta, (log_moment + wanted) / theta
 
   def compose(self, theta: float) -> Sums:
-    """Computes the tilted law of the sum of all losses.
-
-    Args:
-      theta: The tilt.
-
-    Returns:
-      The law, but for `_OUTSIDE`.
-
-    Raises:
-      ValueError: If that would take too many points.
-    """
+    """Returns the tilted law of the sum of all losses, but for `_OUTSIDE`, or refuses."""
     log_moment, _, variance = self._tilted(theta)
     room = math.log(2.0 / _OUTSIDE) + self._rounding(theta)
     # The best one for a normal variable.
@@ -287,17 +269,10 @@ class Composition:
     return sums, total * 2.0 / num_points
 
   def epsilon(self, delta: float, theta: float | None = None) -> float:
-    """Returns an upper bound on epsilon.
+    """Returns an upper bound on epsilon at a tilt theta, None for the best.
 
-    Args:
-      delta: The delta of (epsilon, delta)-differential privacy.
-      theta: The tilt; None for the best.
-
-    Returns:
-      The bound, infinite if delta is not above the probability of an infinite loss.
-
-    Raises:
-      ValueError: If that would take too many points.
+    It is infinite if delta is not above the probability of an infinite loss. Too many points are a
+    `ValueError`.
     """
     bound = math.inf
     if theta is None:

@@ -81,13 +81,7 @@ class Number(abc.ABC):
 
   @abc.abstractmethod
   def of_client(self, length: tf.Tensor, limit: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-    """Returns what a client adds, float64 [].
-
-    Args:
-      length: |u_i|, float64 [].
-      limit: The norm to which updates are clipped, float64 [].
-      share: s_i, float64 [].
-    """
+    """Returns what a client adds, by |u_i|, the norm of clipping and s_i, float64 [] like these."""
 
   @abc.abstractmethod
   def of_round(
@@ -292,12 +286,7 @@ NUMBERS: dict[type[parts.ReleasedNumber], Callable[[Any, float], Number]] = {
 
 
 def build_number(number: Any, norm: float) -> Number:
-  """Returns what computes a number; a class from elsewhere may have a method `build` of (norm).
-
-  Args:
-    number: The number, with its noise.
-    norm: The (first) clip norm, in units of the update.
-  """
+  """Returns what computes a number; a class from elsewhere may have a method `build` of (norm)."""
   builder = NUMBERS.get(type(number))
   built: Number = number.build(norm) if builder is None else builder(number, norm)
   return built
