@@ -143,8 +143,8 @@ class Run:
   @property
   def relative_noise(self) -> float | None:
     """The noise's length in a round's mean over that of the longest update; None if unknown."""
-    found = self.manifest.get(RELATIVE_NOISE)
-    return float(found) if isinstance(found, (int, float)) else None
+    noise = self.manifest.get(RELATIVE_NOISE)
+    return float(noise) if isinstance(noise, (int, float)) else None
 
   @functools.cached_property
   def columns(self) -> str:
