@@ -1,0 +1,98 @@
+"""Says what looks wrong among the rows of a table that may be described; nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+import re
+
+import numpy as np
+from pyarrow import compute
+
+from tasks.own import values
+
+_MOST_NAMED = 3
+_MOST_CODES, _FEWEST_OTHERS = 3, 5  # Different numbers that may be codes, and that are none.
+_ROWS_OF_CODE = 3  # At least, unless it is all nines.
+_MOST_GAPS = 10.0  # Median distances between neighbours that are still near.
+_NINES = re.compile(r"-?9{2,}")
+
+
+def on_clients(names: Sequence[str]) -> Iterator[str]:
+  """Yields a remark on clients whose names differ in case, blanks, or as 1 and 1.0 do alone."""
+  groups = values.alike(names)
+  if groups:
+    fewer = len(names) - sum(len(group) - 1 for group in groups)
+    listed = " and ".join(map(repr, groups[0][:_MOST_NAMED]))
+    yield (
+      f"{len(names)} names of clients are {fewer} but for case and blanks, such as {listed}: write"
+      " them alike, so that no client is both trained and tested on."
+    )
+
+
+def on_quotes(columns: Iterable[values.Column]) -> Iterator[str]:
+  """Yields a remark on values that have whole rows, as stray quotation marks make them."""
+  for column in columns:
+    lines = column.texts.filter(compute.match_substring_regex(column.texts, "[\n\r]"))
+    rows = [sum(map(_is_row, text.splitlines()[1:])) for text in lines.to_pylist()]
+    if any(rows):
+      yield (
+        f"a value of column {column.name} has {sum(rows)} lines that look like rows: look for a"
+        " quotation mark too many, or too few."
+      )
+
+
+def _is_row(line: str) -> bool:
+  return re.search(r"\S[,;\t|]\S", line) is not None
+
+
+def on_codes(numbers: np.ndarray) -> str:
+  """Returns a remark on a few numbers that are frequent, and far from all others; "" if none is."""
+  known = numbers[~np.isnan(numbers)]
+  different, counts = np.unique(known, return_counts=True)
+  if len(different) <= _FEWEST_OTHERS:
+    return ""
+  gaps = np.diff(different)
+  cut = int(np.argmax(gaps)) + 1
+  parts = [slice(None, cut), slice(cut, None)]
+  few, many = sorted(parts, key=lambda part: len(different[part]))
+  codes, rows = different[few], int(counts[few].sum())
+  others = counts[many]
+  is_far = gaps[cut - 1] > np.ptp(different[many])
+  # Or else there are many of it, and nothing near.
+  is_apart = rows >= _ROWS_OF_CODE * others.max() and gaps[cut - 1] > _MOST_GAPS * np.median(gaps)
+  is_frequent = rows >= _ROWS_OF_CODE * len(codes) or _NINES.fullmatch(f"{codes[0]:.12g}")
+  if len(codes) > _MOST_CODES or len(others) < _FEWEST_OTHERS or not is_frequent:
+    return ""
+  if not (is_far or is_apart):
+    return ""
+  listed, share = ",".join(f"{code:.12g}" for code in codes), 100 * rows / len(known)
+  return (
+    f"{share:.1f} % are {listed.replace(',', ' or ')}, far from all others: if that stands for"
+    f" missing, pass --missing={listed}"
+  )
+
+
+def on_odd_clients(
+  owners: np.ndarray, ids: np.ndarray, raw: np.ndarray, columns: Sequence[values.Column]
+) -> Iterator[str]:
+  """Yields a remark on clients of one row that is unlike all others, as headers and totals are.
+
+  `owners`, int [rows], are the rows' clients, `raw` the numbers, [rows, columns], of `columns`.
+  """
+  counts = np.bincount(owners, minlength=len(ids))
+  is_single = counts[owners] == 1
+  if not len(columns) or not is_single.any() or is_single.sum() > len(owners) / 10:
+    return
+  is_text = np.isnan(raw) & (np.array([column.codes for column in columns]).T >= 0)
+  rest = np.where(np.isnan(raw[~is_single]), 0.0, raw[~is_single])
+  low, high = rest.min(axis=0), rest.max(axis=0)
+  with np.errstate(invalid="ignore"):
+    is_far = (raw > 2 * high - low) | (raw < 2 * low - high)
+  is_odd = is_single & (2 * (is_text | is_far).sum(axis=1) >= len(columns))
+  if is_odd.any():
+    names = [ids[owner] for owner in owners[is_odd]]
+    listed = ", ".join(map(repr, names[:_MOST_NAMED])) + ", ..." * (len(names) > _MOST_NAMED)
+    yield (
+      f"{len(names)} clients have one row, whose numbers are texts or far from all others"
+      f" ({listed}): if these are further headers or totals, delete the rows."
+    )
