@@ -77,7 +77,7 @@ def _doubts(table: user_table.UserTable) -> Iterator[str]:
   label = table.encoding.label
   if not label.classes:
     numbers = table.labels[table.shown].astype(np.float64) * label.std + label.mean
-    codes = doubts.on_codes(np.round(numbers, 9 - int(np.log10(label.std))))
+    codes = doubts.on_codes(np.round(numbers, 4 - int(np.log10(label.std))))
     yield from [f"Of label {label.name}, {codes}."] * bool(codes)
 
 

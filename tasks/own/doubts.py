@@ -75,24 +75,24 @@ def on_codes(numbers: np.ndarray) -> str:
 def on_odd_clients(
   owners: np.ndarray, ids: np.ndarray, raw: np.ndarray, columns: Sequence[values.Column]
 ) -> Iterator[str]:
-  """Yields a remark on clients of one row that is unlike all others, as headers and totals are.
+  """Yields a remark on clients that have nothing but rows like those of headers and totals.
 
   `owners`, int [rows], are the rows' clients, `raw` the numbers, [rows, columns], of `columns`.
   """
-  counts = np.bincount(owners, minlength=len(ids))
-  is_single = counts[owners] == 1
-  if not len(columns) or not is_single.any() or is_single.sum() > len(owners) / 10:
+  if not columns:
     return
-  is_text = np.isnan(raw) & (np.array([column.codes for column in columns]).T >= 0)
-  rest = np.where(np.isnan(raw[~is_single]), 0.0, raw[~is_single])
+  is_single = np.bincount(owners)[owners] == 1
+  rest = np.where(np.isnan(raw), 0.0, raw)[~is_single]
+  if not len(rest):
+    return
   low, high = rest.min(axis=0), rest.max(axis=0)
-  with np.errstate(invalid="ignore"):
-    is_far = (raw > 2 * high - low) | (raw < 2 * low - high)
-  is_odd = is_single & (2 * (is_text | is_far).sum(axis=1) >= len(columns))
-  if is_odd.any():
-    names = [ids[owner] for owner in owners[is_odd]]
-    listed = ", ".join(map(repr, names[:_MOST_NAMED])) + ", ..." * (len(names) > _MOST_NAMED)
+  is_strange = np.isnan(raw) & (np.array([column.codes for column in columns]).T >= 0)
+  is_far = (raw > 2 * high - low) | (raw < 2 * low - high)  # NaN is not.
+  is_odd = 2 * (is_strange | is_far & is_single[:, None]).sum(axis=1) >= len(columns)
+  odd = sorted(set(owners[is_odd]) - set(owners[~is_odd]))
+  if odd and 2 * is_odd.sum() < len(owners):
+    listed = ", ".join(map(repr, ids[odd[:_MOST_NAMED]])) + ", ..." * (len(odd) > _MOST_NAMED)
     yield (
-      f"{len(names)} clients have one row, whose numbers are texts or far from all others"
-      f" ({listed}): if these are further headers or totals, delete the rows."
+      f"{len(odd)} clients have no rows but such whose numbers are texts, or one far from all"
+      f" others ({listed}): if these are further headers or totals, delete the rows."
     )

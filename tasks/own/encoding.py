@@ -157,7 +157,8 @@ class Encoding:
     said = []
     for feature in self.features:
       listed = ", ".join(f"{i} {name}" for i, name in enumerate(feature.categories))
-      said.append(f"{feature.name} ({listed})" if listed else feature.name)
+      unit = f" in {feature.unit}" if feature.unit else ""
+      said.append(f"{feature.name} ({listed})" if listed else f"{feature.name}{unit}")
     return (
       "a row of numbers, float64 (float32 for TensorFlow Lite), NaN where a value is missing, truth"
       f" values as 0 and 1, categories by their numbers: {'; '.join(said)}"

@@ -159,7 +159,7 @@ def read(feature: Feature, column: values.Column) -> np.ndarray:
   """
   if feature.kind == CATEGORY:
     return column.spread(values.places(column.names, feature.categories))
-  numbers = notation.Notation(feature.decimal, feature.unit).numbers(column.texts)
+  numbers = notation.Notation(feature.decimal, feature.unit).numbers(column)
   if feature.kind == "boolean":
     truth = [values.TRUTH.get(name.lower(), np.nan) for name in column.names]
     numbers = np.where(np.isnan(truth), numbers, truth)

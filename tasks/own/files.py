@@ -48,9 +48,11 @@ def find(data_dir: str) -> tuple[list[File], list[str]]:
   if not os.path.exists(data_dir):
     raise ValueError(f"Found no file or folder {data_dir}; {expected}: correct --data_dir.")
   if not os.path.isdir(data_dir):
-    if not data_dir.lower().endswith(FORMATS):
-      raise ValueError(f"Found {data_dir}; {expected}: give the file the name of its format.")
     _check_regular(data_dir)
+    if not data_dir.lower().endswith(FORMATS):
+      with open(data_dir, "rb") as file:
+        _check_text(data_dir, file.read(99))
+      raise ValueError(f"Found {data_dir}; {expected}: give the file the name of its format.")
     return [File(data_dir, stem(data_dir), {})], []
   files, others = [], []
   for folder, folders, names in os.walk(data_dir):
@@ -116,9 +118,7 @@ def text_of(path: str) -> bytes:
     content = file.read()
   if content.startswith(b"\x1f\x8b"):
     content = gzip.decompress(content)
-  for start, kind in _STARTS.items():
-    if content[:99].lstrip().lower().startswith(start):
-      raise ValueError(f"Found that {path} is {kind}; expected a table in UTF-8: save it as .csv.")
+  _check_text(path, content[:99])
   if content.startswith((b"\xff\xfe", b"\xfe\xff")):
     content = content.decode("utf-16").encode()
   if b"\0" in content:
@@ -127,3 +127,10 @@ def text_of(path: str) -> bytes:
       " write it anew in UTF-8."
     )
   return content.removeprefix(b"\xef\xbb\xbf")
+
+
+def _check_text(path: str, start: bytes) -> None:
+  """Raises a `ValueError` if a file is none of text, as its first bytes tell."""
+  for known, kind in _STARTS.items():
+    if start.lstrip().lower().startswith(known):
+      raise ValueError(f"Found that {path} is {kind}; expected a table in UTF-8: save it as .csv.")

@@ -61,13 +61,13 @@ def fit(column: values.Column, kind: str | None, reference: np.ndarray) -> Label
   """
   check_usable(column)
   texts = column.names
-  numbers = notation.Notation().numbers(column.texts)
+  numbers = notation.Notation().numbers(column)
   are_plain = all(values.number(text) is not None for text in texts)
   are_codes = any(map(values.has_leading_zero, texts))
   written = notation.Notation()
   if not are_plain:
     written = notation.find(column)[0] or written
-    numbers = written.numbers(column.texts)
+    numbers = written.numbers(column)
   if kind == NUMBER or kind is None and not are_codes and _is_quantity(column, numbers, are_plain):
     return _fit_number(column, written, reference)
   found = sorted(texts)
@@ -178,7 +178,7 @@ def read(label: Label, column: values.Column) -> np.ndarray:
   if label.classes:
     places = values.places(column.names, label.classes)
     return column.spread(np.where(places < 0, np.nan, places))
-  numbers = notation.Notation(label.decimal, label.unit).numbers(column.texts)
+  numbers = notation.Notation(label.decimal, label.unit).numbers(column)
   numbers = np.where(np.abs(numbers) <= features.LARGEST, numbers, np.nan)
   return column.spread((numbers - label.mean) / label.std)
 

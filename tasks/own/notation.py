@@ -12,7 +12,6 @@ import re
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from pyarrow import compute
 
 from tasks.own import values
@@ -46,9 +45,6 @@ _DIGITS = {
   )
   for mark, other in (".,", ",.")
 }
-# What pyarrow reads exactly, and Python likewise.
-_PLAIN = r"^-?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?$"
-_PLAIN_WITHOUT_POINT = r"^-?[0-9]{1,40}$"
 _GROUPED = "^-?[1-9][0-9]{{0,2}}[{}][0-9]{{3}}$"
 
 
@@ -108,19 +104,23 @@ class Notation:
     first, second = reading[:2] if self.decimal != "," else reading[1::-1]
     return second if first is None else first
 
-  def numbers(self, texts: pa.StringArray) -> np.ndarray:
-    """Returns the number of each text, float64 [texts], NaN where it is none."""
-    pattern = _PLAIN_WITHOUT_POINT if self.decimal == "," else _PLAIN
-    is_plain = compute.match_substring_regex(texts, pattern)
-    plain = compute.if_else(is_plain, texts, pa.scalar(None, pa.string()))
-    numbers = plain.cast(pa.float64()).to_numpy(zero_copy_only=False).copy()
-    for place in np.flatnonzero(~is_plain.to_numpy(zero_copy_only=False)):
-      numbers[place] = self.number(texts[place].as_py())
+  def numbers(self, column: values.Column) -> np.ndarray:
+    """Returns the number of each of a column's texts, float64 [texts], NaN where it is none."""
+    numbers = column.plain_numbers.copy()
+    is_other = np.isnan(numbers)
+    if self.decimal == ",":
+      points = compute.match_substring(column.texts, ".")
+      is_other |= points.to_numpy(zero_copy_only=False)
+    for place in np.flatnonzero(is_other):
+      number = self.number(column.texts[place].as_py())
+      numbers[place] = np.nan if number is None else number
     return numbers
 
 
 def has_decimals(column: values.Column, mark: str) -> bool:
   """Returns whether a column has numbers in which a mark can be before nothing but decimals."""
+  if not compute.any(compute.match_substring(column.texts, mark)).as_py():
+    return False
   is_sure = compute.and_not(
     compute.match_substring_regex(column.texts, rf"^-?[0-9]*[{mark}][0-9]+$"),
     compute.match_substring_regex(column.texts, _GROUPED.format(mark)),
@@ -139,27 +139,36 @@ def find(column: values.Column, points_elsewhere: bool = False) -> tuple[Notatio
   Returns:
     (the notation, a remark, perhaps ""), or (None, a remark) if they are not numbers for sure.
   """
-  plain = compute.match_substring_regex(column.texts, _PLAIN).to_numpy(zero_copy_only=False)
+  plain = ~np.isnan(column.plain_numbers)
   others = [(column.names[i], int(column.counts[i])) for i in np.flatnonzero(~plain)]
   others = [(text, rows) for text, rows in others if values.number(text) is None]
   if not others:
     return Notation(), ""
-  readings = {text: reading for text, _ in others if (reading := _read(text)) is not None}
-  marks = [(text, rows) for text, rows in others if text not in readings]
-  known = int(column.counts.sum())
+  known, rows_unknown = int(column.counts.sum()), 0
+  readings: dict[str, _Reading] = {}
+  marks, unknown = [], []
+  for text, rows in others:
+    reading = _read(text)
+    if reading is not None:
+      readings[text] = reading
+      continue
+    marks.append((text, rows))
+    if text.strip().casefold() not in _MARKS:
+      unknown.append(text)
+      rows_unknown += rows
+      if 2 * rows_unknown > known:
+        return None, ""
   rows = known - sum(rows for _, rows in marks)
   if not rows:
     return None, ""
   why = _doubt_of_units(readings, [column.names[i] for i in np.flatnonzero(plain)])
   decimal, doubt = _decimal(column, readings, points_elsewhere)
-  unknown = [(text, n) for text, n in marks if text.strip().casefold() not in _MARKS]
-  rows_unknown = sum(n for _, n in unknown)
   if unknown and not (
     len(unknown) <= _MOST_MARKS
     and rows_unknown <= _MOST_MARKED * known
     and len(column.texts) - len(marks) >= _FEWEST_NUMBERS
   ):
-    why = f"others are not, first {unknown[0][0]!r}"
+    why = f"others are not, first {unknown[0]!r}"
   why = why or doubt
   if why:
     looks = f"{rows} of {known} values look like numbers, but {why}" if 2 * rows >= known else ""

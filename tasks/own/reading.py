@@ -7,6 +7,7 @@ format, after those of sub-folders. Folders with names such as site=a are a colu
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection, Sequence
 import csv
 import dataclasses
@@ -31,7 +32,7 @@ FILE_NAME = "(file name)"
 _BLOCK_BYTES = 1 << 26  # A row must fit in it.
 _INDEX = "__index_level_"  # The column of an index that pandas has written.
 # What stands for a missing value; but not in the column of clients, where NA is Namibia.
-_MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A")
+_MISSING = pa.array(["", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"])
 _MOST_SAID = 60  # Characters of a type's name.
 
 
@@ -196,7 +197,7 @@ class Table:
           f"{file.path} is empty, or names no columns; expected names of these, and a row an"
           " example."
         )
-      twice = sorted({name for name in names if names.count(name) > 1})
+      twice = [name for name, number in collections.Counter(names).items() if number > 1]
       if twice:
         raise ValueError(
           f"{file.path} has the column {twice[0]!r} twice; rename one of them, or give the columns"
@@ -253,7 +254,7 @@ class Table:
     is_blank = np.all([column.codes < 0 for column in frame.values()], axis=0)
     if client is None:
       owners = [file.client for file in self._files]
-      twice = sorted({name for name in owners if owners.count(name) > 1})
+      twice = [name for name, number in collections.Counter(owners).items() if number > 1]
       if twice:
         raise ValueError(
           f"{os.path.dirname(self._files[0].path)} has two files for the client {twice[0]!r};"
@@ -279,11 +280,10 @@ class Table:
     if name in (client, label):
       is_missing |= compute.equal(texts, "").to_numpy(zero_copy_only=False)
     if name != client:
-      marks = pa.array([*_MISSING, *self._dialect.missing], pa.string())
-      is_missing |= compute.is_in(column.texts, marks).to_numpy(zero_copy_only=False)
-    own = pa.array([mark.strip() for mark in self._dialect.missing], pa.string())
-    if name != client and len(own):
-      numbers = [number for mark in own.to_pylist() if (number := values.number(mark)) is not None]
-      is_missing |= compute.is_in(texts, own).to_numpy(zero_copy_only=False)
-      is_missing |= np.isin(notation.Notation().numbers(column.texts), numbers)
+      is_missing |= compute.is_in(column.texts, _MISSING).to_numpy(zero_copy_only=False)
+    marks = [mark.strip() for mark in self._dialect.missing]
+    if name != client and marks:
+      numbers = [number for mark in marks if (number := values.number(mark)) is not None]
+      is_missing |= compute.is_in(texts, pa.array(marks)).to_numpy(zero_copy_only=False)
+      is_missing |= np.isin(notation.Notation().numbers(column), numbers)
     return column.without(is_missing)

@@ -22,6 +22,8 @@ from pyarrow import compute
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 # Codes are written so: 01 and 1 are two postcodes, and one number.
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d", re.ASCII)
+# What pyarrow reads exactly, and Python likewise.
+_PLAIN = r"^-?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?$"
 _EXACT = 2.0**53  # Up to it float64 has each integer.
 TRUTH = {"true": 1.0, "false": 0.0}
 _UNUSABLE = "\0"  # What is neither number, text nor truth value: this, its type, this, its text.
@@ -51,8 +53,10 @@ class Column:
   def __len__(self) -> int:
     return len(self.codes)
 
-  def __getitem__(self, rows: Any) -> Column:
+  def __getitem__(self, rows: np.ndarray) -> Column:
     """Returns some rows of the column, with no other values than theirs."""
+    if rows.dtype == bool and rows.all():
+      return self
     codes = self.codes[rows]
     used = np.bincount(codes[codes >= 0], minlength=len(self.texts)) > 0
     texts = self.texts.take(pa.array(np.flatnonzero(used)))
@@ -60,8 +64,10 @@ class Column:
 
   def without(self, is_missing: np.ndarray) -> Column:
     """Returns the column with some of its texts, bool [texts], missing."""
-    codes = np.append(np.where(is_missing, -1, np.arange(len(self.texts))), -1)
-    return Column(self.name, self.texts, codes[self.codes])[:]
+    if not is_missing.any():
+      return self
+    codes = np.append(np.where(is_missing, -1, np.arange(len(self.texts))), -1)[self.codes]
+    return Column(self.name, self.texts, codes)[np.arange(len(codes))]
 
   def spread(self, of_texts: Any) -> np.ndarray:
     """Returns the number of each row's text, float64 [rows], NaN where missing."""
@@ -76,6 +82,13 @@ class Column:
   def counts(self) -> np.ndarray:
     """The number of rows of each different value."""
     return np.bincount(self.codes[self.codes >= 0], minlength=len(self.texts))
+
+  @functools.cached_property
+  def plain_numbers(self) -> np.ndarray:
+    """The number of each different value, float64, or NaN, in the notation of programs."""
+    is_plain = compute.match_substring_regex(self.texts, _PLAIN)
+    plain = compute.if_else(is_plain, self.texts, pa.scalar(None, pa.string()))
+    return plain.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
   @property
   def unusable_type(self) -> str | None:
