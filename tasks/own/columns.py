@@ -11,6 +11,7 @@ import os
 
 from tasks import task
 from tasks.own import reading
+from tasks.own import values
 
 _MOST_NAMES = 20
 _MOST_CHARACTERS = 60
@@ -113,8 +114,9 @@ def check_column(flag: str, name: str, names: Sequence[str]) -> None:
   """Raises a `ValueError` unless there is a column `name`; names those that there are."""
   if name in names:
     return
+  has_numbers = any(values.number(other) is not None for other in names)
   [close] = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
   raise ValueError(
     f"Found no column {name!r} for --{flag}; the columns are {listed(names)}: did you"
-    f" mean {_short(close)!r}?"
+    f" mean {_short(close)!r}?" + " The first row must have the names of columns." * has_numbers
   )

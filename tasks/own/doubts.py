@@ -49,23 +49,27 @@ def on_codes(numbers: np.ndarray) -> str:
   """Returns a remark on a few numbers that are frequent, and far from all others; "" if none is."""
   known = numbers[~np.isnan(numbers)]
   different, counts = np.unique(known, return_counts=True)
-  if len(different) <= _FEWEST_OTHERS:
+  most = min(_MOST_CODES, len(different) - _FEWEST_OTHERS)
+  if most < 1:
     return ""
   gaps = np.diff(different)
-  cut = int(np.argmax(gaps)) + 1
-  parts = [slice(None, cut), slice(cut, None)]
-  few, many = sorted(parts, key=lambda part: len(different[part]))
-  codes, rows = different[few], int(counts[few].sum())
-  others = counts[many]
-  is_far = gaps[cut - 1] > np.ptp(different[many])
-  # Or else there are many of it, and nothing near.
-  is_apart = rows >= _ROWS_OF_CODE * others.max() and gaps[cut - 1] > _MOST_GAPS * np.median(gaps)
-  is_frequent = rows >= _ROWS_OF_CODE * len(codes) or _NINES.fullmatch(f"{codes[0]:.12g}")
-  if len(codes) > _MOST_CODES or len(others) < _FEWEST_OTHERS or not is_frequent:
+  first, last = int(np.argmax(gaps[:most])) + 1, len(gaps) - int(np.argmax(gaps[::-1][:most]))
+  if last - first < _FEWEST_OTHERS:  # There are too few for codes at both ends.
+    first, last = (first, len(different)) if gaps[first - 1] > gaps[last - 1] else (0, last)
+  others, codes = slice(first, last), []
+  for part, gap in ((slice(0, first), gaps[first - 1]), (slice(last, None), gaps[last - 1])):
+    rows = counts[part].sum()
+    is_far = gap > np.ptp(different[others])
+    # Or else there are many of it, and nothing near.
+    is_apart = rows >= _ROWS_OF_CODE * counts[others].max() and gap > _MOST_GAPS * np.median(gaps)
+    is_nines = len(different[part]) == 1 and _NINES.fullmatch(f"{different[part][0]:.12g}")
+    is_frequent = rows >= _ROWS_OF_CODE * len(different[part]) or is_nines
+    if rows and is_frequent and (is_far or is_apart):
+      codes += different[part].tolist()
+  if not codes:
     return ""
-  if not (is_far or is_apart):
-    return ""
-  listed, share = ",".join(f"{code:.12g}" for code in codes), 100 * rows / len(known)
+  listed = ",".join(f"{code:.12g}" for code in codes)
+  share = 100 * float(np.isin(known, codes).mean())
   return (
     f"{share:.1f} % are {listed.replace(',', ' or ')}, far from all others: if that stands for"
     f" missing, pass --missing={listed}"

@@ -126,6 +126,7 @@ def text_of(path: str) -> bytes:
       f"{path} has NUL bytes, as text in UTF-16 and damaged files have; expected a table in UTF-8:"
       " write it anew in UTF-8."
     )
+  content.decode()  # Fails where it is in another encoding.
   return content.removeprefix(b"\xef\xbb\xbf")
 
 
