@@ -115,7 +115,8 @@ class Summary:
     label = self.encoding.label
     said = f"label {label.name}:"
     if not label.classes:
-      return f"{said} numbers, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
+      unit = f" in {label.unit}" if label.unit else ""
+      return f"{said} numbers{unit}, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
     counted = zip(label.classes, self.rows_of_classes)
     shares = [f"{name} {100 * rows / max(1, self.rows):.1f} %" for name, rows in counted]
     said = f"{said} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"
