@@ -165,6 +165,11 @@ class Run:
     sd = self._label.get("std")
     return sd if isinstance(sd, float) and not self.classes else None
 
+  @property
+  def label_unit(self) -> str:
+    """The unit of a table's labels that are numbers, as it is in the table; "" for none."""
+    return str(self._label.get("unit", ""))
+
   @functools.cached_property
   def _label(self) -> dict[str, Any]:
     """What the labels of a table became; empty without a table."""
