@@ -34,11 +34,11 @@ def _seconds() -> float:
   stats = {}
   for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
     try:
-      pid, _, rest = path.read_text(encoding="utf-8").partition(" (")
+      name, _, rest = path.read_text(encoding="utf-8").partition(" (")
     except OSError:  # It has ended.
       continue
     fields = rest.rpartition(") ")[2].split()
-    stats[int(pid)] = int(fields[1]), int(fields[11]) + int(fields[12])
+    stats[int(name)] = int(fields[1]), int(fields[11]) + int(fields[12])
   total = 0
   for pid, (_, ticks) in stats.items():
     while pid in stats and pid != os.getpid():

@@ -11,6 +11,35 @@ from benchmarks.tff.tutorials import images
 Cell = Callable[[], Any]
 
 
+def _model(spec: Any) -> tff.learning.models.VariableModel:
+  layers = tf.keras.layers
+  start = tf.keras.initializers.GlorotNormal(seed=0)
+  keras_model = tf.keras.Sequential(
+    [
+      layers.Input([images.PIXELS]),
+      layers.Dense(images.CLASSES, kernel_initializer=start),
+      layers.Softmax(),
+    ]
+  )
+  return tff.learning.models.from_keras_model(
+    keras_model,
+    loss=tf.keras.losses.SparseCategoricalCrossentropy(),
+    input_spec=spec,
+    metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+  )
+
+
+@tf.function
+def _train(model: Any, data_set: Any, weights: Any, optimizer: Any) -> Any:
+  own = model.trainable_variables
+  tf.nest.map_structure(lambda variable, value: variable.assign(value), own, weights)
+  for batch in data_set:
+    with tf.GradientTape() as tape:
+      output = model.forward_pass(batch)
+    optimizer.apply_gradients(zip(tape.gradient(output.loss, own), own))
+  return own
+
+
 def build(num_rounds: int) -> list[Cell]:
   """Returns the cells."""
   data = images.clients()
@@ -23,31 +52,7 @@ def build(num_rounds: int) -> list[Cell]:
   ]
 
   def build_model() -> tff.learning.models.VariableModel:
-    layers = tf.keras.layers
-    start = tf.keras.initializers.GlorotNormal(seed=0)
-    keras_model = tf.keras.Sequential(
-      [
-        layers.Input([images.PIXELS]),
-        layers.Dense(images.CLASSES, kernel_initializer=start),
-        layers.Softmax(),
-      ]
-    )
-    return tff.learning.models.from_keras_model(
-      keras_model,
-      loss=tf.keras.losses.SparseCategoricalCrossentropy(),
-      input_spec=clients[0].element_spec,
-      metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
-    )
-
-  @tf.function
-  def train(model: Any, data_set: Any, weights: Any, optimizer: Any) -> Any:
-    own = model.trainable_variables
-    tf.nest.map_structure(lambda variable, value: variable.assign(value), own, weights)
-    for batch in data_set:
-      with tf.GradientTape() as tape:
-        output = model.forward_pass(batch)
-      optimizer.apply_gradients(zip(tape.gradient(output.loss, own), own))
-    return own
+    return _model(clients[0].element_spec)
 
   @tff.tensorflow.computation
   def begin() -> Any:
@@ -58,7 +63,7 @@ def build(num_rounds: int) -> list[Cell]:
 
   @tff.tensorflow.computation(data_type, weights_type)
   def update(data_set: Any, weights: Any) -> Any:
-    return train(build_model(), data_set, weights, tf.keras.optimizers.SGD(0.01))
+    return _train(build_model(), data_set, weights, tf.keras.optimizers.SGD(0.01))
 
   @tff.tensorflow.computation(weights_type)
   def finish(mean: Any) -> Any:
