@@ -136,9 +136,9 @@ def plan(args: argparse.Namespace, usual_folds: int = 0) -> list[tuning.Settings
   for name, numbers in (("thetas", thetas or ()), ("epsilons", epsilons or ())):
     texts = {f"{number:g}" for number in numbers}
     if len(texts) < len(numbers) or not all(0.0 < number < math.inf for number in numbers):
-      listed = ",".join(f"{number:.12g}" for number in numbers)
+      shown = ",".join(f"{number:.12g}" for number in numbers)
       raise ValueError(
-        f"Found --{name}={listed}; expected positive numbers that differ in their first six digits,"
+        f"Found --{name}={shown}; expected positive numbers that differ in their first six digits,"
         " which name their folders."
       )
   if epsilons is None and args.quick:
