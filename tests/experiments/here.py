@@ -52,6 +52,7 @@ def _streams(*paths):
 def _process(folder):
   """What else belongs to a process."""
   old_folder = os.getcwd()
+  verbosity = logging.get_verbosity()
   old_context = tff.framework.get_context_stack().current
   signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
   handlers = {signum: signal.getsignal(signum) for signum in signals}
@@ -68,6 +69,7 @@ def _process(folder):
       yield
   finally:
     os.chdir(old_folder)
+    logging.set_verbosity(verbosity)
     tff.framework.set_default_context(old_context)
     for signum, handler in handlers.items():
       signal.signal(signum, handler)
