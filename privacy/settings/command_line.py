@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 import difflib
+import os
 import re
 import signal
 import sys
@@ -43,10 +44,15 @@ class Parser(argparse.ArgumentParser):
   def __init__(self, *, arguments: Sequence[str] | None = None, **kwargs: Any):
     kwargs.update(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     super().__init__(**kwargs)
+    self._negative_number_matcher = re.compile(r"-\.?\d")  # Also 1e-3, as a value of its own.
     self.arguments = list(sys.argv[1:] if arguments is None else arguments)
 
   def error(self, message: str) -> NoReturn:
     raise ValueError(_as_sentence(message))
+
+  def print_help(self, file: Any = None) -> None:
+    del file
+    say(self.format_help())
 
   def add_subparsers(self, **kwargs: Any) -> Any:
     self._has_commands = True
@@ -84,6 +90,15 @@ class Parser(argparse.ArgumentParser):
           raise ValueError(
             f"Found --flagfile={path}, which cannot be read ({reason}); expected a file of flags."
           ) from None
+
+
+def say(text: str) -> None:
+  """Prints a text, of which a pipe may take the beginning alone."""
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    # The reader has closed the pipe. Without this, Python would complain again at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _as_sentence(message: str) -> str:
