@@ -58,9 +58,14 @@ class Parser(argparse.ArgumentParser):
     self._has_commands = True
     return super().add_subparsers(**kwargs)
 
+  def flags(self) -> list[str]:
+    """Returns the names of all flags, as the help lists them, and `--noNAME` of each."""
+    names = re.findall(r"^ +(?:-\w, )?--([\w-]+)", self.format_help(), re.MULTILINE)
+    return [prefix + name for prefix in ("--", "--no") for name in names]
+
   def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
     # A flag that is not known may be the reason why another one is missing.
-    args, known = self.arguments if args is None else args, self._option_string_actions
+    args, known = self.arguments if args is None else args, self.flags()
     for text in () if self._has_commands else args:
       name = text.partition("=")[0]
       if name.startswith("--") and name not in known and name != "--" and " " not in name:
@@ -217,7 +222,7 @@ def parse(module: Any, arguments: Sequence[str] | None, **options: Any) -> argpa
   words = f"superquantile {name.rpartition('.')[2]}" if is_ours else f"python -m {name}"
   parser = Parser(prog=words, description=module.__doc__, arguments=arguments, **options)
   module.define(parser)
-  if len(parser._actions) > _MOST_SHOWN:
+  if len(parser.flags()) > 2 * _MOST_SHOWN:
     parser.usage = f"{words} [--flag=value ...]"
   return parser.parse_args()
 
