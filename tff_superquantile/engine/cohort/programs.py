@@ -1,7 +1,10 @@
 """A federated computation as functions of a cohort, from Python's values to Python's values."""
 
+import collections
 from collections.abc import Sequence
+import copy
 import functools
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import aggregations
+from tff_superquantile.engine.cohort import components
 from tff_superquantile.engine.cohort import computation
 from tff_superquantile.engine.cohort import interpreter
 from tff_superquantile.engine.cohort import reading
@@ -26,7 +30,7 @@ class Program(computation.Computation):
   def __init__(
     self,
     comp: tff.framework.ConcreteComputation,
-    store: reading.Store,
+    store: reading.Store | None,
     parallel: int,
     default_num_clients: int = 0,
   ):
@@ -44,6 +48,14 @@ class Program(computation.Computation):
       result_type, lambda t: isinstance(t, tff.FederatedType) and t.placement is tff.CLIENTS
     )
     self.whole = self.cohort_function(self._evaluate)
+
+  def with_store(self, store: reading.Store) -> "Program":
+    """Returns the program, with its traces, for clients whose values another store keeps."""
+    shared = copy.copy(self)
+    vars(shared).pop("stages", None)
+    shared._store = store
+    shared.whole = self.whole.with_store(store)
+    return shared
 
   def arrays(self, arg: Any) -> list[np.ndarray]:
     """Returns an argument as one array a leaf, those at clients with the clients in rows.
@@ -83,3 +95,57 @@ class Program(computation.Computation):
       clients.stack(leaf) if leaf_type.stacked else leaf.tensor
       for leaf, leaf_type in zip(results, self._results)
     ]
+
+
+# Programs without a store, by what they compute; what was not used for longest goes first.
+_traced: collections.OrderedDict[Any, Program] = collections.OrderedDict()
+_MOST_TRACED = 16
+
+
+def of(
+  comp: tff.framework.ConcreteComputation,
+  store: reading.Store,
+  parallel: int,
+  default_num_clients: int = 0,
+) -> Program:
+  """Returns the program of a computation: traces of an equal one in this process serve again.
+
+  So they do in runs that differ in what is not in the graph, such as seeds. A computation with any
+  state has traces of its own.
+  """
+  try:
+    digest = _digest(comp.to_building_block())
+  except errors.UnsupportedError:
+    return Program(comp, store, parallel, default_num_clients)
+  key = digest, comp.type_signature, parallel, default_num_clients
+  if key not in _traced:
+    _traced[key] = Program(comp, None, parallel, default_num_clients)
+  _traced.move_to_end(key)
+  while len(_traced) > _MOST_TRACED:
+    _traced.popitem(last=False)
+  return _traced[key].with_store(store)
+
+
+def _digest(block: tff.framework.ComputationBuildingBlock) -> bytes:
+  """Returns what is equal for blocks of equal graphs; a state is an `UnsupportedError`."""
+  if isinstance(block, tff.framework.CompiledComputation):
+    return components.digest(block)
+  parts: list[Any]
+  if isinstance(block, tff.framework.Struct):
+    parts = [part for element in tff.structure.to_elements(block) for part in element]
+  elif isinstance(block, tff.framework.Block):
+    parts = [*(part for local in block.locals for part in local), block.result]
+  elif isinstance(block, tff.framework.Lambda):
+    parts = [block.parameter_name, block.parameter_type, block.result]
+  elif isinstance(block, tff.framework.Call):
+    parts = [block.function, block.argument]
+  elif isinstance(block, tff.framework.Selection):
+    parts = [block.source, block.as_index()]
+  else:
+    parts = [block.proto.SerializeToString(deterministic=True)]
+  hasher = hashlib.sha256(type(block).__name__.encode())
+  for part in parts:
+    is_block = isinstance(part, tff.framework.ComputationBuildingBlock)
+    own = _digest(part) if is_block else part if isinstance(part, bytes) else str(part).encode()
+    hasher.update(hashlib.sha256(own).digest())
+  return hasher.digest()
