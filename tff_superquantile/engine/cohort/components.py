@@ -43,11 +43,8 @@ def digest(block: tff.framework.CompiledComputation) -> bytes:
   if stateful := [n.op for n in op_types.nodes_of(graph_def) if op_types.is_stateful(n.op)]:
     raise errors.UnsupportedError(f"a component with {', '.join(stateful)}")
   library = {function.signature.name: function for function in graph_def.library.function}
-  around = type(proto.tensorflow)()
-  around.CopyFrom(proto.tensorflow)
-  around.ClearField("graph_def")
-  parts = [around.SerializeToString(deterministic=True)]
-  parts.append(proto.type.SerializeToString(deterministic=True))
+  around = (proto.type, proto.tensorflow.parameter, proto.tensorflow.result)
+  parts = [each.SerializeToString(deterministic=True) for each in around]
   for node in graph_def.node:
     parts += [node.name.encode(), *(name.encode() for name in node.input)]
     parts.append(op_types.digest(node, library))

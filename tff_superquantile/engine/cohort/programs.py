@@ -99,7 +99,7 @@ class Program(computation.Computation):
 
 # Programs without a store, by what they compute; what was not used for longest goes first.
 _traced: collections.OrderedDict[Any, Program] = collections.OrderedDict()
-_MOST_TRACED = 16
+_MOST_TRACED = 8  # Of some 10 MB each.
 
 
 def of(
@@ -130,22 +130,10 @@ def _digest(block: tff.framework.ComputationBuildingBlock) -> bytes:
   """Returns what is equal for blocks of equal graphs; a state is an `UnsupportedError`."""
   if isinstance(block, tff.framework.CompiledComputation):
     return components.digest(block)
-  parts: list[Any]
-  if isinstance(block, tff.framework.Struct):
-    parts = [part for element in tff.structure.to_elements(block) for part in element]
-  elif isinstance(block, tff.framework.Block):
-    parts = [*(part for local in block.locals for part in local), block.result]
-  elif isinstance(block, tff.framework.Lambda):
-    parts = [block.parameter_name, block.parameter_type, block.result]
-  elif isinstance(block, tff.framework.Call):
-    parts = [block.function, block.argument]
-  elif isinstance(block, tff.framework.Selection):
-    parts = [block.source, block.as_index()]
-  else:
-    parts = [block.proto.SerializeToString(deterministic=True)]
-  hasher = hashlib.sha256(type(block).__name__.encode())
-  for part in parts:
-    is_block = isinstance(part, tff.framework.ComputationBuildingBlock)
-    own = _digest(part) if is_block else part if isinstance(part, bytes) else str(part).encode()
-    hasher.update(hashlib.sha256(own).digest())
-  return hasher.digest()
+  parts = [_digest(child) for child in block.children()]
+  names = [getattr(block, name, None) for name in ("name", "index", "parameter_name")]
+  names += [name for name, _ in getattr(block, "locals", ())]
+  parts.append(f"{type(block).__name__} {block.type_signature} {names}".encode())
+  if len(parts) == 1:
+    parts.append(block.proto.SerializeToString(deterministic=True))  # It may be a literal.
+  return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
