@@ -180,16 +180,13 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
     noise=cohorts.Complement(),
     relation=releases.REPLACE_ONE,
   )
-  curves = [_event_curve(found, orders) for found in (release, full)]
+  curves = [_event_curve(sampled, orders) for sampled in (release, full)]
   return np.array(orders), _mixture_curve(np.array(orders), curves[0], overflow, curves[1])
 
 
 @functools.lru_cache(maxsize=64)  # Every round of a run needs it.
 def round_slack(release: releases.Release) -> float:
-  """Returns the log of the ratio between a round's law and that with continuous Gaussian noise.
-
-  It is the sum of `shares.slack` over all numbers to which clients add noise.
-  """
+  """Returns the log of the ratio between a round's law and that with continuous Gaussian noise."""
   return sum(part.slack(release.noise.protocol) for part in release.parts)
 
 

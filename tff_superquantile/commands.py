@@ -17,10 +17,7 @@ from privacy.settings import command_line
 
 
 class Command(NamedTuple):
-  """A command: its module, what it does, and whether that takes the packages of training.
-
-  The `main` of a command without them takes the arguments and returns the exit code.
-  """
+  """A command: its module, what it does, and whether that takes the packages of training."""
 
   module: str
   sentence: str
@@ -42,6 +39,9 @@ COMMANDS = {
     f"{_EXPERIMENTS}.private_evaluation.__main__", "Releases clients' errors with a budget."
   ),
   "export": Command(f"{_EXPERIMENTS}.export.__main__", "Exports a run's model, with a model card."),
+  "personalize": Command(
+    f"{_EXPERIMENTS}.export.personalize", "Tunes an export to the rows of one client, and chooses."
+  ),
   "account": Command(
     "privacy.account", "Finds noise for a privacy budget and costs of runs; audits claims.", False
   ),
@@ -59,9 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
   name, *rest = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
   if name in ("--help", "-h"):
     rows = [(command, row.sentence) for command, row in COMMANDS.items()]
-    print("Usage: superquantile COMMAND [--flag=value ...], with these commands:\n")
-    print(command_line.table(rows, num_left=2))
-    print("\n`superquantile COMMAND --help` describes one, and lists its flags.")
+    command_line.say(
+      "Usage: superquantile COMMAND [--flag=value ...], with these commands:\n\n"
+      f"{command_line.table(rows, num_left=2)}\n\n"
+      "`superquantile COMMAND --help` describes one, and lists its flags."
+    )
     return 0
   if name not in COMMANDS:
     (nearest,) = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.0)
@@ -72,9 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command_line.USAGE_ERROR
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())  # For parts of the user's own, as `python -m` does.
-  command = COMMANDS[name]
-  if not command.is_training:
-    return importlib.import_module(command.module).main(rest)
-  from tff_superquantile.experiments import cli
+  run = command_line.run
+  if COMMANDS[name].is_training:
+    from tff_superquantile.experiments import cli
 
-  return cli.run(importlib.import_module(command.module), rest)
+    run = cli.run
+  return run(importlib.import_module(COMMANDS[name].module), rest)

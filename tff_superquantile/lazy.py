@@ -1,7 +1,6 @@
-"""Public names of a package that are loaded on first use.
+"""Public names of a package that are loaded on first use."""
 
-TensorFlow Federated takes seconds to import, and commands that need none of it answer at once.
-"""
+from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence

@@ -13,6 +13,7 @@ from scipy import stats
 from benchmarks.tailbench import data_sets
 from benchmarks.tailbench import figures
 from benchmarks.tailbench import judging
+from benchmarks.tailbench import personal
 from benchmarks.tailbench import plan
 from benchmarks.tailbench import results as results_lib
 from benchmarks.tailbench import significance
@@ -330,6 +331,7 @@ def make(results: pd.DataFrame) -> page.Page:
   blocks: list[page.Block] = []
   for place, one in enumerate(judged):
     blocks += _blocks(one, method, is_first=place == 0)
+  blocks += personal.blocks(judged[0], method)
   reasons = page.Details("Why these data sets", [_reasons(judged[0])])
   num_methods = public["method"].nunique()
   return page.Page(

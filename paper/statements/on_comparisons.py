@@ -225,7 +225,7 @@ def on_personalization(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   found, near, total, num_seeds = [], 0, 0, 0
   for metric, title in (("mean", "Mean"), ("p90", "p90")):
     methods = ("FedAvg", *evidence.methods(name, _DELTA_FL))
-    known = evidence.get_all(name, methods, f"after.error.{metric}")
+    known = evidence.get_all(name, methods, f"personal.error.{metric}")
     if "FedAvg" not in known or len(known) < 2:
       yield rows.missing("personal", name, "digits, ConvNet")
       return

@@ -106,7 +106,8 @@ def measured(
   if table == "pers":
     metric, when = column.split(", ")
     source = "personalization" if of_task is _DIGITS else ""
-    return evidence.get(source, method, f"{when}.error.{metric}")
+    part = {"before": "shared", "after": "personal"}[when]
+    return evidence.get(source, method, f"{part}.error.{metric}")
   source = of_task.get(place.task or column, "")
   ours = _measured_method(evidence, source, method)
   metric = place.metric or _METRICS.get(column, column)

@@ -122,11 +122,7 @@ def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> writers.Wri
 
 
 def iterate_leaf(paths: Iterable[str]) -> Iterator[writers.Writer]:
-  """Yields the writers of a split's LEAF JSON files, each in one file.
-
-  A user's x is a list of images of 784 numbers, and y a list of integers, as LEAF's preprocess.sh
-  leaves them for FEMNIST.
-  """
+  """Yields the writers of a split's LEAF JSON files, each in one file."""
   for path, writer, data in user_files.iterate_leaf(paths, DATA_SET, _compact):
     yield _leaf_writer(path, writer, data)
 

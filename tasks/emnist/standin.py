@@ -1,10 +1,4 @@
-"""Generates handwriting with the shapes of EMNIST: writers, classes and pixels, all invented.
-
-For trying the EMNIST tasks where EMNIST can't be had. It is drawn, not learnt from any data: a
-class is a few curved strokes, and the classes of lower case letters vary those of upper case ones,
-so that some are hard to tell apart. Writers have a hand of their own (slant, size, thickness of the
-pen and how they write each letter); some of them write less regularly, and make the tail.
-"""
+"""Generates handwriting with the shapes of EMNIST: writers, classes and pixels, all invented."""
 
 from collections.abc import Iterator
 import functools

@@ -153,11 +153,7 @@ def build_binary_classifier(
   input_spec: tuple[Any, tf.TensorSpec],
   keras_layers: KerasLayers | None = None,
 ) -> Classifier:
-  """Builds a classifier of two classes with the mean binary logistic loss.
-
-  Arguments are as of `build_classifier`, but that `logit_fn` returns logits [n], positive for class
-  1, and y is 0 or 1.
-  """
+  """Builds a classifier of two classes with the mean binary logistic loss."""
   return build_model(
     initial_weights, logit_fn, _mean_binary_cross_entropy, input_spec, keras_layers
   )

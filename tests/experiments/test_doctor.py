@@ -316,7 +316,7 @@ def _run_main(monkeypatch, capsys, findings, *arguments):
       yield finding
 
   monkeypatch.setattr(doctor, "_check_all", check)
-  return doctor.main(arguments), capsys.readouterr()
+  return command_line.run(doctor, arguments), capsys.readouterr()
 
 
 def test_exit_status_and_lines(monkeypatch, capsys):
@@ -345,7 +345,8 @@ def test_runs_where_nothing_is_installed(tmp_path):
   script = (
     "import sys; sys.path.append(sys.argv[1])\n"
     "from tff_superquantile.doctor import __main__ as doctor\n"
-    "sys.exit(doctor.main([]))"
+    "from privacy.settings import command_line\n"
+    "sys.exit(command_line.run(doctor, []))"
   )
   result = subprocess.run(
     [sys.executable, "-I", "-S", "-c", script, str(commands.ROOT)],

@@ -530,8 +530,8 @@ def test_personalized_models_decide_their_statement_and_their_table(tmp_path, mo
     folder.mkdir(parents=True)
     algorithm = method.split("_theta")[0]
     (folder / "flags.txt").write_text(f"--algorithm={algorithm}\n--theta={theta}\n")
-    lines += [f"emnist_convnet,{method},after.error.{m},{after},,1" for m in ("mean", "p90")]
-  (tmp_path / "emnist_convnet" / "personalization.csv").write_text("\n".join(lines) + "\n")
+    lines += [f"emnist_convnet,{method},personal.error.{m},{after},,1" for m in ("mean", "p90")]
+  (tmp_path / "emnist_convnet" / "report.csv").write_text("\n".join(lines) + "\n")
   found = measurements.load(tmp_path)
   for row in on_comparisons.on_personalization(found):
     assert row.verdict is rows.Verdict.DIFFERS and "One seed has no sd" in row.why

@@ -173,6 +173,24 @@ def measured(
   )
 
 
+def joined(
+  client_ids: Sequence[str],
+  of_clients: Sequence[tuple[ClientMetrics, measure_lib.Predictions]],
+  error: str,
+) -> Measured:
+  """Computes all measures of clients from the `Evaluator.predict_for` of each, at least one."""
+  metrics, predictions = zip(*of_clients)
+  sizes, losses, errors_of_clients = (
+    np.concatenate([getattr(of_client, name) for of_client in metrics])
+    for name in ("num_examples", "loss", "error")
+  )
+  return measured(
+    ClientMetrics(client_ids, sizes, losses, errors_of_clients),
+    measure_lib.Predictions(*map(np.concatenate, zip(*predictions))),
+    error,
+  )
+
+
 def _names(error: str, names: Collection[str] | None) -> list[str]:
   """Returns those of the measures beside loss and error that are asked for."""
   of_kind = measures_lib.of_kind(error)[len(measures_lib.OF_EVALUATIONS) :]
@@ -242,6 +260,13 @@ class Evaluator:
     of_clients = self._evaluate(weights, outputs)
     found = np.concatenate(outputs or [np.empty([0, 1])])
     return of_clients, measure_lib.of_outputs(found, self._examples.y, self.error)
+
+  def predict_for(
+    self, weights: tff.learning.models.ModelWeights, x: np.ndarray, y: np.ndarray
+  ) -> tuple[ClientMetrics, measure_lib.Predictions]:
+    """Returns what `predict` does, for one client with these examples in place of its own."""
+    examples = self._examples._replace(client_ids=[""], x=x, y=y, offsets=np.array([0, len(y)]))
+    return Evaluator(examples, self.of_batch, self.error).predict(weights)
 
   def measure(
     self, weights: tff.learning.models.ModelWeights, names: Collection[str] | None = None

@@ -24,10 +24,7 @@ _SHOWN = {
 
 
 class ProgressBar:
-  """Shows rounds, time left and the latest of the values that matter.
-
-  It appears with the first round, so that rounds of an earlier process do not count for its speed.
-  """
+  """Shows rounds, time left and the latest of the values that matter."""
 
   def __init__(
     self,

@@ -1,8 +1,4 @@
-"""Tracks a quantile of the losses from round to round by a private bit of each client.
-
-The channel of the private thresholds `geometric` and `primal_dual`, which differ in the step that
-the estimate takes.
-"""
+"""Tracks a quantile of the losses from round to round by a private bit of each client."""
 
 import collections
 from collections.abc import Callable

@@ -3,7 +3,8 @@
     superquantile export RUN_DIR --format=saved_model --out=DIR
 
 writes DIR with the model, from raw examples to `logits` and `probabilities`, and beside it
-labels.txt, the names of the classes in the order of the probabilities, and MODEL_CARD.md:
+labels.txt, the names of the classes in the order of the probabilities, MODEL_CARD.md, and
+tuning.json, by which `superquantile personalize` tunes it to one client's rows:
 
     saved_model   saved_model/, for TensorFlow
     keras         model.keras, of Keras' own layers, for `tf.keras.models.load_model`
@@ -20,6 +21,7 @@ such form.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import sys
@@ -67,6 +69,8 @@ def main(args: argparse.Namespace) -> None:
     folder = pathlib.Path(temporary)
     formats.write(model, args.format, folder)
     (folder / formats.CARD).write_text(card, encoding="utf-8")
+    how = dataclasses.asdict(exported_model.tuning(model, config))
+    atomic_files.write_json(folder / formats.TUNING, how)
     for path in earlier:  # And no others, even if some have come meanwhile.
       path.rmdir() if path.is_dir() else path.unlink()
     os.rename(folder, args.out)

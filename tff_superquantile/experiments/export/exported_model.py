@@ -13,9 +13,13 @@ import tensorflow_federated as tff
 from tasks import preprocessing as preprocessing_lib
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import personal
+
+_EPOCHS = 10  # The paper's.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +58,7 @@ class ExportedModel:
     return {name: output.numpy() for name, output in outputs.items()}
 
   def to_module(self, raw_spec: tf.TensorSpec | None = None) -> tf.Module:
-    """Returns a module with the function `serve`, from raw examples to `_outputs_of` them.
-
-    None is for the preprocessing's own type of a batch of raw examples.
-    """
+    """Returns a module with the function `serve`, from raw examples to `_outputs_of` them."""
     raw_spec = raw_spec or self.preprocessing.raw_spec
     predict = evaluation.build_predict(self.model)
     module = tf.Module()
@@ -130,11 +131,7 @@ def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
-  """Returns the model of a finished run; no client's data are read.
-
-  Its config says where the word vectors are now. A run on a table that an earlier version left
-  without its columns needs the table.
-  """
+  """Returns the model of a finished run; no client's data are read."""
   if run.columns:
     config = run_config.replace(config, data_dir="")  # The table need not be there.
   task = finished_run.get_task(run, config)
@@ -153,6 +150,21 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
     )
   weights = run.weights_for(model)
   return ExportedModel(model, weights, preprocessing, labels, task.label_scale)
+
+
+def tuning(model: ExportedModel, config: run_config.RunConfig) -> formats.Tuning:
+  """Returns how clients tune a run's model: as the run did, or for ten epochs."""
+  asked = config.personalization or personal.Personalization(epochs=_EPOCHS)
+  return formats.Tuning(
+    asked.epochs,
+    asked.learning_rate or config.final_learning_rate,
+    asked.proximal_weight,
+    config.local.batch_size,
+    config.local.l2,
+    model.label_scale,
+    len(model.labels),
+    len(model.weights.trainable),
+  )
 
 
 def _x_spec(model: tff.learning.models.FunctionalModel, task: str) -> tf.TensorSpec:

@@ -42,10 +42,7 @@ def command(config: run_config.RunConfig) -> list[str]:
 
 
 class Messages(stdlib_logging.Handler):
-  """What a fork tells its parent: the warnings that this project logs, and why the run failed.
-
-  A file without a name, in which each message is a line of JSON.
-  """
+  """What a fork tells its parent: the warnings that this project logs, and why the run failed."""
 
   def __init__(self) -> None:
     super().__init__(stdlib_logging.WARNING)
@@ -168,10 +165,7 @@ def core_shares(
 
 
 def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) -> list[str]:
-  """Carries out runs, each on its share of the cores; returns the names of those that failed.
-
-  A run that finds its flags or its data wrong stops the others by a `ValueError`.
-  """
+  """Carries out runs, each on its share of the cores; returns the names of those that failed."""
   with cli.starting_tensorflow():  # Here, once for all runs.
     import tasks
     from tff_superquantile.experiments.run import runner  # noqa: F401

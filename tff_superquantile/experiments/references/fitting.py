@@ -111,7 +111,7 @@ class Fitter:
       return value, gradient / len(y) + self._l2 * flat
 
     start = np.concatenate([weights.reshape(-1) for weights in self._initial]).astype(np.float64)
-    found = optimize.minimize(
+    solution = optimize.minimize(
       objective,
       start,
       jac=True,
@@ -119,7 +119,7 @@ class Fitter:
       callback=None if on_step is None else lambda flat: on_step(),
       options={"maxiter": _MOST_STEPS, "ftol": 1e-9, "gtol": 1e-6},
     )
-    return run_files.Weights(tuple(self._unflatten(found.x)), ())
+    return run_files.Weights(tuple(self._unflatten(solution.x)), ())
 
   def _unflatten(self, flat: np.ndarray) -> list[np.ndarray]:
     cuts = np.cumsum([weights.size for weights in self._initial])[:-1]
@@ -174,26 +174,17 @@ def local(
   error: str,
   trained: tff.learning.models.FunctionalModel | None = None,
 ) -> evaluation.Measured:
-  """Fits a model to one half of each client's examples, and measures it on the other.
+  """Fits a model to one half of each client's examples and tests it on the other.
 
   Arguments are as of `pooled`.
+
+  Returns:
+    All measures of the second halves.
   """
   held_in, held_out = split.held_in, split.held_out
-  fitter, evaluator, found = Fitter(trained or model, held_in, l2), None, []
-  ids = held_in.client_ids
-  for i, client_id in enumerate(tqdm.tqdm(ids, "own models", delay=2.0, disable=None)):
+  fitter = Fitter(trained or model, held_in, l2)
+  evaluator, of_clients = evaluation.build_evaluator(model, held_out, error=error), []
+  for i in tqdm.trange(len(held_in.client_ids), desc="own models", delay=2.0, disable=None):
     weights = fitter.fit(*held_in.of_client(i))
-    x, y = held_out.of_client(i)
-    its = evaluation.ClientExamples([client_id], x, y, np.array([0, len(y)]), held_out.decode)
-    evaluator = evaluation.build_evaluator(model, its, evaluator, error)
-    found.append(evaluator.predict(weights))
-  of_clients, predictions = zip(*found)
-  sizes, losses, errors = (
-    np.concatenate([getattr(one, name) for one in of_clients])
-    for name in ("num_examples", "loss", "error")
-  )
-  return evaluation.measured(
-    evaluation.ClientMetrics(ids, sizes, losses, errors),
-    measure.Predictions(*map(np.concatenate, zip(*predictions))),
-    error,
-  )
+    of_clients.append(evaluator.predict_for(weights, *held_out.of_client(i)))
+  return clients_lib.joined(held_in.client_ids, of_clients, error)

@@ -161,10 +161,7 @@ def by_client(
 
 
 def named(groups: grouped.Grouped, method: names.Name, baseline: names.Name) -> list[page.Block]:
-  """Lists the test clients that gain and lose most by a method, and all, to sort and filter.
-
-  It is empty where there are no clients that both have.
-  """
+  """Lists the test clients that gain and lose most by a method, and all, to sort and filter."""
   clients = by_client(groups[baseline], groups[method], groups.leading.name)
   if clients.empty:
     return []

@@ -12,7 +12,9 @@ import pandas as pd
 
 from tff_superquantile import measures
 from tff_superquantile.experiments.references import decision
+from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
+from tff_superquantile.experiments.references import personal
 from tff_superquantile.experiments.references import who_loses
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import grouped
@@ -105,7 +107,10 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   of_clients, numbers = _of_clients(groups)
   decided = decision.decide(groups)
   its, references = decided.evidence, decided.evidence.references
-  figures, omitted = summary.draw(groups, [functools.partial(who_loses.figure, its)])
+  of_all = evidence.Evidence(groups, references)
+  parts = [functools.partial(who_loses.figure, its)]
+  parts += [functools.partial(personal.figure, its)] if its.personal else []
+  figures, omitted = summary.draw(groups, parts)
   results = [groups.results, references.results(), *numbers]
   return page.Page(
     "report",
@@ -117,6 +122,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       *map(page.Text, filter(None, [finished[0].about])),
       table(groups, references=references, title="Results", brief=BRIEF, **_notes(groups)),
       *(one for one in [budgets.changes(groups)] if one.rows),
+      *personal.tables_of(of_all),
       *(who_loses.named(its.groups, *its.chosen[:2]) if its.ranked else []),
       *_pooled(groups, references),
       *map(page.Text, references.notes()),
@@ -199,13 +205,13 @@ def _columns(groups: grouped.Grouped) -> list[tables.Column]:
 
 def _pooled(groups: grouped.Grouped, references: in_reports.ReferencesBySeed) -> list[tables.Table]:
   """Returns the table of measures of all test examples together, where there are any."""
-  found = [name.removeprefix(_POOLED) for name in groups.results["metric"].unique()]
+  names = [name.removeprefix(_POOLED) for name in groups.results["metric"].unique()]
   columns = [
     units.of_measure(name, groups.task_units).column(f"{_POOLED}{name}", name.replace("_", " "))
     for name in measures.NAMES
     if f"{_POOLED}{name}" in set(groups.results["metric"])
   ]
-  classes = [name.partition(".")[2] for name in found if name.startswith("recall.")]
+  classes = [name.partition(".")[2] for name in names if name.startswith("recall.")]
   columns += [
     units.PERCENT.column(f"{_POOLED}recall.{one}", f"recall of {said}", contest=False)
     for one, said in _named(groups, classes).items()
@@ -252,12 +258,7 @@ def table(
   focus: str = "",
   **texts: Any,
 ) -> tables.Table:
-  """Returns a table with a row for each method, and below them out of the contest references.
-
-  By default it has the columns of the results and the numbers of the runs' metrics; the focus is
-  the leading metric, and changes against FedAvg say what is marked. Texts are as in
-  `tables.of_seeds`.
-  """
+  """Returns a table with a row for each method, and below them out of the contest references."""
   is_private = groups.at_one_budget[1] is not None
   references = references or in_reports.ReferencesBySeed({})
   labels = references.labels

@@ -31,10 +31,7 @@ class _Panel(NamedTuple):
 
 
 def error_by_round(groups: grouped.Grouped) -> style.Figure:
-  """Draws mean and tail of the test clients' error against rounds, averaged over seeds.
-
-  It is the leading measure, where each evaluation has it. Of few clients the tail is the worst one.
-  """
+  """Draws mean and tail of the test clients' error against rounds, averaged over seeds."""
   leading = groups.leading_by_round
   of_it, unit, column = leading.words, leading.unit, f"test_{leading.name}"
   titles = {"mean": f"Mean {of_it}"}
@@ -150,10 +147,7 @@ def add_curve(
 
 
 def over_seeds(curves: Sequence[pd.Series]) -> pd.DataFrame:
-  """Averages curves over seeds, which may lack different rounds: "mean" and "std" by round.
-
-  "std" is NaN for one seed; there are no more rounds than can be seen.
-  """
+  """Averages curves over seeds, which may lack different rounds: "mean" and "std" by round."""
   table = pd.concat(curves, axis=1).sort_index()
   kept = np.append(np.arange(0, len(table), 1 + len(table) // _MAX_POINTS), len(table) - 1)
   table = table.iloc[np.unique(kept)] if len(table) else table

@@ -88,11 +88,7 @@ class NothingToDraw(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-  """A drawn figure, with a name that is fit for an HTML id or a file name.
-
-  `title` is a heading, `caption` a description and a hint on reading it, plain text, and `light`
-  the SVG for a light background, transparent.
-  """
+  """A drawn figure, with a name that is fit for an HTML id or a file name."""
 
   name: str
   title: str

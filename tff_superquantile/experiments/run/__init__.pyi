@@ -39,6 +39,7 @@ from tff_superquantile.experiments.run.parts.methods import RelativeMethod as Re
 from tff_superquantile.experiments.run.parts.methods import SemiVRed as SemiVRed
 from tff_superquantile.experiments.run.parts.methods import Superquantile as Superquantile
 from tff_superquantile.experiments.run.parts.methods import TiltedErm as TiltedErm
+from tff_superquantile.experiments.run.parts.personal import Personalization as Personalization
 from tff_superquantile.experiments.run.parts.privacy import Budget as Budget
 from tff_superquantile.experiments.run.parts.privacy import Noise as Noise
 from tff_superquantile.experiments.run.parts.servers import Adagrad as Adagrad

@@ -27,13 +27,7 @@ from tff_superquantile.simulation import seeds
 
 
 def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.task.Task:
-  """Returns the task of a run; it follows from the user's files where these are a table.
-
-  A finished run's `Run.columns` say what the columns of the table became. None is for a run that is
-  to be trained: it takes those of its own folder if it has begun, so that it goes on with the same
-  inputs, else those of the run from which it starts, so that the start is the same function of a
-  row.
-  """
+  """Returns the task of a run; it follows from the user's files where these are a table."""
   task = tasks.get_task(config.task.name)
   if columns is None and task.adapt is not None:
     config = client_split.fill_in(config)
@@ -130,11 +124,7 @@ def build_process(
   release: releases.Release | None = None,
   key: bytes | None = None,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds the learning process of a resolved config, whose clients hold handles of `files`.
-
-  A private run also has the release of a round, from which all its noise multipliers are, and the
-  key from which its noise follows.
-  """
+  """Builds the learning process of a resolved config, whose clients hold handles of `files`."""
   work, build = build_options(config, model, files), config.method.build
   threshold, num_clients = config.method.threshold, len(files.client_ids)
   mean_size = config.cohort.of(num_clients).mean_size()

@@ -1,11 +1,8 @@
-"""A feature of runs, as a hook: what it does at each moment of a run.
-
-Importing this starts no TensorFlow.
-"""
+"""A feature of runs, as a hook: what it does at each moment of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import pathlib
 import typing
@@ -42,12 +39,14 @@ class Job:
   """A run that is carried out, which hooks read, and complete by what they are for.
 
   Model and clients are known from `before` on, and the noise of the config and the blocks of a
-  cluster after it; what the run leaves (`weights`, `metrics`) is completed by `finish`.
+  cluster after it; what the run leaves (`weights`, `metrics`) is completed by `finish`. `load`
+  fills in model and clients, for `finished` hooks of a run that was finished before.
   """
 
   config: run_config.RunConfig
   task: tasks.task.Task
   earlier: run_folder.Run
+  load: Callable[[], None] = lambda: None
   hooks: Sequence[Hook] = ()
   model: Any = None
   trained: Any = None  # The model, with the loss that training minimises.
@@ -138,4 +137,4 @@ class Hook:
     """Follows the last file of a finished run, also of one that was finished before."""
 
 
-OF_USERS = plugins.Table("hook", "hooks", Hook, {})
+OF_USERS = plugins.Kinds("hook", "hooks", Hook, {})

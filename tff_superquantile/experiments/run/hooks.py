@@ -20,6 +20,7 @@ from tff_superquantile.experiments.run.training import evaluating
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.experiments.run.training import outputs
+from tff_superquantile.experiments.run.training import personalizing
 from tff_superquantile.experiments.run.training import private_rounds
 from tff_superquantile.experiments.run.training import siblings
 
@@ -35,6 +36,7 @@ HOOKS: Sequence[type[hook.Hook]] = (
   outputs.RoundsTable,
   measurements.ClientResults,
   outputs.Events,
+  personalizing.Personalizing,
   tracking.Tracking,
   outputs.Bar,
   measurements.Growth,

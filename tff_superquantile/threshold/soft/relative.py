@@ -78,10 +78,7 @@ MIN_LOSS = 1e-10
 
 
 def build_power_weighting(q: float) -> process.ThresholdProcess:
-  """Builds the weighting with pi_i proportional to alpha_i F_i^q, as in q-FFL, for q >= 0.
-
-  Its result is the cohort's largest loss, with the measurements of `measure`.
-  """
+  """Builds the weighting with pi_i proportional to alpha_i F_i^q, as in q-FFL, for q >= 0."""
   q = checks.not_negative("q", q)
 
   def share(losses, largest):

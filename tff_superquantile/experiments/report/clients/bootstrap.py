@@ -63,23 +63,20 @@ def statistic(name: str, ordered: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def differences(
   name: str, pairs: Sequence[pd.DataFrame], num_draws: int = _NUM_DRAWS
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Resamples the mean over seeds of the difference of a `statistic` between two methods.
-
-  The result is the statistics before and after, [seeds, 2], and the resampled means, [num_draws].
-  """
+  """Resamples the mean over seeds of the difference of a `statistic` between two methods."""
   generator = np.random.default_rng(_SEED)
   ids = pd.Index(np.unique(np.concatenate([pair.index.to_numpy() for pair in pairs])))
   counts = _resampled(generator, len(ids), num_draws)
-  of_pairs, found = [], []
+  of_pairs, resampled = [], []
   for pair in pairs:
     places = ids.get_indexer(pair.index)
     for column in ("before", "after"):
       order = np.argsort(pair[column].to_numpy(), kind="stable")
       ordered = pair[column].to_numpy()[order]
       of_pairs.append(statistic(name, ordered, np.ones((1, len(order)), int))[0])
-      found.append(statistic(name, ordered, counts[:, places[order]]))
+      resampled.append(statistic(name, ordered, counts[:, places[order]]))
   levels = np.reshape(of_pairs, (len(pairs), 2))
-  of_seeds = np.reshape(found, (len(pairs), 2, num_draws))
+  of_seeds = np.reshape(resampled, (len(pairs), 2, num_draws))
   changes = of_seeds[:, 1] - of_seeds[:, 0]
   # A seed without any client that was drawn counts by its own value.
   own = levels[:, 1] - levels[:, 0]
@@ -93,10 +90,7 @@ def differences(
 
 
 def interval(name: str, pairs: Sequence[pd.DataFrame]) -> tuple[np.ndarray, float, float]:
-  """Returns the means of a `statistic` before and after, and the 95 % interval of their difference.
-
-  It is NaN for one client, and for a maximum, of which the bootstrap knows nothing.
-  """
+  """Returns the means of a `statistic` before and after, and their difference's interval."""
   levels, drawn = differences(name, pairs)
   before, after = levels.mean(axis=0)
   num_clients = len(set().union(*(pair.index for pair in pairs)))

@@ -32,10 +32,7 @@ _NOTE = (
 
 
 def terciles(sizes: npt.ArrayLike, everybody: npt.ArrayLike) -> np.ndarray:
-  """Returns the tercile of clients' sizes [n] among everybody's [m], int64 [n], 0 for the smallest.
-
-  Clients of one size are in one group, so that groups may be empty.
-  """
+  """Returns the tercile of clients' sizes [n] among everybody's [m], 0 for the smallest."""
   bounds = np.quantile(np.asarray(everybody), [1 / 3, 2 / 3])
   return np.searchsorted(bounds, np.asarray(sizes), side="left")
 
@@ -48,14 +45,7 @@ def span(sizes: npt.ArrayLike) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ErrorBySize:
-  """The test clients' error, or leading measure, by tercile of their number of examples.
-
-  `results` are those of `tables.of_values`, with the metrics `test.THIRD_third.STATISTIC`:
-  "MEASURE.mean", "MEASURE.std" (over clients, divisor n), "MEASURE.p90", "MEASURE.change" (the mean
-  over clients of the measure less that with FedAvg of the same seed and budget), "num_clients",
-  "examples.least" and "examples.most". `titles` are of the thirds that have clients; `leading` is
-  the measure.
-  """
+  """The test clients' error, or leading measure, by tercile of their number of examples."""
 
   results: pd.DataFrame
   titles: Mapping[str, str]
@@ -84,8 +74,8 @@ class ErrorBySize:
 
   def compared(self, methods: Iterable[names.Name]) -> list[names.Name]:
     """Returns those of some methods that have changes against FedAvg."""
-    found = set(self.results[self.results["metric"].str.endswith(".change")]["method"])
-    return [method for method in methods if method in found]
+    compared = set(self.results[self.results["metric"].str.endswith(".change")]["method"])
+    return [method for method in methods if method in compared]
 
   def sentence(self, method: names.Name) -> str:
     """Says what a method of `compared` changes for the smallest and for the largest clients."""

@@ -1,7 +1,4 @@
-"""Builds the thresholds of runs: a builder for each class of `privacy.parts.THRESHOLDS`.
-
-Importing this starts no TensorFlow.
-"""
+"""Builds the thresholds of runs: a builder for each class of `privacy.parts.THRESHOLDS`."""
 
 from __future__ import annotations
 
@@ -59,10 +56,7 @@ BUILDERS: dict[type[parts.Threshold], Callable[[Any, Ingredients], Any]] = {
 
 
 def build(run: Ingredients) -> Any:
-  """Returns the run's threshold for `build_superquantile_fed_avg`; None for none.
-
-  A class from elsewhere has a method `build` of the run in place of a row, or the row of its base.
-  """
+  """Returns the run's threshold for `build_superquantile_fed_avg`; None for none."""
   if run.threshold is None:
     return None
   for kind in type(run.threshold).__mro__:

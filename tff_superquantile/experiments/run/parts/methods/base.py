@@ -1,7 +1,4 @@
-"""The bases of methods, which need no table: files of others' methods import them from here.
-
-Importing this starts no TensorFlow.
-"""
+"""The bases of methods, which need no table: files of others' methods import them from here."""
 
 from __future__ import annotations
 
