@@ -1,6 +1,7 @@
 """Traces functions of a cohort, and gives them what the clients have read."""
 
 from collections.abc import Callable, Mapping, Sequence
+import copy
 from typing import Any
 
 import tensorflow as tf
@@ -78,7 +79,7 @@ class CohortFunction:
     specs: Sequence[tf.TensorSpec],
     origins: Mapping[int, values.Origin],
     library: components.Library,
-    store: reading.Store,
+    store: reading.Store | None,
     parallel: int,
   ):
     """Initializes a function, and finds out what its clients read.
@@ -100,6 +101,12 @@ class CohortFunction:
     self._makes_data_sets = discovery.makes_data_sets
     self._functions: dict[tuple[bool, bool, bool], tuple[Any, bool]] = {}
 
+  def with_store(self, store: reading.Store) -> "CohortFunction":
+    """Returns the function, with its traces, for clients whose values another store keeps."""
+    shared = copy.copy(self)
+    shared._store = store
+    return shared
+
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
     """Returns the results of arrays or tensors; strings and data sets are arrays.
 
@@ -115,6 +122,7 @@ class CohortFunction:
     )
     reads: list[reading.Read] = []
     if self._reader is not None and not is_live:
+      assert self._store is not None
       reads = self._store.read(self._reader, arrays)
     given = [tuple(map(tf.constant, r.parts())) for r in reads]
 
