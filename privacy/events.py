@@ -180,7 +180,7 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
     noise=cohorts.Complement(),
     relation=releases.REPLACE_ONE,
   )
-  curves = [_event_curve(found, orders) for found in (release, full)]
+  curves = [_event_curve(sampled, orders) for sampled in (release, full)]
   return np.array(orders), _mixture_curve(np.array(orders), curves[0], overflow, curves[1])
 
 

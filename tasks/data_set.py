@@ -62,8 +62,8 @@ class DataSet:
     """Returns a request with the paths of the public files, downloaded, if it names no data."""
     if request.data_dir:
       return request
-    missing = [one for one in self.downloads if not getattr(request, one.flag)]
-    paths: dict[str, Any] = {one.flag: one.fetch(request.cache_dir) for one in missing}
+    missing = [file for file in self.downloads if not getattr(request, file.flag)]
+    paths: dict[str, Any] = {file.flag: file.fetch(request.cache_dir) for file in missing}
     return dataclasses.replace(request, **paths)
 
   def find(self, data_dir: str) -> str | Mapping[str, list[str]]:
@@ -174,10 +174,10 @@ class _Head:
       self._text = file.read(_HEAD_BYTES)
 
   def _value_after(self, pattern: str) -> Any:
-    found = re.search(pattern, self._text)
-    if found:
+    begin = re.search(pattern, self._text)
+    if begin:
       with contextlib.suppress(ValueError):  # Longer than the head.
-        return json.JSONDecoder().raw_decode(self._text, found.end())[0]
+        return json.JSONDecoder().raw_decode(self._text, begin.end())[0]
     return None
 
   def first(self, name: str) -> Any:

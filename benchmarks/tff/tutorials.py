@@ -1,7 +1,7 @@
 """The programs of TFF's tutorials, as people extend them, in cells.
 
-Each function builds a tutorial's computations anew, and returns its cells in order. A cell is a function
-without arguments; what it returns is compared. Data are drawn, of the tutorials' shapes and formats.
+Each function builds the computations of a tutorial anew, and returns its cells in order: functions
+without arguments, whose results are compared. Data are drawn, of the tutorials' shapes and formats.
 """
 
 import collections

@@ -16,7 +16,7 @@ import types
 from typing import Any
 
 
-class Table(dict[str, Any]):
+class Kinds(dict[str, Any]):
   """What a flag chooses, by name; `table[name]` brings in what is not there yet.
 
   A row that is a text is the MODULE:CLASS of one that is imported when it is asked for.

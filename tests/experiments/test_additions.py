@@ -365,6 +365,6 @@ def test_an_installed_package_names_its_parts(write, tmp_path):
 
 
 def test_a_table_imports_rows_when_they_are_asked_for():
-  table = plugins.Table("kind", "kinds", dict, {"late": "collections:Counter"})
+  table = plugins.Kinds("kind", "kinds", dict, {"late": "collections:Counter"})
   assert table["late"].__name__ == "Counter" and table["late"] is dict(table)["late"]
   assert table.load(None) is False

@@ -284,7 +284,7 @@ def test_command(lab, tmp_path):
   result = lab.study("availability", f"--output_dir={tmp_path}", "--data_dir=x")
   assert result.code == 2, result.err
   (line,) = result.err.splitlines()
-  assert line.startswith("Error: Found --data_dir, which this command")
+  assert line.startswith("Error: Found --data_dir=x among the flags")
   _write_runs(tmp_path, seeds=(0, 1))
   result = lab.study("availability", f"--output_dir={tmp_path}")
   assert result.code == 0, result.err

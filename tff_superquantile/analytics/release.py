@@ -203,15 +203,15 @@ def private_distribution(
   Raises:
     ValueError: If an argument is out of its range, or values are not one number a client.
   """
-  found = np.asarray(values, np.float64)
-  if found.ndim != 1 or found.size == 0:
-    raise ValueError(f"Found values of shape {found.shape}; expected one number a client, [n].")
+  numbers = np.asarray(values, np.float64)
+  if numbers.ndim != 1 or numbers.size == 0:
+    raise ValueError(f"Found values of shape {numbers.shape}; expected one number a client, [n].")
   with np.errstate(over="ignore"):  # What is too large for float32 counts as the nearest end.
-    found = found.astype(np.float32)
-  query = query_lib.Query(found.size, epsilon, delta, lower, upper, num_bins)
+    numbers = numbers.astype(np.float32)
+  query = query_lib.Query(numbers.size, epsilon, delta, lower, upper, num_bins)
   if noise_key is None:
-    result = build_private_distribution(query)(list(found))
+    result = build_private_distribution(query)(list(numbers))
   else:
     compute = build_private_distribution(query, seeded=True, noise_key=noise_key)
-    result = compute([(v, seeds.client_seed(noise_key, 0, str(i))) for i, v in enumerate(found)])
+    result = compute([(v, seeds.client_seed(noise_key, 0, str(i))) for i, v in enumerate(numbers)])
   return PrivateDistribution.of_result(query, result)

@@ -144,8 +144,8 @@ def _swing(num_clients: int, seed: seeds.Seed) -> Callable[[int], np.ndarray]:
   phases = hours / 24.0
 
   def at(round_num: int) -> np.ndarray:
-    found: np.ndarray = np.cos(2.0 * np.pi * (round_num / ROUNDS_PER_DAY - phases))
-    return found
+    swing: np.ndarray = np.cos(2.0 * np.pi * (round_num / ROUNDS_PER_DAY - phases))
+    return swing
 
   return at
 
@@ -179,20 +179,20 @@ def build_spaced_sampler(
   """
   cohorts_lib.Spaced(len(client_ids), clients_per_round, separation=separation)  # It checks these.
   swing = _swing(len(client_ids), seed)
-  found: list[np.ndarray] = []
+  drawn: list[np.ndarray] = []
 
   def draw(round_num: int) -> np.ndarray:
     rng = seeds.generator(seed, "cohort", round_num)
     can = rng.random(len(client_ids)) < 0.5 * (1.0 + swing(round_num))
-    for recent in found[max(0, round_num - separation + 1) :]:
+    for recent in drawn[max(0, round_num - separation + 1) :]:
       can[recent] = False
     there = np.flatnonzero(can)
     return rng.choice(there, min(clients_per_round, there.size), replace=False)
 
   def sample(round_num: int) -> list[str]:
-    while len(found) <= round_num:
-      found.append(draw(len(found)))
-    return [client_ids[i] for i in found[round_num]]
+    while len(drawn) <= round_num:
+      drawn.append(draw(len(drawn)))
+    return [client_ids[i] for i in drawn[round_num]]
 
   return sample
 

@@ -46,7 +46,7 @@ class Interpreter(language.Interpreter):
       return lambda argument, at_clients: _INTRINSICS[name](argument)
     if name == "sequence_map":
       element_type = block.type_signature.parameter[1].element
-      return lambda argument, _: _mapped(*argument, element_type)
+      return lambda argument, _: _mapped(argument[0], argument[1], element_type)
     if name == "sequence_reduce":
       return self._sequence_reduce(block.type_signature)
     if name not in aggregations.AGGREGATIONS:

@@ -26,9 +26,9 @@ class Leaf(NamedTuple):
     tensor: The tensor.
     stacked: Whether its first dimension is the clients. If not, all clients have the same tensor.
     origin: The position of the leaf in the argument of the computation, if it comes from there.
-    made: For a data set that clients make of others, or a value in a fold over a sequence, which has no
-      tensor: how.
-    maps: For a sequence: what `tff.sequence_map` does with each element, as functions of the language
+    made: How a data set that clients make of others, or a value in a step of a fold, is made: these
+      have no tensor.
+    maps: What `tff.sequence_map` does with the elements of a sequence: functions of the language,
       and the types of their arguments.
   """
 
@@ -88,7 +88,7 @@ class Input(NamedTuple):
 
 
 class Made(NamedTuple):
-  """What clients make, such as a data set: computed by each component that uses it, as a part of it.
+  """What clients make, such as data sets: computed by each component that uses it, as a part of it.
 
   So what is read of a data set is kept, and what makes it is not serialized for each client.
   """

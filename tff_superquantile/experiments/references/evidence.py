@@ -82,7 +82,8 @@ class Evidence:
   ) -> paired.Change | None:
     """Measures a change between two models, over the clients that both have.
 
-    Of two or three seeds the chance is that of clients, for the models that were trained.
+    It is over the clients that both have, of their means over seeds: of two or three seeds the
+    chance is that of clients, for the models that were trained. None without such clients.
     """
     measure = measure or self.groups.leading.name
     pairs = paired.pairs(*(self._of_clients(what, measure) for what in (before, after)))

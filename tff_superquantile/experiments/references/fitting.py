@@ -111,7 +111,7 @@ class Fitter:
       return value, gradient / len(y) + self._l2 * flat
 
     start = np.concatenate([weights.reshape(-1) for weights in self._initial]).astype(np.float64)
-    found = optimize.minimize(
+    solution = optimize.minimize(
       objective,
       start,
       jac=True,
@@ -119,7 +119,7 @@ class Fitter:
       callback=None if on_step is None else lambda flat: on_step(),
       options={"maxiter": _MOST_STEPS, "ftol": 1e-9, "gtol": 1e-6},
     )
-    return run_files.Weights(tuple(self._unflatten(found.x)), ())
+    return run_files.Weights(tuple(self._unflatten(solution.x)), ())
 
   def _unflatten(self, flat: np.ndarray) -> list[np.ndarray]:
     cuts = np.cumsum([weights.size for weights in self._initial])[:-1]
@@ -174,7 +174,13 @@ def local(
   error: str,
   trained: tff.learning.models.FunctionalModel | None = None,
 ) -> evaluation.Measured:
-  """Fits a model to one half of each client's examples, and measures it on the other."""
+  """Fits a model to one half of each client's examples and tests it on the other.
+
+  Arguments are as of `pooled`.
+
+  Returns:
+    All measures of the second halves.
+  """
   held_in, held_out = split.held_in, split.held_out
   fitter = Fitter(trained or model, held_in, l2)
   evaluator, of_clients = evaluation.build_evaluator(model, held_out, error=error), []

@@ -205,13 +205,13 @@ def _columns(groups: grouped.Grouped) -> list[tables.Column]:
 
 def _pooled(groups: grouped.Grouped, references: in_reports.ReferencesBySeed) -> list[tables.Table]:
   """Returns the table of measures of all test examples together, where there are any."""
-  found = [name.removeprefix(_POOLED) for name in groups.results["metric"].unique()]
+  names = [name.removeprefix(_POOLED) for name in groups.results["metric"].unique()]
   columns = [
     units.of_measure(name, groups.task_units).column(f"{_POOLED}{name}", name.replace("_", " "))
     for name in measures.NAMES
     if f"{_POOLED}{name}" in set(groups.results["metric"])
   ]
-  classes = [name.partition(".")[2] for name in found if name.startswith("recall.")]
+  classes = [name.partition(".")[2] for name in names if name.startswith("recall.")]
   columns += [
     units.PERCENT.column(f"{_POOLED}recall.{one}", f"recall of {said}", contest=False)
     for one, said in _named(groups, classes).items()

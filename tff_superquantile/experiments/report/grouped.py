@@ -149,12 +149,12 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
   @functools.cached_property
   def lowest(self) -> set[tuple[names.Name, str]]:
     """Methods and metrics that are below FedAvg's, or FedAvg's below all, beyond chance."""
-    found = self.changes
-    of_all = [(m, metric, one) for m in found for metric, one in found[m][1].items()]
+    changes = self.changes
+    of_all = [(m, metric, one) for m in changes for metric, one in changes[m][1].items()]
     lower = {(m, metric) for m, metric, one in of_all if one.is_detected and one.value < 0}
-    for baseline in {baseline for baseline, _ in found.values()}:
+    for baseline in {baseline for baseline, _ in changes.values()}:
       for metric in {metric for _, metric, _ in of_all}:
-        others = [one for m, name, one in of_all if found[m][0] == baseline and name == metric]
+        others = [one for m, name, one in of_all if changes[m][0] == baseline and name == metric]
         if others and all(one.is_detected and one.value > 0 for one in others):
           lower.add((baseline, metric))
     return lower

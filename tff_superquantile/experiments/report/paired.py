@@ -87,14 +87,14 @@ def pairs(
   before: Mapping[int, pd.Series], after: Mapping[int, pd.Series]
 ) -> dict[int, pd.DataFrame]:
   """Pairs test clients by seed: each that both have with a finite number is a row by its id."""
-  found = {}
+  by_seed = {}
   for seed in sorted(before.keys() & after.keys()):
     both = {"before": before[seed], "after": after[seed]}
     pair = pd.concat(both, axis=1, join="inner")
     pair = pair[np.isfinite(pair).all(axis=1)]
     if len(pair):
-      found[seed] = pair
-  return found
+      by_seed[seed] = pair
+  return by_seed
 
 
 def clients_of_both(

@@ -93,8 +93,8 @@ def of_values(rows: Iterable[tuple[str, int, Mapping[str, float]]]) -> pd.DataFr
     for method, seed, metrics in rows
     for metric, value in metrics.items()
   ]
-  found = pd.DataFrame(values, columns=["method", "seed", "metric", "value"])
-  return found.astype({"seed": np.int64, "value": np.float64})  # Also where there is nothing.
+  results = pd.DataFrame(values, columns=["method", "seed", "metric", "value"])
+  return results.astype({"seed": np.int64, "value": np.float64})  # Also where there is nothing.
 
 
 def entries(is_one_seed: bool) -> str:

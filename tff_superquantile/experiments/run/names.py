@@ -51,12 +51,12 @@ def folder(config: run_config.RunConfig) -> str:
 
 def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
-  found = config.values()
-  suffixes = [end for end, (flag, text, _) in _APART.items() if found[flag] == text]
-  if found["folds"]:
-    suffixes.append(f"_folds_{found['folds']}")
-  if found["held_out_examples"]:
-    suffixes.append(f"_held_out_{found['held_out_examples']:g}")
+  values = config.values()
+  suffixes = [end for end, (flag, text, _) in _APART.items() if values[flag] == text]
+  if values["folds"]:
+    suffixes.append(f"_folds_{values['folds']}")
+  if values["held_out_examples"]:
+    suffixes.append(f"_held_out_{values['held_out_examples']:g}")
   return word(config.task.folder) + "".join(suffixes)
 
 
@@ -67,12 +67,12 @@ def run_path(config: run_config.RunConfig) -> pathlib.Path:
 
 def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
-  found = config.values()
-  remarks = [f" ({said})" for flag, text, said in _APART.values() if found[flag] == text]
-  if found["folds"]:
-    remarks.append(f", {found['folds']}-fold cross-validation over clients")
-  if found["held_out_examples"]:
-    remarks.append(f", tested on {found['held_out_examples']:.0%} of each client’s examples")
+  values = config.values()
+  remarks = [f" ({said})" for flag, text, said in _APART.values() if values[flag] == text]
+  if values["folds"]:
+    remarks.append(f", {values['folds']}-fold cross-validation over clients")
+  if values["held_out_examples"]:
+    remarks.append(f", tested on {values['held_out_examples']:.0%} of each client’s examples")
   return printable(config.task.title) + "".join(remarks)
 
 
@@ -204,24 +204,24 @@ def _without_noise(method: methods.Method, keeps_share_weight: bool) -> methods.
 
 def without_epsilons(compared: Iterable[Name]) -> dict[Name, Name]:
   """Returns the names that methods would have without their privacy budgets, by their names."""
-  found = {method: method.without_epsilon for method in compared}
-  counts = collections.Counter((name, method.epsilon) for method, name in found.items())
+  shorter = {method: method.without_epsilon for method in compared}
+  counts = collections.Counter((name, method.epsilon) for method, name in shorter.items())
   shared = {name for (name, _), count in counts.items() if count > 1}
-  return {m: m._without_budget(True) if name in shared else name for m, name in found.items()}
+  return {m: m._without_budget(True) if name in shared else name for m, name in shorter.items()}
 
 
 def baselines(compared: Iterable[Name]) -> dict[Name, Name]:
   """Returns for each method its baseline, FedAvg with the same options, if it is among them."""
-  there, found = {method: method for method in compared}, {}
+  there, of_method = {method: method for method in compared}, {}
   for method in there:
     baseline = there.get(method.fed_avg)
     if baseline is not None and not method.is_fed_avg:
       if is_in_setting_of(method.config, baseline.config):
-        found[method] = baseline
+        of_method[method] = baseline
   for method in there:
-    if method.is_fed_avg and method not in (FED_AVG, *found.values()) and FED_AVG in there:
-      found[method] = there[Name(FED_AVG)]
-  return found
+    if method.is_fed_avg and method not in (FED_AVG, *of_method.values()) and FED_AVG in there:
+      of_method[method] = there[Name(FED_AVG)]
+  return of_method
 
 
 def said_of(fed_avg: Name) -> str:
@@ -247,12 +247,12 @@ def word(name: str) -> str:
 
 def _number(values: Mapping[str, Any], name: str) -> list[NamePart]:
   """Returns the part of a number among the values of flags; none where it has no value."""
-  value, one = values[name], run_config.flags()[name]
+  value, flag = values[name], run_config.flags()[name]
   if value is None:
     return []
   # A wide tail comes first.
   key = -float(value) if name == "theta" else float(value)
-  return [NamePart(f"{one.short}_{value:g}", f"{one.symbol} = {value:g}", key)]
+  return [NamePart(f"{flag.short}_{value:g}", f"{flag.symbol} = {value:g}", key)]
 
 
 def is_in_setting_of(
@@ -262,46 +262,46 @@ def is_in_setting_of(
   if config is None or other is None or not config.run_name:
     return True
   settings = (
-    (one.num_rounds, one.cohort.size, one.local, one.server.learning_rate)
-    for one in (config, other)
+    (setting.num_rounds, setting.cohort.size, setting.local, setting.server.learning_rate)
+    for setting in (config, other)
   )
   return len(set(settings)) == 1
 
 
 def of_method(config: run_config.RunConfig) -> list[NamePart]:
   """Returns the parameters of a run's method."""
-  parts, found = [], config.values()
-  for one in methods.parameters(type(config.method)):
+  parts, values = [], config.values()
+  for flag in methods.parameters(type(config.method)):
     # With `wanted_updates`, the number of updates decides theta.
-    if one.name != "theta" or found["wanted_updates"] is None:
-      parts += _number(found, one.name)
+    if flag.name != "theta" or values["wanted_updates"] is None:
+      parts += _number(values, flag.name)
   return parts
 
 
 def of_run(config: run_config.RunConfig) -> list[NamePart]:
   """Returns the parts that tell a run from others of its algorithm, in the order of its name."""
   parts = of_method(config)
-  found = config.values()
+  values = config.values()
   is_tail = isinstance(config.method, methods.Superquantile)
-  threshold = found["threshold"] if is_tail else None
+  threshold = values["threshold"] if is_tail else None
   if threshold is not None and threshold != "exact":
     parts.append(NamePart(word(threshold), threshold.replace("_", "-")))
-  if found["smoothing"]:
-    parts += _number(found, "smoothing")
-  if found["averaged_rounds"] > 1:
-    parts += _number(found, "averaged_rounds")
-  for name, one in run_config.flags().items():
-    if found.get(name) in one.words:
-      parts.append(NamePart(found[name], one.words[found[name]]))
+  if values["smoothing"]:
+    parts += _number(values, "smoothing")
+  if values["averaged_rounds"] > 1:
+    parts += _number(values, "averaged_rounds")
+  for name, flag in run_config.flags().items():
+    if values.get(name) in flag.words:
+      parts.append(NamePart(values[name], flag.words[values[name]]))
   if config.start is not None:
     start = pathlib.Path(os.path.abspath(config.start.folder)).parent.name  # Its method.
     parts.append(NamePart(f"from_{start}", f"from {start}"))
   if config.privacy is not None and isinstance(config.privacy.clip, parts_lib.AdaptiveClip):
     parts.append(NamePart("adaptive_clip", "adaptive clip"))
-  parts += _number(found, "bands")
+  parts += _number(values, "bands")
   if config.epsilon is not None:  # The noise multipliers follow from it.
-    (epsilon,) = _number(found, "epsilon")
+    (epsilon,) = _number(values, "epsilon")
     return [*parts, epsilon._replace(number=None)]
   for field in ("threshold_noise_multiplier", "update_noise_multiplier"):
-    parts += _number(found, field)
+    parts += _number(values, field)
   return parts

@@ -23,14 +23,14 @@ from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 def noise_multipliers(config: run_config.RunConfig) -> dict[str, float | None]:
   """Returns the noise of what a round releases, by flag: threshold, updates, and numbers."""
   assert config.privacy is not None
-  found: dict[str, float | None] = {}
+  multipliers: dict[str, float | None] = {}
   threshold = config.method.threshold
   if isinstance(threshold, parts.PrivateThreshold):
-    found[threshold.flag] = threshold.noise_multiplier
-  found["update_noise_multiplier"] = config.privacy.update_noise_multiplier
+    multipliers[threshold.flag] = threshold.noise_multiplier
+  multipliers["update_noise_multiplier"] = config.privacy.update_noise_multiplier
   for number in config.privacy.numbers:
-    found[number.flag] = number.noise_multiplier
-  return found
+    multipliers[number.flag] = number.noise_multiplier
+  return multipliers
 
 
 def followed(config: run_config.RunConfig) -> list[str]:

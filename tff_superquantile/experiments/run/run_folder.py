@@ -143,8 +143,8 @@ class Run:
   @property
   def relative_noise(self) -> float | None:
     """The noise's length in a round's mean over that of the longest update; None if unknown."""
-    found = self.manifest.get(RELATIVE_NOISE)
-    return float(found) if isinstance(found, (int, float)) else None
+    noise = self.manifest.get(RELATIVE_NOISE)
+    return float(noise) if isinstance(noise, (int, float)) else None
 
   @functools.cached_property
   def columns(self) -> str:
@@ -164,6 +164,11 @@ class Run:
     """The standard deviation of a table's labels that are numbers, in their unit; else None."""
     sd = self._label.get("std")
     return sd if isinstance(sd, float) and not self.classes else None
+
+  @property
+  def label_unit(self) -> str:
+    """The unit of a table's labels that are numbers, as it is in the table; "" for none."""
+    return str(self._label.get("unit", ""))
 
   @functools.cached_property
   def _label(self) -> dict[str, Any]:

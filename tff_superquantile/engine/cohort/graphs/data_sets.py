@@ -228,9 +228,9 @@ class _Lists:
     self,
     elements: Sequence[Sequence[np.ndarray]],
     empty: Sequence[np.ndarray],
-    pack: Callable[[Iterator[np.ndarray]], Any],
+    pack: Callable[[Iterator[Any]], Any],
   ) -> tf.data.Dataset:
-    """Returns a data set of elements of arrays, which `pack` packs; of `empty` if there are none."""
+    """Returns a data set of elements, arrays that `pack` packs; of `empty` if there are none."""
     hasher = hashlib.sha256(repr((len(elements), pack(iter(map(_kind, empty))))).encode())
     for array in itertools.chain(*elements):
       content = pickle.dumps(array.tolist()) if array.dtype == np.object_ else array.tobytes()
@@ -258,7 +258,7 @@ def _kind(array: np.ndarray) -> str:
 def _of_runs(
   elements: Sequence[Sequence[np.ndarray]],
   empty: Sequence[np.ndarray],
-  pack: Callable[[Iterator[np.ndarray]], Any],
+  pack: Callable[[Iterator[Any]], Any],
 ) -> tf.data.Dataset:
   """Concatenates the runs of elements of the same shapes."""
   runs = [

@@ -384,7 +384,7 @@ def fold(
   step: Callable[[Sequence[Ref], Sequence[Ref]], Step],
   pool: Pool,
 ) -> Body:
-  """Returns what a loop over the elements of a data set hands on at its end, as `_Evaluator.fold`."""
+  """Returns what a loop over a data set hands on at its end, as `_Evaluator.fold`."""
   evaluator = _Evaluator(_Graph((), {}, {}), pool, variables.State())
   outputs = evaluator.fold(source, specs, initial, step)
   return Body((), outputs, tuple(dict.fromkeys(evaluator.effects)))

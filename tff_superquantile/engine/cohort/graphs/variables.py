@@ -35,8 +35,8 @@ OPS = frozenset(
 class Scan(NamedTuple):
   """A data set that hands a state on from element to element, and may use variables.
 
-  `function` is a FunctionDef from (state, element, captured values) to (state, element), and may call
-  those of `library`.
+  `function` is a FunctionDef from (state, element, captured values) to (state, element), which may
+  call those of `library`.
   """
 
   function: Any
@@ -52,7 +52,7 @@ class Scan(NamedTuple):
 
 
 def as_scan(node: tf.compat.v1.NodeDef, inputs: Sequence[Ref], library: ops.Functions) -> Scan:
-  """Describes a ScanDataset, one of `_MAPS`, or a ReduceDataset: a scan whose elements nobody needs."""
+  """Describes one of `_MAPS`, or a ReduceDataset: a scan whose elements nobody needs."""
   first, end = 1, 1
   if "Tstate" in node.attr:
     first = end = 1 + len(node.attr["Tstate"].list.type)

@@ -67,16 +67,16 @@ def differences(
   generator = np.random.default_rng(_SEED)
   ids = pd.Index(np.unique(np.concatenate([pair.index.to_numpy() for pair in pairs])))
   counts = _resampled(generator, len(ids), num_draws)
-  of_pairs, found = [], []
+  of_pairs, resampled = [], []
   for pair in pairs:
     places = ids.get_indexer(pair.index)
     for column in ("before", "after"):
       order = np.argsort(pair[column].to_numpy(), kind="stable")
       ordered = pair[column].to_numpy()[order]
       of_pairs.append(statistic(name, ordered, np.ones((1, len(order)), int))[0])
-      found.append(statistic(name, ordered, counts[:, places[order]]))
+      resampled.append(statistic(name, ordered, counts[:, places[order]]))
   levels = np.reshape(of_pairs, (len(pairs), 2))
-  of_seeds = np.reshape(found, (len(pairs), 2, num_draws))
+  of_seeds = np.reshape(resampled, (len(pairs), 2, num_draws))
   changes = of_seeds[:, 1] - of_seeds[:, 0]
   # A seed without any client that was drawn counts by its own value.
   own = levels[:, 1] - levels[:, 0]

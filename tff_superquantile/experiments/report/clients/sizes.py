@@ -74,8 +74,8 @@ class ErrorBySize:
 
   def compared(self, methods: Iterable[names.Name]) -> list[names.Name]:
     """Returns those of some methods that have changes against FedAvg."""
-    found = set(self.results[self.results["metric"].str.endswith(".change")]["method"])
-    return [method for method in methods if method in found]
+    compared = set(self.results[self.results["metric"].str.endswith(".change")]["method"])
+    return [method for method in methods if method in compared]
 
   def sentence(self, method: names.Name) -> str:
     """Says what a method of `compared` changes for the smallest and for the largest clients."""

@@ -24,9 +24,9 @@ Histories = Mapping[Name, Mapping[int, Mapping[str, float]]]
 def worst(error: np.ndarray, loss: np.ndarray) -> np.ndarray:
   """Returns whether a client is of the worst-off tenth at an evaluation, bool [evaluations, k]."""
   ranks = np.lexsort((-loss, -error), axis=1)
-  found = np.zeros(error.shape, bool)
-  np.put_along_axis(found, ranks[:, : -(-error.shape[1] // 10)], True, axis=1)
-  return found
+  is_worst = np.zeros(error.shape, bool)
+  np.put_along_axis(is_worst, ranks[:, : -(-error.shape[1] // 10)], True, axis=1)
+  return is_worst
 
 
 def history(run: run_folder.Run, measure: str = "error") -> dict[str, float]:

@@ -15,7 +15,7 @@ from tff_superquantile.experiments.run.trackers.tracker import Tracker as Tracke
 
 # By the name of the library. Later versions of both need a newer typing-extensions than TFF allows.
 _REQUIREMENTS = {"mlflow": "mlflow-skinny>=2.16,<2.20", "wandb": "wandb>=0.18,<0.19"}
-TRACKERS = plugins.Table(
+TRACKERS = plugins.Kinds(
   "tracker",
   "trackers",
   Tracker,

@@ -125,8 +125,8 @@ class Tracking(hook.Hook):
   def _send_rows(self, name: str) -> None:
     last = self._read().get(name, {}).get("last_round", -1)
     # Reading the file at each evaluation would take time that grows with the square of the rounds.
-    found = self._unsent if name in self._open else self._rows()
-    rows = [_row(round_num, values) for round_num, values in found if round_num > last]
+    unsent = self._unsent if name in self._open else self._rows()
+    rows = [_row(round_num, values) for round_num, values in unsent if round_num > last]
     if rows:
       tracker = self._opened(name)
       tracker.log(rows)

@@ -49,10 +49,10 @@ def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
     epsilon=epsilon,
     delta=delta,
   )
-  earlier = [statements.StartingModel(**one) for one in run.manifest.get(_STARTS, [])]
+  earlier = [statements.StartingModel(**start) for start in run.manifest.get(_STARTS, [])]
   return [
-    dataclasses.replace(one, same_population=_is_same_population(one.task, config))
-    for one in (first, *earlier)
+    dataclasses.replace(start, same_population=_is_same_population(start.task, config))
+    for start in (first, *earlier)
   ]
 
 

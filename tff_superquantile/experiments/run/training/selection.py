@@ -65,17 +65,17 @@ def _build_private_selection(
       return seeds.client_seed(noise_key, round_num, client_id)
 
     cohort = sample(round_num)
-    found = [
+    handles = [
       files.handle(client_id, seed(client_id))
       if coin is None or coin(round_num, client_id)
       else files.handle_without_examples(client_id, seed(client_id))
       for client_id in cohort
     ]
     if helpers is not None:
-      found += [
+      handles += [
         files.handle_without_examples(client_id, seed(client_id))
         for client_id in helpers(round_num, cohort)
       ]
-    return found
+    return handles
 
   return select

@@ -280,7 +280,7 @@ class Superquantile(PrivateMethod):
 
 
 # By the value of --algorithm, in the order of the paper's tables.
-METHODS = plugins.Table(
+METHODS = plugins.Kinds(
   "algorithm",
   "methods",
   Method,
@@ -307,16 +307,16 @@ def name_of(method: Method) -> str:
 
 def parameters(kind: type[Method]) -> list[flag.Flag]:
   """Returns the parameters of a method that its name tells, in their order."""
-  found = part.own_flags(kind).values()
-  return sorted((one for one in found if one.short), key=lambda one: not one.is_required)
+  named = [parameter for parameter in part.own_flags(kind).values() if parameter.short]
+  return sorted(named, key=lambda parameter: not parameter.is_required)
 
 
 def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
   """Refuses a method whose parameters are missing or contradict each other or its run."""
   algorithm = name_of(method)
-  for name, one in part.own_flags(type(method)).items():
-    if one.is_required and getattr(method, name) is None:
-      raise ValueError(f"Found --algorithm={algorithm} without --{one.name}; give one.")
+  for name, parameter in part.own_flags(type(method)).items():
+    if parameter.is_required and getattr(method, name) is None:
+      raise ValueError(f"Found --algorithm={algorithm} without --{parameter.name}; give one.")
   method.check(is_private, cohort)
   if is_private and not isinstance(method, PrivateMethod):
     private = [name for name, kind in METHODS.items() if issubclass(kind, PrivateMethod)]
