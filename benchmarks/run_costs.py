@@ -2,9 +2,13 @@
 
     python benchmarks/run_costs.py [--measure=start,length] [--data_dir=emnist_all.sqlite]
 
-Each figure stands beside what it is compared with, measured in turns with it:
+Each figure stands beside what it is compared with, measured in turns with it, in seconds on the
+clock or, with --cpu, of all cores, which say more on a machine that does other work:
 
-    start       importing this library beside importing TFF; a whole run of one round
+    start       importing this library beside importing TFF; a whole run of six rounds with 30
+                clients, and as the second run of its process
+    table       a sweep of a table of 2,000 rows with --quick, its report, and one of 180 rows in
+                six folds
     evaluation  the loss and error of every client beside one batched forward pass over the same
                 examples, without and with the model's loss
     length      whole runs of more and more rounds, and private ones, beside a run of one round
@@ -16,6 +20,7 @@ from collections.abc import Callable, Mapping
 import functools
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -32,7 +37,7 @@ from tff_superquantile.engine.processes import limits  # noqa: E402
 from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.experiments import train_flags  # noqa: E402
 
-_KINDS = ("start", "evaluation", "length", "sweep")
+_KINDS = ("start", "table", "evaluation", "length", "sweep")
 
 _ARGS = argparse.Namespace()  # Filled by `main`.
 
@@ -48,6 +53,7 @@ def define(parser: command_line.Parser) -> None:
     "Tasks whose evaluation is measured; those of EMNIST need --data_dir.",
     are_several=True,
   )
+  add("cpu", bool, False, "Measures CPU seconds, those of child processes included.")
   add("repeats", int, 5, "How often each is measured.", least=1)
   add(
     "lengths",
@@ -60,19 +66,31 @@ def define(parser: command_line.Parser) -> None:
   add("sweep_rounds", int, 600, "Rounds of the runs in `sweep`, on the synthetic task.", least=1)
 
 
-def _python(*arguments: str) -> None:
-  """Runs Python, which must succeed."""
+_SMALL = ("--num_train_clients=30", "--num_test_clients=15", "--clients_per_round=8")
+_SMALL_RUN = (*_SMALL, "--num_rounds=6", "--rounds_per_evaluation=3", "--theta=0.5")
+_SECOND_RUN = """
+import sys, time
+from tff_superquantile.experiments import cli, train
+for run in range(2):
+  start = time.process_time()
+  assert cli.run(train, [*sys.argv[2:], f"--output_dir={sys.argv[1]}/{run}"]) == 0
+print("took", time.process_time() - start)
+"""
+
+
+def _python(*arguments: str) -> str:
+  """Runs Python, which must succeed, and returns its output."""
   path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
   completed = subprocess.run(
     [sys.executable, *arguments],
     env={**os.environ, "PYTHONPATH": path},
-    stdout=subprocess.DEVNULL,
-    stderr=subprocess.PIPE,
+    capture_output=True,
     text=True,
   )
   if completed.returncode:
     lines = completed.stderr.strip().split("\n")
     raise ValueError(f"Found that {' '.join(arguments[:2])} failed: {lines[-1]}")
+  return completed.stdout
 
 
 def _train(temporary: str, *arguments: str) -> None:
@@ -91,14 +109,21 @@ def _new_folder(temporary: str) -> str:
 
 
 def _in_turns(actions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, np.ndarray]:
-  """Returns the seconds of each action, measured in turns."""
+  """Returns the seconds of each action, measured in turns; an action may return its own."""
   seconds: dict[str, list[float]] = {name: [] for name in actions}
   for _ in range(repeats):
     for name, action in actions.items():
-      start = time.perf_counter()
-      action()
-      seconds[name].append(time.perf_counter() - start)
+      start = _clock()
+      own = action()
+      seconds[name].append(own if isinstance(own, float) else _clock() - start)
   return {name: np.array(values) for name, values in seconds.items()}
+
+
+def _clock() -> float:
+  if not _ARGS.cpu:
+    return time.perf_counter()
+  used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+  return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def _print_table(title: str, seconds: dict[str, np.ndarray], reference: str) -> None:
@@ -114,16 +139,51 @@ def _print_table(title: str, seconds: dict[str, np.ndarray], reference: str) -> 
 
 def _measure_start(temporary: str) -> None:
   def run():
-    _train(temporary, "--num_rounds=1")
+    _train(temporary, *_SMALL_RUN)
+
+  def second_run():
+    arguments = (_new_folder(temporary), "--task=synthetic", *_SMALL_RUN)
+    return float(_python("-c", _SECOND_RUN, *arguments).rpartition("took")[2])
 
   actions = {
     "import tensorflow_federated": lambda: _python("-c", "import tensorflow_federated"),
     "and tff_superquantile": lambda: _python("-c", "from tff_superquantile import algorithms"),
-    "a run of one round": run,
+    "a run of six rounds": run,
+    "as the second, CPU": second_run,
   }
   run()  # Writes the clients' files, which later runs find.
   reference = next(iter(actions))
   _print_table("Start", _in_turns(actions, _ARGS.repeats), reference)
+
+
+def _write_table(path: str, num_rows: int, num_clients: int) -> str:
+  """Writes a table of eight inputs, of which one is a word, and returns its path."""
+  rng = np.random.default_rng(0)
+  clients, x = rng.integers(num_clients, size=num_rows), rng.normal(size=(num_rows, 7))
+  label = x.sum(axis=1) + rng.normal(size=num_clients)[clients] > 0
+  with open(path, "w", encoding="utf-8") as file:
+    file.write("client,a,b,c,d,e,f,g,ward,label\n")
+    for client, row, ward, is_true in zip(clients, x, rng.choice([*"xyz"], num_rows), label):
+      file.write(f"c{client},{','.join(f'{value:.4f}' for value in row)},{ward},{is_true}\n")
+  return path
+
+
+def _measure_table(temporary: str) -> None:
+  columns = ("--experiment=own", "--client_column=client", "--label_column=label")
+  tables = {n: _write_table(f"{temporary}/{n}.csv", n, n // 15) for n in (180, 2000)}
+  module, kept = "tff_superquantile.experiments", _new_folder(temporary)
+
+  def sweep(num_rows: int, folder: str, *arguments: str) -> None:
+    data, out = f"--data_dir={tables[num_rows]}", f"--output_dir={folder}"
+    _python("-m", f"{module}.sweep", *columns, data, out, *arguments)
+
+  sweep(2000, kept, "--quick")
+  actions = {
+    "own --quick, 2,000 rows": lambda: sweep(2000, _new_folder(temporary), "--quick"),
+    "the report of its runs": lambda: _python("-m", f"{module}.report", f"--output_dir={kept}"),
+    "own --folds=6, 180 rows": lambda: sweep(180, _new_folder(temporary), "--folds=6"),
+  }
+  _print_table("Tables", _in_turns(actions, max(_ARGS.repeats // 2, 1)), next(iter(actions)))
 
 
 def _measure_evaluation(name: str) -> None:

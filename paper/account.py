@@ -13,8 +13,6 @@ exit code is 0, or 2 for a mistake in the flags. `python -m privacy.account` has
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-import functools
 import sys
 from typing import Any
 
@@ -51,13 +49,7 @@ def _lines(values: dict[str, Any]) -> list[str]:
   ]
 
 
-def _make_parser(arguments: Sequence[str] | None) -> command_line.Parser:
-  parser = command_line.Parser(
-    prog="paper.account",
-    arguments=arguments,
-    description="The paper's privacy accounting, NOT a guarantee, and what its noise really costs.",
-    epilog="`paper.account COMMAND --help` lists a command's flags.",
-  )
+def define(parser: command_line.Parser) -> None:
   commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
   def command(name: str, text: str) -> Any:
@@ -78,7 +70,6 @@ def _make_parser(arguments: Sequence[str] | None) -> command_line.Parser:
   add(spend, "update_noise_multiplier", float, None, updates, metavar="Z")
   threshold = "z_q, noise of the threshold over its sensitivity"
   add(spend, "threshold_noise_multiplier", float, None, threshold, metavar="Z")
-  return parser
 
 
 def _release(args: argparse.Namespace, num_rounds: int, delta: float) -> releases.Release:
@@ -103,8 +94,7 @@ def _release(args: argparse.Namespace, num_rounds: int, delta: float) -> release
   )
 
 
-def _run(argv: Sequence[str] | None) -> tuple[str, int]:
-  args = _make_parser(argv).parse_args()
+def main(args: argparse.Namespace) -> int:
   num_rounds, delta = asked.rounds(args.num_rounds), asked.delta_of(args)
   release = _release(args, num_rounds, delta)
   real = real_costs.real_cost(release, num_rounds, delta)
@@ -130,13 +120,9 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
     caveat=real_costs.caveat(real),
     warnings=[] if warning is None else [warning],
   )
-  return answers.Answer(values, _lines(values)).printed(args.json), account.SUCCESS
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command with arguments (None for the process's), and returns its exit code."""
-  return account.say(functools.partial(_run, argv))
+  account.say(answers.Answer(values, _lines(values)).printed(args.json))
+  return account.SUCCESS
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  sys.exit(command_line.run(sys.modules[__name__]))

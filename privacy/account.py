@@ -17,8 +17,8 @@ mistake in the flags or a bad folder. The module needs no TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-import functools
+import argparse
+from collections.abc import Sequence
 import os
 import pathlib
 import sys
@@ -48,7 +48,7 @@ except ModuleNotFoundError as missing:
 SUCCESS = 0
 CLAIM_FAILS = 1
 USAGE_ERROR = command_line.USAGE_ERROR
-_INTERRUPTED = 130
+define = flags.define
 
 
 def _of_run(folder: str) -> list[str]:
@@ -56,9 +56,8 @@ def _of_run(folder: str) -> list[str]:
   return [os.path.join(folder, name) for name in ("privacy.json", "flags.txt", "rounds.csv")]
 
 
-def _run(argv: Sequence[str] | None) -> tuple[str, int]:
-  """Returns the text to print, and the exit code."""
-  args = flags.make_parser(argv).parse_args()
+def main(args: argparse.Namespace) -> int:
+  """Prints the answer of a command; returns the exit code."""
   if args.command == "audit":
     is_run = len(args.folders) == 1 and any(map(os.path.exists, _of_run(args.folders[0])))
     answer = (
@@ -70,30 +69,23 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
     answer = together.compose(args, flags.release_parser().parse_args)
   else:
     answer = (one_mechanism if one_mechanism.is_asked(args) else budget).answer(args)
-  return answer.printed(args.json), SUCCESS if answer.holds else CLAIM_FAILS
+  say(answer.printed(args.json))
+  return SUCCESS if answer.holds else CLAIM_FAILS
 
 
-def say(run: Callable[[], tuple[str, int]]) -> int:
-  """Prints a command's answer, returned with an exit code, or a sentence for a mistake."""
-  try:
-    text, code = run()
-  except ValueError as error:
-    print(f"Error: {error}", file=sys.stderr, flush=True)
-    return USAGE_ERROR
-  except KeyboardInterrupt:
-    return _INTERRUPTED
+def say(text: str) -> None:
+  """Prints the answer of a command, of which a pipe may take the beginning alone."""
   try:
     print(text, flush=True)
   except BrokenPipeError:
     # The reader has closed the pipe. Without this, Python would complain again at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-  return code
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def run(arguments: Sequence[str] | None = None) -> int:
   """Runs the command with arguments, None for the process's; returns the exit code."""
-  return say(functools.partial(_run, argv))
+  return command_line.run(sys.modules[__name__], arguments)
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  sys.exit(run())

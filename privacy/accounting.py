@@ -118,17 +118,10 @@ class Accountant:
     checks.one_of("accountant", self.accountant, ACCOUNTANTS)
 
   def spent(self, num_rounds: int) -> Spent:
-    """Accounts for `num_rounds` rounds, against an adversary that sees all that they release.
+    """Returns the cost of `num_rounds` rounds against an adversary that sees all that they release.
 
-    Args:
-      num_rounds: The number of rounds; 0 costs nothing.
-
-    Returns:
-      The cost.
-
-    Raises:
-      ValueError: If it is negative, the noise ends too early for delta, or the accountant cannot
-        tell ("rdp" knows no private coin with replacement, "pld" needs some noise).
+    It is a `ValueError` if the noise ends too early for delta, or the accountant cannot tell ("rdp"
+    knows no private coin with replacement, "pld" needs some noise).
     """
     num_rounds = checks.whole("num_rounds", num_rounds, 0)
     if num_rounds == 0:
@@ -151,19 +144,19 @@ class Accountant:
       return self.epsilon(num_rounds)
     stage = math.ceil(num_rounds * _RUNGS / max(num_rounds_planned, 1))
     end = max(num_rounds, math.ceil(stage * num_rounds_planned / _RUNGS))
-    found = self.epsilon(end)
+    bound = self.epsilon(end)
     if self.accountant == TIGHTEST:
       by_rdp = epsilon_or_none(self.release, num_rounds, self.delta, RDP)
-      found = found if by_rdp is None else min(found, by_rdp)
-    return found
+      bound = bound if by_rdp is None else min(bound, by_rdp)
+    return bound
 
 
 @functools.lru_cache(maxsize=1024)
 def _spent(release: releases.Release, num_rounds: int, delta: float, accountant: str) -> Spent:
   if accountant == TIGHTEST and isinstance(release.cohort, cohorts.Known):
     rest, tail = _rest_of_delta(release, num_rounds, delta)
-    found = banded.epsilon(1.0 / release.norm_of_run(num_rounds), rest)
-    return Spent(found, delta, num_rounds, GAUSSIAN, None, tail)
+    cost = banded.epsilon(1.0 / release.norm_of_run(num_rounds), rest)
+    return Spent(cost, delta, num_rounds, GAUSSIAN, None, tail)
   if accountant == RDP:
     return _spent_by_rdp(release, num_rounds, delta)
   by_rdp = None
@@ -199,8 +192,8 @@ def _spent_by_rdp(release: releases.Release, num_rounds: int, delta: float) -> S
   # D(P' || Q') <= D(P || Q) + slack (2 alpha - 1) / (alpha - 1) for densities within e^(+-slack).
   slack = num_rounds * events.round_slack(release)
   curve = num_rounds * curve + slack * (2.0 * orders - 1.0) / (orders - 1.0)
-  found, order = rdp.compute_epsilon(orders, curve, rest)
-  return Spent(float(found), delta, num_rounds, RDP, float(order), tail)
+  cost, order = rdp.compute_epsilon(orders, curve, rest)
+  return Spent(float(cost), delta, num_rounds, RDP, float(order), tail)
 
 
 def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
@@ -216,8 +209,8 @@ def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Sp
   """Returns the cost by PLD; see `Accountant.spent` and `pld_epsilon`."""
   rest, tail = _rest_of_delta(release, num_rounds, delta)
   slack = num_rounds * events.round_slack(release)
-  found = pld_epsilon(release.mixture(), num_rounds, rest, slack)
-  return Spent(found, delta, num_rounds, PLD, None, tail)
+  cost = pld_epsilon(release.mixture(), num_rounds, rest, slack)
+  return Spent(cost, delta, num_rounds, PLD, None, tail)
 
 
 def pld_epsilon(
@@ -260,27 +253,27 @@ def composed_epsilon(runs: Runs, delta: float, slack: float = 0.0) -> float:
   if total_variation <= rest:
     return 2.0 * slack
   # Chernoff's bound is a first guess, and epsilon on a coarse grid mostly the last one.
-  found = max(direction.chernoff(rest)[1] for direction in directions)
+  bound = max(direction.chernoff(rest)[1] for direction in directions)
   finest = largest * max(1.0, sum(len(mixture) for mixture, _ in runs) / 10.0) / _MOST_POINTS
-  interval = max(4.0 * _interval(found, num_rounds, total_variation), finest)
-  while found > 0.0:
+  interval = max(4.0 * _interval(bound, num_rounds, total_variation), finest)
+  while bound > 0.0:
     directions = composed(interval)
     try:
-      guess, found = found, max(direction.epsilon(rest) for direction in directions)
+      guess, bound = bound, max(direction.epsilon(rest) for direction in directions)
     except ValueError:  # On so fine a grid there are too many sums.
       finest = interval = 2.0 * interval
       continue
-    wanted = max(_interval(found, num_rounds, total_variation), finest)
-    if interval < 1.5 * wanted or found > guess:
-      found = min(found, guess)
+    wanted = max(_interval(bound, num_rounds, total_variation), finest)
+    if interval < 1.5 * wanted or bound > guess:
+      bound = min(bound, guess)
       break
     interval = wanted
-  if found > _LARGEST_PLD_EPSILON:
+  if bound > _LARGEST_PLD_EPSILON:
     raise ValueError(
-      f"Found an epsilon of about {found:.3g}, too large for accounting by 'pld'; expected more"
+      f"Found an epsilon of about {bound:.3g}, too large for accounting by 'pld'; expected more"
       " noise, or 'rdp'."
     )
-  return max(0.0, found) + 2.0 * slack
+  return max(0.0, bound) + 2.0 * slack
 
 
 def epsilon(

@@ -156,13 +156,13 @@ class Release:
   @property
   def shares_of_budget(self) -> dict[str, float]:
     """The parts' `share`, by `share_flag`, as their noise has it."""
-    found, total = {}, 0.0
+    shares_of_budget, total = {}, 0.0
     for part in self.ranked:
       rho = part.z**-2  # Without the half.
       if part.share_flag and total:
-        found[part.share_flag] = rho / total
+        shares_of_budget[part.share_flag] = rho / total
       total += rho
-    return found
+    return shares_of_budget
 
   def with_noise(self, effective_noise_multiplier: float) -> Release:
     """Divides a round's budget between the parts, by their `share`.
@@ -239,11 +239,7 @@ class Release:
     )
 
   def gaussian(self, probability: float, growth: float = 1.0) -> dominating_pairs.SampledGaussian:
-    """Describes a round as a Gaussian mechanism on a Poisson sample, in the release's relation.
-
-    `probability` is that with which a client's data count, and `growth` the ratio of the release's
-    variance to that of the noise.
-    """
+    """Describes a round as a Gaussian mechanism on a Poisson sample, in the release's relation."""
     replaced = math.hypot(*(part.replace_one_factor / part.z for part in self.parts))
     return dominating_pairs.SampledGaussian(
       probability=probability,
@@ -264,19 +260,16 @@ class Release:
     return of_round * banded.sensitivity(self.coefficients[:num_rounds], participation)
 
   def mixture(self) -> dominating_pairs.Mixture:
-    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities.
-
-    Known cohorts, which are no samples, are a `ValueError`.
-    """
+    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities."""
     self.check_sampled()
-    found = self.gaussian(self.cohort.probability)
-    if self.cohort.is_replaced and found.probability < 1.0:
-      return ((1.0, dataclasses.replace(found, is_replaced=True)),)
+    pair = self.gaussian(self.cohort.probability)
+    if self.cohort.is_replaced and pair.probability < 1.0:
+      return ((1.0, dataclasses.replace(pair, is_replaced=True)),)
     overflow = self.overflow_probability
     if not overflow:
-      return ((1.0, found),)
-    full = dataclasses.replace(found, is_replaced=True, replace_one=True)
-    return (1.0 - overflow, found), (overflow, full)
+      return ((1.0, pair),)
+    full = dataclasses.replace(pair, is_replaced=True, replace_one=True)
+    return (1.0 - overflow, pair), (overflow, full)
 
   def check_sampled(self) -> None:
     """Raises a `ValueError` for cohorts that are known, whose rounds do not compose."""
@@ -288,36 +281,33 @@ class Release:
 
   def entries(self) -> dict[str, Any]:
     """Returns the release as a ledger has it: one flat record, with an entry for each fact."""
-    found: dict[str, Any] = dict(
+    content: dict[str, Any] = dict(
       **self.cohort.entries(),
       relation=self.relation,
       protocol=self.noise.protocol,
       contacted=getattr(self.noise, "contacted", None),
     )
     if isinstance(self.cohort, cohorts.Known):
-      found["coefficients"] = list(self.coefficients)
+      content["coefficients"] = list(self.coefficients)
     for kind in parts_lib.kinds():
-      found.update(kind.blank())
+      content.update(kind.blank())
     for part in self.parts:
-      found.update(part.entries())
-    return found
+      content.update(part.entries())
+    return content
 
   @classmethod
-  def of_entries(cls, found: Mapping[str, Any]) -> Release:
-    """Returns the release of a flat record, the inverse of `entries`.
-
-    What a release need not have may be left out; entries that contradict each other are refused.
-    """
+  def of_entries(cls, content: Mapping[str, Any]) -> Release:
+    """Returns the release of a flat record, the inverse of `entries`."""
     blanks = {name: blank for kind in parts_lib.kinds() for name, blank in kind.blank().items()}
-    found = {**blanks, **found}
-    sampling = found.get("sampling", cohorts.POISSON)
-    own = {name: found.get(name) for name in cohorts.own_flags()}
-    cohort = cohorts.of(sampling, found["population"], found["clients_per_round"], **own)
-    read = (kind.of_entries(found) for kind in parts_lib.kinds())
+    content = {**blanks, **content}
+    sampling = content.get("sampling", cohorts.POISSON)
+    own = {name: content.get(name) for name in cohorts.own_flags()}
+    cohort = cohorts.of(sampling, content["population"], content["clients_per_round"], **own)
+    read = (kind.of_entries(content) for kind in parts_lib.kinds())
     return cls(
       cohort=cohort,
       parts=tuple(part for part in read if part is not None),
-      noise=cohorts.source(found.get("protocol", shares.COMPLEMENT), found.get("contacted")),
-      relation=found.get("relation", ZERO_OUT),
-      coefficients=tuple(found.get("coefficients") or banded.INDEPENDENT),
+      noise=cohorts.source(content.get("protocol", shares.COMPLEMENT), content.get("contacted")),
+      relation=content.get("relation", ZERO_OUT),
+      coefficients=tuple(content.get("coefficients") or banded.INDEPENDENT),
     )

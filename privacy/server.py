@@ -63,8 +63,8 @@ def likely_participations(release: releases.Release, num_rounds: int) -> int:
   if not num_rounds or probability in (0.0, 1.0):
     return int(num_rounds * probability)
   # `bdtrik` is bdtr's inverse in k, no whole number; that the next lower k is one is rounding.
-  found: int = math.ceil(special.bdtrik(0.999, num_rounds, probability))
-  return found - int(special.bdtr(found - 1, num_rounds, probability) >= 0.999)
+  participations: int = math.ceil(special.bdtrik(0.999, num_rounds, probability))
+  return participations - int(special.bdtr(participations - 1, num_rounds, probability) >= 0.999)
 
 
 def mixture_of_sizes(
@@ -94,12 +94,12 @@ def mixture_of_sizes(
   too_small = float(probabilities[:first].sum())
   # A few sizes together count as their smallest.
   starts = np.arange(first, most, -(-most // _MOST_SIZES))
-  found = []
+  mixture = []
   for size, probability in zip(sizes[starts], np.add.reduceat(probabilities, starts)):
     if probability > 0.0:
       pair = release.gaussian(coin, shares.loss_ratio(float(size), most))
-      found.append((float(probability), pair))
-  return tuple(found), too_small
+      mixture.append((float(probability), pair))
+  return tuple(mixture), too_small
 
 
 @functools.lru_cache(maxsize=512)

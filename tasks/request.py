@@ -1,7 +1,4 @@
-"""The clients that a run asks a task for, whose data and models are in the other files of `tasks/`.
-
-Importing this starts no TensorFlow.
-"""
+"""The clients that a run asks a task for; data and models are in the other files of `tasks/`."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from privacy.settings import part
 # Fields of a request, and flags, for which only some tasks have a use.
 TABLE_FIELDS = (
   *("client_column", "label_column", "features", "label_kind", "classes", "model"),
-  "held_out_examples",
+  *("held_out_examples", "drop_columns", "rows_without_label", "separator", "missing"),
 )
 OPTIONAL = ("data_dir", "glove", *TABLE_FIELDS)
 # How clients are split: by the ids of each, or as versions up to 0.2 did it.
 BY_ID, SHUFFLED = "by_id", "shuffled"
-_FORMATS = re.compile(r"\.(csv|csv\.gz|parquet)$")  # Of files with a table.
+_FORMATS = re.compile(r"\.([ct]sv(\.gz)?|parquet)$", re.IGNORECASE)  # Of files with a table.
 # What is predicted of whom, for the readers of a report, where a title does not say it.
 _ABOUT = {
   "synthetic": (
@@ -116,8 +113,8 @@ class Request(part.Part):
     "EMNIST: LEAF's directory with train/ and test/, TFF's emnist_all.sqlite or .sqlite.lzma, or"
     " Hugging Face's flwrlabs/femnist (.parquet). Sent140: LEAF's directory, Stanford's CSV, or"
     " Hugging Face's stanfordnlp/sentiment140 (.parquet). Shakespeare: LEAF's directory, or TFF's"
-    " shakespeare_train.h5. Empty to download the public files of these. Own: a .csv, .csv.gz or"
-    " .parquet file, or a folder of such files.",
+    " shakespeare_train.h5. Empty to download the public files of these. Own: a .csv, .tsv, .csv.gz"
+    " or .parquet file, or a folder of such files.",
   )
   client_column: str | None = flag.field(
     None,
@@ -130,6 +127,26 @@ class Request(part.Part):
   features: str | None = flag.field(
     None,
     "Own: the columns that the model reads, separated by commas; None for all others.",
+  )
+  drop_columns: str | None = flag.field(
+    None,
+    "Own: columns that the model does not read, separated by commas, instead of --features.",
+  )
+  rows_without_label: str | None = flag.field(
+    None,
+    "Own: whether a table with rows without a label is refused, or these are left out (drop); None"
+    " for refuse.",
+    choices=("refuse", "drop"),
+  )
+  separator: str | None = flag.field(
+    None,
+    "Own: the character between values, or tab; None for a comma, semicolon, tab or vertical bar,"
+    " as the names of the columns tell.",
+  )
+  missing: str | None = flag.field(
+    None,
+    "Own: what stands for a missing value besides nothing, NA and the like, separated by commas,"
+    " such as -999,unknown.",
   )
   label_kind: str | None = flag.field(
     None,
@@ -195,10 +212,7 @@ class Request(part.Part):
 
   @property
   def keeps_apart(self) -> bool:
-    """Whether each client of users' files is chosen and read by itself, as in private runs.
-
-    Runs that versions up to 0.2 began, by shuffling the clients, are excepted.
-    """
+    """Whether each client of users' files is chosen and read by itself, as in private runs."""
     return self.is_private and not (self.is_standin or self.is_shuffled)
 
   @property

@@ -91,11 +91,7 @@ def drop_small_clients(
 def take(
   pool: client_files.ClientFiles, count: int, own_number: int, kind: str
 ) -> client_files.ClientFiles:
-  """Returns the first clients of a pool, in its order, whose purpose `kind` names for the error.
-
-  A user asks for `count`, 0 for the task's own number; 0 there is for all. Of the task's own number
-  it takes all if there are fewer.
-  """
+  """Returns the first clients of a pool, in its order, whose purpose `kind` names for the error."""
   num_clients = len(pool.client_ids)
   if count > num_clients:
     raise ValueError(

@@ -171,22 +171,14 @@ class Task:
     return isinstance(self.split, splits.Split)
 
   def load_clients(self, request: Request) -> dict[str, client_files.ClientFiles]:
-    """Loads the clients of a run: "train", "test" and, if there are any, "validation".
-
-    It is a `ValueError` if there is no stand-in, the task has no use for a value, the data cannot
-    be had, or there are fewer clients than the run asks for.
-    """
+    """Loads the clients of a run: "train", "test" and, if there are any, "validation"."""
     least = request.min_examples_per_client or self.min_examples
     open_clients = self.opener(request)
     request = dataclasses.replace(request, min_examples_per_client=least)
     return self.split_clients(open_clients(request), request)
 
   def all_clients(self, request: Request) -> splits.Pools:
-    """Opens all clients of the data, among whom a run chooses, in pools that `split` takes.
-
-    Without a least number of examples, one is enough; how many clients are asked for does not
-    matter.
-    """
+    """Opens all clients of the data, among whom a run chooses, in pools that `split` takes."""
     least = request.min_examples_per_client or 1
     open_clients = self.opener(request)
     pools = open_clients(dataclasses.replace(request, min_examples_per_client=least))
@@ -200,10 +192,7 @@ class Task:
   def split_clients(
     self, pools: splits.Pools, request: Request
   ) -> dict[str, client_files.ClientFiles]:
-    """Chooses a run's clients from pools of all, as `load_clients` does.
-
-    The request has the least number of examples of each client.
-    """
+    """Chooses a run's clients from pools of all, as `load_clients` does."""
     choose = splits.choose_apart if self.protects(request) else splits.choose
     return choose(pools, request, self._split, self.clients_per_split)
 

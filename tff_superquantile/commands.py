@@ -17,10 +17,7 @@ from privacy.settings import command_line
 
 
 class Command(NamedTuple):
-  """A command: its module, what it does, and whether that takes the packages of training.
-
-  The `main` of a command without them takes the arguments and returns the exit code.
-  """
+  """A command: its module, what it does, and whether that takes the packages of training."""
 
   module: str
   sentence: str
@@ -75,9 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command_line.USAGE_ERROR
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())  # For parts of the user's own, as `python -m` does.
-  command = COMMANDS[name]
-  if not command.is_training:
-    return importlib.import_module(command.module).main(rest)
-  from tff_superquantile.experiments import cli
+  run = command_line.run
+  if COMMANDS[name].is_training:
+    from tff_superquantile.experiments import cli
 
-  return cli.run(importlib.import_module(command.module), rest)
+    run = cli.run
+  return run(importlib.import_module(COMMANDS[name].module), rest)

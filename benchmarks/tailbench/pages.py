@@ -150,10 +150,10 @@ def _facts(judged: judging.Judged) -> tables.Table:
     cells += [tables.Cell("–" if math.isnan(one) else tables.number(one, 2)) for one in shares]
     references = [row["constant_change"], row["pooled_change"]]
     cells += [tables.Cell(_percent(100 * one)) for one in references]
-    texts = (known.clients, known.label, known.source, known.licence) if known else ("–",) * 4
+    texts = (known.clients, known.source, known.licence) if known else ("–",) * 3
     rows.append(tables.Row(_said(data_set), [*map(tables.Cell, texts), *cells]))
   headings = [
-    *("data set", "clients", "label", "source", "licence"),
+    *("data set", "clients", "source", "licence"),
     *("number of clients", "rows", "label shift", "loss spread", "constant, %", "pooled, %"),
   ]
   return tables.Table("Data sets", headings, rows, _FACTS_NOTE)

@@ -69,11 +69,12 @@ def _examples(batch: int = 10) -> list[tf.data.Dataset]:
   return clients
 
 
-def _words() -> list[tf.data.Dataset]:
+def _words(number: int = 8, batch: int = 3) -> list[tf.data.Dataset]:
   rng = np.random.default_rng(0)
   words = np.array(["the", "tail", "of", "losses"], object)
   return [
-    tf.data.Dataset.from_tensor_slices(rng.choice(words, 8)).batch(3) for _ in range(_ARGS.clients)
+    tf.data.Dataset.from_tensor_slices(rng.choice(words, number)).batch(batch)
+    for _ in range(_ARGS.clients)
   ]
 
 
@@ -145,7 +146,7 @@ def _composed() -> Program:
   return _learning(composed, _examples(0))
 
 
-def _heavy_hitters() -> Program:
+def _heavy_hitters(clients: Sequence[tf.data.Dataset]) -> Program:
   compute = tff.analytics.heavy_hitters.iblt.build_iblt_computation(
     capacity=100, string_max_bytes=10
   )
@@ -154,7 +155,14 @@ def _heavy_hitters() -> Program:
     found = compute(cohort)  # In any order, and with the time.
     return sorted(zip(found.heavy_hitters, found.heavy_hitters_counts))
 
-  return _computation(count, _words())
+  return _computation(count, clients)
+
+
+def _k_means() -> Program:
+  rng = np.random.default_rng(0)
+  points = rng.normal(size=(_ARGS.clients, 30, _FEATURES)).astype(np.float32)
+  process = tff.learning.algorithms.build_fed_kmeans(_CLASSES, (_FEATURES,), random_seed=(1, 2))
+  return _learning(process, [tf.data.Dataset.from_tensor_slices(own) for own in points])
 
 
 def _means() -> Program:
@@ -196,7 +204,9 @@ _PROGRAMS: dict[str, Callable[[], Program]] = {
   "LSTM fed_avg": lambda: _learning(
     tff.learning.algorithms.build_weighted_fed_avg(_lstm, _sgd()), _texts()
   ),
-  "heavy hitters": _heavy_hitters,
+  "k-means": _k_means,
+  "heavy hitters": lambda: _heavy_hitters(_words()),
+  "100 words": lambda: _heavy_hitters(_words(100, 1)),
   "ragged means": _means,
 }
 

@@ -46,16 +46,17 @@ _IMAGES = "images/paper-"  # Seen from docs/.
 _GRIDS_NOTE = (
   "Errors in %, bold as in the paper: what it prints; after → what was measured on digits, mean ±"
   " sd over seeds; after ⇒ on EMNIST’s writers; in brackets the value of a parameter that is"
-  " another one, or is not printed. Data and rounds are not the paper’s, so numbers may differ. The"
-  " cells of all tables are in paper.csv, which ./run_experiments.sh paper writes."
+  " another one, or is not printed. Data and rounds are not the paper’s, so numbers may differ. All"
+  " tables and columns are in paper.csv, which ./run_experiments.sh paper writes."
 )
 
 
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _INTRO = (
   "Each row quotes the paper, by lines of its LaTeX, and says what was found. The kinds do not"
-  " weigh alike: a misprint is no error of thought. What a row shares with the one above is not"
-  " repeated."
+  " weigh alike: a misprint is no error of thought. “Ours” is a criterion that the paper does"
+  " not give. Measurements are of five seeds unless a row says otherwise. What a row shares"
+  " with the one above is not repeated."
 )
 
 

@@ -1,6 +1,6 @@
 """The flags of the commands in `account`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from privacy import accounting
@@ -111,16 +111,8 @@ def _noise_flags(parser: command_line.Parser) -> None:
   command_line.add_flag(parser, "plot", str, None, plot, metavar="FILE")
 
 
-def make_parser(arguments: Sequence[str] | None = None) -> command_line.Parser:
-  """Makes the parser of all commands."""
-  parser = command_line.Parser(
-    prog="superquantile account",
-    arguments=arguments,
-    description="Privacy budgets: finds the noise for a budget and the cost of a run, and checks"
-    " claims.",
-    epilog="`superquantile account COMMAND --help` lists a command's flags. Exit code: 0, or 1 if"
-    " an audited claim does not hold, or 2 for a mistake in the flags or a bad folder.",
-  )
+def define(parser: command_line.Parser) -> None:
+  """Adds all commands to the parser."""
   commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
   def command(name: str, text: str) -> command_line.Parser:
@@ -147,7 +139,6 @@ def make_parser(arguments: Sequence[str] | None = None) -> command_line.Parser:
     nargs="+",
     help="of a run (with privacy.json, rounds.csv, flags.txt), or one that has several below it",
   )
-  return parser
 
 
 def release_parser() -> command_line.Parser:

@@ -127,13 +127,13 @@ class ReleasedPart(part.Part, abc.ABC):
 
   def entries(self) -> dict[str, Any]:
     """Returns its entries in a ledger."""
-    found = {name: getattr(self, attribute) for name, (attribute, _) in self.recorded.items()}
-    return {self.flag: self.noise_multiplier, **found}
+    recorded = {name: getattr(self, attribute) for name, (attribute, _) in self.recorded.items()}
+    return {self.flag: self.noise_multiplier, **recorded}
 
   @classmethod
-  def of_entries(cls, found: Mapping[str, Any]) -> ReleasedPart | None:
+  def of_entries(cls, content: Mapping[str, Any]) -> ReleasedPart | None:
     """Returns the part of a ledger's entries; None where there is none."""
-    z = found[cls.flag]
+    z = content[cls.flag]
     return None if z is None else cls(noise_multiplier=z)
 
   def flags(self) -> dict[str, Any]:

@@ -9,10 +9,12 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 import difflib
 import re
+import signal
 import sys
 from typing import Any, NoReturn
 
 _MOST_SHOWN = 30  # Flags in the usage of a command.
+INTERRUPTED = 128 + signal.SIGINT
 USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
 
 # argparse's messages, and the sentences in their place.
@@ -177,13 +179,26 @@ def add_flag(
   group.add_argument(f"--{name}", type=read, **options)
 
 
+def run(module: Any, arguments: Sequence[str] | None = None) -> int:
+  """Runs the command of a module that needs nothing else; returns the exit code, as its `main`."""
+  try:
+    code: int = module.main(parse(module, arguments))
+    return code
+  except ValueError as error:
+    print(f"Error: {error}", file=sys.stderr, flush=True)
+    return USAGE_ERROR
+  except KeyboardInterrupt:
+    print("Error: Interrupted.", file=sys.stderr, flush=True)
+    return INTERRUPTED
+
+
 def parse(module: Any, arguments: Sequence[str] | None, **options: Any) -> argparse.Namespace:
   """Parses the arguments of a module's command, None for the process's.
 
   The module adds its flags in `define(parser)`; its docstring describes the command.
   """
   name = getattr(module.__spec__, "name", module.__name__).replace(".__main__", "")
-  is_ours = name.startswith("tff_superquantile.")
+  is_ours = name.startswith(("tff_superquantile.", "privacy."))
   words = f"superquantile {name.rpartition('.')[2]}" if is_ours else f"python -m {name}"
   parser = Parser(prog=words, description=module.__doc__, arguments=arguments, **options)
   module.define(parser)

@@ -10,14 +10,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 
-@tf.function(autograph=False)
 def _initialize_metrics() -> collections.OrderedDict:
   return collections.OrderedDict(
     loss_sum=tf.constant(0.0, tf.float32), num_examples=tf.constant(0, tf.int64)
   )
 
 
-@tf.function(autograph=False)
 def _update_metrics(
   state: collections.OrderedDict,
   labels: tf.Tensor,
@@ -32,7 +30,6 @@ def _update_metrics(
   )
 
 
-@tf.function(autograph=False)
 def _finalize_metrics(state: collections.OrderedDict) -> collections.OrderedDict:
   # Sums over clients are finalized just as one client's are.
   return collections.OrderedDict(
@@ -117,12 +114,16 @@ def build_model(
     trainable, _ = model_weights
     return output_fn(trainable, x)
 
+  metrics_fns = (
+    tf.function(fn, autograph=False)  # The model's own: it keeps each graph in which it is called.
+    for fn in (_initialize_metrics, _update_metrics, _finalize_metrics)
+  )
   return Classifier(
     keras_layers=keras_layers,
     initial_weights=(tuple(initial_weights), ()),
     predict_on_batch_fn=predict_on_batch,
     loss_fn=loss_fn,
-    metrics_fns=(_initialize_metrics, _update_metrics, _finalize_metrics),
+    metrics_fns=tuple(metrics_fns),
     input_spec=input_spec,
   )
 
@@ -152,11 +153,7 @@ def build_binary_classifier(
   input_spec: tuple[Any, tf.TensorSpec],
   keras_layers: KerasLayers | None = None,
 ) -> Classifier:
-  """Builds a classifier of two classes with the mean binary logistic loss.
-
-  Arguments are as of `build_classifier`, but that `logit_fn` returns logits [n], positive for class
-  1, and y is 0 or 1.
-  """
+  """Builds a classifier of two classes with the mean binary logistic loss."""
   return build_model(
     initial_weights, logit_fn, _mean_binary_cross_entropy, input_spec, keras_layers
   )

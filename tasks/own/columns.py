@@ -10,6 +10,8 @@ import difflib
 import os
 
 from tasks import task
+from tasks.own import reading
+from tasks.own import values
 
 _MOST_NAMES = 20
 _MOST_CHARACTERS = 60
@@ -28,6 +30,19 @@ class Columns:
   are_named: bool
 
 
+def open_table(request: task.Request, known: Sequence[str] = ()) -> reading.Table:
+  """Opens the table of a request; `known` are as in `choose`."""
+  separator = {"tab": "\t", "\\t": "\t"}.get(request.separator or "", request.separator)
+  if separator is not None and len(separator.encode()) != 1:
+    raise ValueError(f"Found --separator={separator!r}; expected a single character, or tab.")
+  marks = parse_names("missing", request.missing) if request.missing else ()
+  wanted = {*known, request.client_column or "", request.label_column or ""}
+  for flag in ("features", "drop_columns"):
+    text = getattr(request, flag)
+    wanted.update(parse_names(flag, text) if text else ())
+  return reading.Table(request.data_dir, reading.Dialect(separator, marks), wanted)
+
+
 def choose(request: task.Request, names: Sequence[str], known: Sequence[str] = ()) -> Columns:
   """Finds the columns that a request names among those of the table.
 
@@ -44,7 +59,10 @@ def choose(request: task.Request, names: Sequence[str], known: Sequence[str] = (
       f"Found no --client_column; name the column of {request.data_dir} whose values are the"
       " clients, or give a folder with a file for each client."
     )
-  named = parse_names("features", request.features) if request.features else ()
+  named, left_out = (
+    parse_names(flag, text) if (text := getattr(request, flag)) else ()
+    for flag in ("features", "drop_columns")
+  )
   lacking = [name for name in known if name not in names]
   if lacking:
     raise ValueError(
@@ -52,16 +70,17 @@ def choose(request: task.Request, names: Sequence[str], known: Sequence[str] = (
       f" columns {listed(known)}: add it, empty where its values are not known."
     )
   wanted = [] if known else [("features", name) for name in named]
+  wanted += [("drop_columns", name) for name in left_out]
   wanted.append(("label_column", request.label_column))
   if request.client_column is not None:
     wanted.append(("client_column", request.client_column))
   for flag, name in wanted:
     check_column(flag, name, names)
-  special = [name for flag, name in wanted if flag != "features"]
+  special = [name for flag, name in wanted if flag != "features"]  # Of flags besides it.
   if len(set(named)) < len(named) or set(special) & set(named) or len(set(special)) < len(special):
     raise ValueError(
-      "Found a column in two places among --client_column, --label_column and --features; expected"
-      " each once: leave one out."
+      "Found a column in two places among --client_column, --label_column, --features and"
+      " --drop_columns; expected each once: leave one out."
     )
   chosen = named or [name for name in names if name not in special]
   return Columns(request.client_column, request.label_column, tuple(chosen), bool(named))
@@ -77,7 +96,7 @@ def parse_names(flag: str, text: str) -> tuple[str, ...]:
       f"Found --{flag}={text!r}; expected names separated by commas, on one line: quote a name that"
       " has a comma or a line break."
     )
-  return tuple(rows[0])
+  return tuple(rows[0]) if flag in ("classes", "missing") else tuple(map(str.strip, rows[0]))
 
 
 def listed(names: Sequence[str]) -> str:
@@ -87,7 +106,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _short(name: str) -> str:
-  line = " ".join(name.split())
+  line = name if name == " ".join(name.split()) else repr(name)  # Blanks are to be seen.
   return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}..."
 
 
@@ -95,8 +114,9 @@ def check_column(flag: str, name: str, names: Sequence[str]) -> None:
   """Raises a `ValueError` unless there is a column `name`; names those that there are."""
   if name in names:
     return
+  has_numbers = any(values.number(other) is not None for other in names)
   [close] = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
   raise ValueError(
     f"Found no column {name!r} for --{flag}; the columns are {listed(names)}: did you"
-    f" mean {_short(close)!r}?"
+    f" mean {_short(close)!r}?" + " The first row must have the names of columns." * has_numbers
   )

@@ -15,13 +15,14 @@ import math
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import tensorflow as tf
 
 from tasks import preprocessing
 from tasks.own import columns as columns_lib
 from tasks.own import features as features_lib
 from tasks.own import labels as labels_lib
+from tasks.own import notation
+from tasks.own import values as values_lib
 
 _KINDS = ("number", "boolean", features_lib.CATEGORY)
 # Where an exported model is tried, in standard deviations from the mean.
@@ -156,7 +157,8 @@ class Encoding:
     said = []
     for feature in self.features:
       listed = ", ".join(f"{i} {name}" for i, name in enumerate(feature.categories))
-      said.append(f"{feature.name} ({listed})" if listed else feature.name)
+      unit = f" in {feature.unit}" if feature.unit else ""
+      said.append(f"{feature.name} ({listed})" if listed else f"{feature.name}{unit}")
     return (
       "a row of numbers, float64 (float32 for TensorFlow Lite), NaN where a value is missing, truth"
       f" values as 0 and 1, categories by their numbers: {'; '.join(said)}"
@@ -258,7 +260,7 @@ def _check(encoding: Encoding) -> None:
 
 
 def fit(
-  frame: pd.DataFrame,
+  frame: Mapping[str, values_lib.Column],
   columns: columns_lib.Columns,
   label_kind: str | None,
   classes: str | None,
@@ -275,8 +277,12 @@ def fit(
     label = labels_lib.fit(frame[columns.label], label_kind, reference)
   label = labels_lib.with_shares(label, frame[columns.label][reference])
   features, remarks, dropped = [], {}, {}
+  seen = [frame[name] for name in columns.features]
+  has_points, has_commas = (
+    any(notation.has_decimals(column, mark) for column in seen) for mark in ".,"
+  )
   for name in columns.features:
-    feature, remark = features_lib.fit(frame[name], reference)
+    feature, remark = features_lib.fit(frame[name], reference, has_points and not has_commas)
     if feature is not None:
       features.append(feature)
       remarks[name] = remark

@@ -17,9 +17,9 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from tasks.own import values as values_lib
+from tasks.own import notation
+from tasks.own import values
 
 MOST_CATEGORIES = 100
 _FEWEST_IDS = 20  # Fewer values may all differ by chance.
@@ -44,6 +44,8 @@ class Feature:
     categories: The texts, in the order of their inputs; empty for numbers.
     shares: The fraction of the reference's rows that has each category; empty for numbers, and
       where an earlier version has made the feature.
+    decimal: How numbers are written, as in `notation.Notation`.
+    unit: Likewise.
   """
 
   name: str
@@ -53,6 +55,8 @@ class Feature:
   std: float = 1.0
   categories: tuple[str, ...] = ()
   shares: tuple[float, ...] = ()
+  decimal: str = ""
+  unit: str = ""
 
   @property
   def width(self) -> int:
@@ -60,12 +64,15 @@ class Feature:
     return (len(self.categories) if self.kind == CATEGORY else 1) + self.has_missing
 
 
-def fit(column: pd.Series, reference: np.ndarray) -> tuple[Feature | None, str]:
+def fit(
+  column: values.Column, reference: np.ndarray, points_elsewhere: bool = False
+) -> tuple[Feature | None, str]:
   """Finds out how a column becomes numbers.
 
   Args:
-    column: The values of all rows.
-    reference: bool [rows], the rows of the reference clients.
+    column: The values of all rows that may be looked at.
+    reference: bool [rows], those of the reference clients.
+    points_elsewhere: As in `notation.find`.
 
   Returns:
     (the feature, a remark on it, perhaps ""), or (None, the reason why it cannot be one).
@@ -73,48 +80,39 @@ def fit(column: pd.Series, reference: np.ndarray) -> tuple[Feature | None, str]:
   Raises:
     ValueError: If numbers are infinite or too large.
   """
-  name = str(column.name)
-  unusable = values_lib.unusable_type(column)
+  unusable = column.unusable_type
   if unusable is not None:
     return None, f"{OF_TYPE} {unusable}, neither number nor text"
-  truth = values_lib.parse_truth(column)
-  numbers = values_lib.parse_numbers(column) if truth is None else truth
-  if numbers is not None:
-    _check_size(name, numbers)
-    kind = "number" if truth is None else "boolean"
-    feature, remark = _fit_number(name, kind, numbers[reference])
-    if remark.startswith(_ONE_VALUE) and kind == "number":
-      different = {values_lib.canonical(str(v)) for v in column[reference].dropna().unique()}
-      if len(different) > 1:
-        remark = f"{len(different)} numbers that are one in 64-bit floating point"
-    return feature, remark
-  if not values_lib.is_text(column):
-    return None, f"{OF_TYPE} {column.dtype}, neither number nor text"
-  return _fit_category(name, _texts(column)[reference])
+  if column.truth is not None:
+    return _fit_number(Feature(column.name, "boolean", False), column, reference)
+  written, remark = notation.find(column, points_elsewhere)
+  if written is None:
+    feature, reason = _fit_category(column[reference])
+  else:
+    feature = Feature(column.name, "number", False, **dataclasses.asdict(written))
+    feature, reason = _fit_number(feature, column, reference)
+  return feature, "; ".join(filter(None, (reason, remark)))
 
 
-def _check_size(name: str, values: np.ndarray) -> None:
-  """Raises a `ValueError` for numbers that are infinite or too large."""
-  too_large = int(np.sum(np.abs(values) > LARGEST))  # NaN is not.
-  if too_large:
-    raise ValueError(
-      f"Found {too_large} infinite values, or beyond {LARGEST:g}, in column {name!r}; expected"
-      " finite ones: mend them, leave them empty, or name other --features."
-    )
-
-
-def _fit_number(name: str, kind: str, seen: np.ndarray) -> tuple[Feature | None, str]:
-  """Returns what `fit` does, for the reference's numbers."""
+def _fit_number(
+  feature: Feature, column: values.Column, reference: np.ndarray
+) -> tuple[Feature | None, str]:
+  """Returns what `fit` does, for a feature that lacks the reference's statistics."""
+  seen = read_usable(feature, column)[reference]
   missing = np.isnan(seen)
   known = seen[~missing]
   if not len(known):
     return None, "all values missing"
-  is_constant = known.min() == known.max()
-  if is_constant and not missing.any():
+  if known.min() == known.max() and not missing.any():
+    different = {values.canonical(name) for name in column[reference].names}
+    if len(different - {None}) > 1:
+      return None, f"{len(different)} numbers that are one in 64-bit floating point"
     return None, f"{_ONE_VALUE}, {known[0]:g}"
-  std = std_of(known) or 1.0
-  feature = Feature(name, kind, bool(missing.any()), float(known.mean()), std)
-  return feature, _remark_of_ids(known)
+  is_whole = len(known) >= _FEWEST_IDS and np.array_equal(known, np.floor(known))
+  is_id = feature.kind == "number" and is_whole and len(np.unique(known)) == len(known)
+  mean, std = float(known.mean()), std_of(known) or 1.0
+  feature = dataclasses.replace(feature, has_missing=bool(missing.any()), mean=mean, std=std)
+  return feature, "each value once: an id?" * is_id
 
 
 def std_of(known: np.ndarray) -> float:
@@ -130,34 +128,24 @@ def std_of(known: np.ndarray) -> float:
   return scale * float(np.sqrt(np.mean((deviations / scale) ** 2))) or scale
 
 
-def _remark_of_ids(known: np.ndarray) -> str:
-  """Returns a remark on whole numbers of which each is there once, as if they were ids."""
-  whole = len(known) >= _FEWEST_IDS and np.array_equal(known, np.floor(known))
-  return "each value once: an id?" if whole and len(np.unique(known)) == len(known) else ""
-
-
-def _texts(column: pd.Series) -> pd.Series:
-  """Returns a column's values as texts, but for those that are missing."""
-  return column.astype(object).map(str, na_action="ignore")
-
-
-def _fit_category(name: str, seen: pd.Series) -> tuple[Feature | None, str]:
+def _fit_category(seen: values.Column) -> tuple[Feature | None, str]:
   """Returns what `fit` does, for the reference's texts."""
-  categories = sorted(seen.dropna().unique())
-  if _FEWEST_IDS <= len(categories) == seen.notna().sum():
-    return None, f"{len(categories)} categories, each value once: an id"
-  if len(categories) > MOST_CATEGORIES:
-    return None, f"{len(categories)} categories, more than {MOST_CATEGORIES}"
-  has_missing = bool(seen.isna().any())
+  counts = dict(zip(seen.names, seen.counts.tolist()))
+  known = sum(counts.values())
+  if _FEWEST_IDS <= len(counts) == known:
+    return None, f"{len(counts)} categories, each value once: an id"
+  if len(counts) > MOST_CATEGORIES:
+    return None, f"{len(counts)} categories, more than {MOST_CATEGORIES}"
+  has_missing = known < len(seen)
+  categories = tuple(sorted(counts))
   if len(categories) + has_missing < 2:
     return None, f"{_ONE_VALUE}, {categories[0]!r}" if categories else "all values missing"
-  counts = seen.value_counts()
-  shares = tuple(float(counts[text] / len(seen)) for text in categories)
-  feature = Feature(name, CATEGORY, has_missing, categories=tuple(categories), shares=shares)
+  shares = tuple(counts[name] / len(seen) for name in categories)
+  feature = Feature(seen.name, CATEGORY, has_missing, categories=categories, shares=shares)
   return feature, f"{len(categories)} categories"
 
 
-def read(feature: Feature, column: pd.Series) -> np.ndarray:
+def read(feature: Feature, column: values.Column) -> np.ndarray:
   """Reads a column as the numbers that `Encoding.encode` and an exported model take.
 
   Args:
@@ -165,46 +153,39 @@ def read(feature: Feature, column: pd.Series) -> np.ndarray:
     column: Its values.
 
   Returns:
-    float64 [rows], NaN where missing: numbers, 1 and 0 for truth values, and a category's place
-    among the feature's, from 0, or -1 for one that is not among them.
-
-  Raises:
-    ValueError: If numbers are wanted, and others are there, or they are infinite or too large.
+    float64 [rows], NaN where missing or not to be read: numbers, perhaps infinite, 1 and 0 for
+    truth values, and a category's place among the feature's, from 0, or -1 for one that is not
+    among them. Each follows from the feature and the value alone.
   """
   if feature.kind == CATEGORY:
-    codes, texts = pd.factorize(_texts(column))
-    places = values_lib.places(texts, feature.categories)
-    return np.append(places, np.nan)[codes]  # The code of a missing value is -1.
-  truth = values_lib.parse_truth(column) if feature.kind == "boolean" else None
-  numbers = values_lib.parse_numbers(column) if truth is None else truth
-  if numbers is None:
+    return column.spread(values.places(column.names, feature.categories))
+  numbers = notation.Notation(feature.decimal, feature.unit).numbers(column)
+  if feature.kind == "boolean":
+    truth = [values.TRUTH.get(name.lower(), np.nan) for name in column.names]
+    numbers = np.where(np.isnan(truth), numbers, truth)
+  return column.spread(numbers)
+
+
+def read_usable(feature: Feature, column: values.Column, seen: Any = slice(None)) -> np.ndarray:
+  """Returns what `read` does, without numbers that no model can take, which are NaN then.
+
+  Raises:
+    ValueError: If one of the rows `seen` has such a number, or they have values, and no number.
+  """
+  raw = read(feature, column)
+  if feature.kind == CATEGORY:
+    return raw
+  is_known = column.codes[seen] >= 0
+  if is_known.any() and np.isnan(raw[seen]).all():
     raise ValueError(
       f"Found values of another kind in column {feature.name!r}; expected {feature.kind}s alone, as"
       " the model was trained on: mend them, or leave them empty."
     )
-  _check_size(feature.name, numbers)
-  return numbers
-
-
-def read_apart(feature: Feature, column: pd.Series) -> np.ndarray:
-  """Reads a column of texts as `read` does, but each value by itself.
-
-  Args:
-    feature: What the column became.
-    column: Its values, texts or missing.
-
-  Returns:
-    float64 [rows]; NaN also for numbers that are none, infinite or too large.
-  """
-  if feature.kind == CATEGORY:
-    return read(feature, column)
-  codes, values = pd.factorize(column)
-  truth = values_lib.TRUTH if feature.kind == "boolean" else {}
-  found = [truth.get(str(value).lower(), number_of(value)) for value in values]
-  return np.array([*found, np.nan], np.float64)[codes]
-
-
-def number_of(value: Any) -> float:
-  """Returns the number of a text; NaN if it is none, infinite or too large."""
-  number = values_lib.number(str(value))
-  return number if number is not None and abs(number) <= LARGEST else np.nan
+  too_large = int(np.sum(np.abs(raw[seen]) > LARGEST))  # NaN is not.
+  if too_large:
+    raise ValueError(
+      f"Found {too_large} infinite values, or beyond {LARGEST:g}, in column {feature.name!r};"
+      " expected finite ones: mend them, name them in --missing, or leave the column out by"
+      " --drop_columns."
+    )
+  return np.where(np.abs(raw) <= LARGEST, raw, np.nan)

@@ -7,10 +7,10 @@ import dataclasses
 import decimal
 
 import numpy as np
-import pandas as pd
 
 from tasks.own import columns
 from tasks.own import features
+from tasks.own import notation
 from tasks.own import values
 
 CLASSES, NUMBER = "classes", "number"
@@ -19,6 +19,7 @@ _MOST_NUMBERS_OF_CLASSES = 100
 _MOST_OF_A_SCALE = 10  # Classes that are numbers; more may be a quantity, and have a hint.
 _MOST_CLASSES = 1000
 _MOST_SAID = 5  # Classes in a message.
+_FEWEST_NUMBERS = 20  # Different ones, from which on labels of which some are none are no classes.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Label:
     std: Population standard deviation of these; 1 for classes.
     shares: The fraction of the reference's rows that has each class; empty for numbers, and where
       an earlier version has made the label.
+    decimal: How numbers are written, as in `notation.Notation`.
+    unit: Likewise.
   """
 
   name: str
@@ -39,6 +42,8 @@ class Label:
   mean: float = 0.0
   std: float = 1.0
   shares: tuple[float, ...] = ()
+  decimal: str = ""
+  unit: str = ""
 
   @property
   def kind(self) -> str:
@@ -46,7 +51,7 @@ class Label:
     return CLASSES if self.classes else NUMBER
 
 
-def fit(column: pd.Series, kind: str | None, reference: np.ndarray) -> Label:
+def fit(column: values.Column, kind: str | None, reference: np.ndarray) -> Label:
   """Finds out what labels become: classes, in the order of their names or numbers, or numbers.
 
   `kind` is "classes" or "number"; None for number if they are not whole, or more than 100
@@ -54,39 +59,68 @@ def fit(column: pd.Series, kind: str | None, reference: np.ndarray) -> Label:
   numbers. Classes that are numbers have the names of `values.canonical`, unless one has a leading
   zero, as codes have. Missing labels, one class, more than 1000, and one number alone are refused.
   """
-  name, flag = str(column.name), _flag(column)
-  texts = _texts(column)
-  if kind == NUMBER:
-    return _fit_number(name, _numbers(texts)[reference])
-  found = sorted(texts.unique())
-  numbers = None if any(map(values.has_leading_zero, found)) else values.numbers(found)
-  if numbers is not None:
-    beyond = [text for text, number in zip(found, numbers) if np.isinf(number)]
-    infinite = int(texts.isin([text for text in beyond if not values.is_integer(text)]).sum())
-    if infinite:
-      raise ValueError(
-        f"Found {infinite} of {len(texts)} labels that are infinite ({flag}); expected finite"
-        " numbers, or classes with names: mend or drop them."
-      )
-    is_whole = np.array_equal(numbers, np.floor(numbers))
-    if kind is None and (not is_whole or len(np.unique(numbers)) > _MOST_NUMBERS_OF_CLASSES):
-      return _fit_number(name, _numbers(texts)[reference])
+  check_usable(column)
+  texts = column.names
+  numbers = notation.Notation().numbers(column)
+  are_plain = all(values.number(text) is not None for text in texts)
+  are_codes = any(map(values.has_leading_zero, texts))
+  written = notation.Notation()
+  if not are_plain:
+    written = notation.find(column)[0] or written
+    numbers = written.numbers(column)
+  if kind == NUMBER or kind is None and not are_codes and _is_quantity(column, numbers, are_plain):
+    return _fit_number(column, written, reference)
+  found = sorted(texts)
+  if are_plain and not are_codes:
+    _check_finite(column, numbers)
     names = {values.canonical(text) or text for text in found}
     if kind is None and len(names) > _MOST_NUMBERS_OF_CLASSES:
-      return _fit_number(name, _numbers(texts)[reference])
+      return _fit_number(column, written, reference)
     found = sorted(names, key=decimal.Decimal)
-  elif all(text.lower() in values.TRUTH for text in found):
+  elif column.truth is not None:
     found = sorted({text.capitalize() for text in found})
   if len(found) < 2:
     raise ValueError(
-      f"Found one class, {found[0]}, in {flag}; expected two or more: name another column."
+      f"Found one class, {found[0]}, in {_flag(column)}; expected two or more: name another column."
     )
   if len(found) > _MOST_CLASSES:
     raise ValueError(
-      f"Found {len(found)} classes in {flag}; expected at most {_MOST_CLASSES}: name another"
-      " column, or pass --label_kind=number if they are numbers."
+      f"Found {len(found)} classes in {_flag(column)}; expected at most {_MOST_CLASSES}: name"
+      " another column, or pass --label_kind=number if they are numbers."
     )
-  return Label(name, tuple(found))
+  # A letter may be another one than its capital.
+  groups = [group for group in values.alike(found) if max(map(len, group)) > 1]
+  if groups:
+    fewer = len(found) - sum(len(group) - 1 for group in groups)
+    raise ValueError(
+      f"Found {len(found)} classes in {_flag(column)} that are {fewer} but for case and blanks,"
+      f" such as {' and '.join(map(repr, sorted(groups[0])[:2]))}; expected each in one way: write"
+      " them alike, or name them all in --classes."
+    )
+  return Label(column.name, tuple(found))
+
+
+def _is_quantity(column: values.Column, numbers: np.ndarray, are_plain: bool) -> bool:
+  """Returns whether labels are a quantity, perhaps but for a few that are no numbers."""
+  is_number = ~np.isnan(numbers)
+  different = np.unique(numbers[is_number])
+  if are_plain:
+    _check_finite(column, numbers)
+  elif len(different) < _FEWEST_NUMBERS or 2 * column.counts[is_number].sum() < len(column):
+    return False
+  is_whole = np.array_equal(different, np.floor(different))
+  return not is_whole or len(different) > _MOST_NUMBERS_OF_CLASSES
+
+
+def _check_finite(column: values.Column, numbers: np.ndarray) -> None:
+  """Raises a `ValueError` for labels that are infinite; whole ones beyond float64 are names."""
+  infinite = [not values.is_integer(column.names[i]) for i in np.flatnonzero(np.isinf(numbers))]
+  rows = int(column.counts[np.isinf(numbers)][infinite].sum())
+  if rows:
+    raise ValueError(
+      f"Found {rows} of {len(column)} labels that are infinite ({_flag(column)}); expected finite"
+      " numbers, or classes with names: mend or drop them."
+    )
 
 
 def hint(classes: Sequence[str]) -> str:
@@ -101,11 +135,11 @@ def hint(classes: Sequence[str]) -> str:
   )
 
 
-def with_shares(label: Label, reference: pd.Series) -> Label:
+def with_shares(label: Label, reference: values.Column) -> Label:
   """Returns a label with the shares of its classes among the reference's rows."""
   if not label.classes:
     return label
-  found = read_apart(label, reference)
+  found = read(label, reference)
   counts = np.bincount(found[~np.isnan(found)].astype(np.int64), minlength=len(label.classes))
   return dataclasses.replace(label, shares=tuple((counts / max(1, len(found))).tolist()))
 
@@ -121,91 +155,77 @@ def of_names(name: str, classes: str, kind: str | None) -> Label:
   return Label(name, found)
 
 
-def _fit_number(name: str, seen: np.ndarray) -> Label:
+def _fit_number(column: values.Column, written: notation.Notation, reference: np.ndarray) -> Label:
+  label = Label(column.name, **dataclasses.asdict(written))
+  seen = read(label, column)
+  check(label, column, seen)
+  seen = seen[reference]
   mean, std = float(seen.mean()), features.std_of(seen)
   if not std:
     raise ValueError(
       f"Found a single number, {mean:g}, among the labels of the clients that standardise them;"
       " expected two or more: get more data, or take another --seed."
     )
-  return Label(name, (), mean, std)
+  return dataclasses.replace(label, mean=mean, std=std)
 
 
-def read(label: Label, column: pd.Series) -> np.ndarray:
-  """Reads labels as a model is trained on them.
+def read(label: Label, column: values.Column) -> np.ndarray:
+  """Reads labels as a model is trained on them, each by itself.
 
-  They are int32 [rows], numbers of classes, or float32 [rows], (y - mean) / std. Labels that are
-  missing, or none of the label's classes, are refused.
+  They are float64 [rows], numbers of classes, or (y - mean) / std; NaN is what is missing, or none
+  of the label's.
   """
-  texts = _texts(column)
-  if not label.classes:
-    return ((_numbers(texts) - label.mean) / label.std).astype(np.float32)
-  rows, names = pd.factorize(texts)
-  found = values.places(names, label.classes).astype(np.int32)
-  unknown = sorted(name for name, number in zip(names, found) if number < 0)
-  if unknown:
+  if label.classes:
+    places = values.places(column.names, label.classes)
+    return column.spread(np.where(places < 0, np.nan, places))
+  numbers = notation.Notation(label.decimal, label.unit).numbers(column)
+  numbers = np.where(np.abs(numbers) <= features.LARGEST, numbers, np.nan)
+  return column.spread((numbers - label.mean) / label.std)
+
+
+def check(label: Label, column: values.Column, found: np.ndarray) -> None:
+  """Raises a `ValueError` if one of the labels that `read` has found, float64 [rows], is none."""
+  check_usable(column)
+  wrong = column.codes[np.isnan(found)]
+  if not len(wrong):
+    return
+  names = sorted({column.names[code] for code in set(wrong.tolist())})
+  start = f"Found {len(wrong)} of {len(column)} labels"
+  if label.classes:
     expected = " or ".join(label.classes[:_MOST_SAID])
     expected += " or others" * (len(label.classes) > _MOST_SAID)
     raise ValueError(
-      f"Found {int(np.sum(found[rows] < 0))} of {len(column)} labels ({_flag(column)}) of classes"
-      f" that the model does not know, first {unknown[0]!r}; expected {expected}: drop these rows,"
-      " or train on a table that has these classes."
+      f"{start} ({_flag(column)}) of classes that the model does not know, first {names[0]!r};"
+      f" expected {expected}: drop these rows, or train on a table that has these classes."
     )
-  return found[rows]
+  texts = [name for name in names if values.number(name) is None]
+  if texts:
+    raise ValueError(
+      f"{start} that are no numbers ({_flag(column)}), first {texts[0]!r}; expected numbers: mend"
+      " them, name what stands for missing in --missing and pass --rows_without_label=drop, or pass"
+      " --label_kind=classes."
+    )
+  raise ValueError(
+    f"{start} that are infinite, or beyond {features.LARGEST:g} ({_flag(column)}); expected finite"
+    " numbers: mend or drop them."
+  )
 
 
-def read_apart(label: Label, column: pd.Series) -> np.ndarray:
-  """Reads labels that are texts as `read` does, but each by itself, as float64 [rows].
-
-  Numbers are within 1e6; NaN is what is none of its labels.
-  """
-  codes, texts = pd.factorize(column.astype(object).map(str, na_action="ignore"))
-  if label.classes:
-    places = values.places(texts, label.classes)
-    found = np.where(places < 0, np.nan, places)
-  else:
-    numbers = np.array([features.number_of(text) for text in texts], np.float64)
-    limit = features.LARGEST_INPUT
-    found = np.clip((numbers - label.mean) / label.std, -limit, limit)
-  return np.append(found, np.nan)[codes]
-
-
-def _flag(column: pd.Series) -> str:
-  return f"--label_column={column.name}"
-
-
-def _texts(column: pd.Series) -> pd.Series:
-  """Returns labels as texts; a `ValueError` if one is missing, or can be none."""
-  missing = int(column.isna().sum())
+def check_usable(column: values.Column) -> None:
+  """Raises a `ValueError` if a label is missing, or can be none."""
+  missing = int(np.sum(column.codes < 0))
   if missing:
     raise ValueError(
       f"Found {missing} of {len(column)} rows without a label ({_flag(column)}); expected one in"
-      " each: mend or drop them."
+      " each: mend them, or leave them out by --rows_without_label=drop."
     )
-  unusable = values.unusable_type(column)
+  unusable = column.unusable_type
   if unusable is not None:
     raise ValueError(
       f"Found labels of type {unusable} ({_flag(column)}); expected texts, numbers or truth values:"
       " write them as one of these, or name another column."
     )
-  return column.astype(object).map(str)
 
 
-def _numbers(texts: pd.Series) -> np.ndarray:
-  """Returns labels that are numbers as float64."""
-  codes, found = pd.factorize(texts)
-  parsed = [values.number(text) for text in found]
-  wrong = np.array([number is None for number in parsed], bool)[codes]
-  if wrong.any():
-    raise ValueError(
-      f"Found {int(wrong.sum())} of {len(texts)} labels that are no numbers ({_flag(texts)}), first"
-      f" {texts[wrong].iloc[0]!r}; expected numbers: mend them, or pass --label_kind=classes."
-    )
-  numbers = np.array(parsed, np.float64)[codes]
-  too_large = int(np.sum(np.abs(numbers) > features.LARGEST))
-  if too_large:
-    raise ValueError(
-      f"Found {too_large} labels that are infinite, or beyond {features.LARGEST:g}"
-      f" ({_flag(texts)}); expected finite numbers: mend or drop them."
-    )
-  return numbers
+def _flag(column: values.Column) -> str:
+  return f"--label_column={column.name}"

@@ -1,334 +1,289 @@
 """Reads a table of the user's: a CSV or Parquet file, or a folder of such files.
 
-A file's name says its format: .csv, .csv.gz or .parquet. In a folder without a client column, each
-file is a client, whose name is the file's without its format.
+All values are texts here, each as it is in its file, and what a row is follows from its file alone.
+In a folder without a client column, each file is a client, whose name is the file's without its
+format, after those of sub-folders. Folders with names such as site=a are a column, site.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-import contextlib
+import collections
+from collections.abc import Collection, Sequence
 import csv
-import gzip
-import hashlib
+import dataclasses
 import io
 import os
+import re
 from typing import Any
-import zlib
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from pyarrow import compute
+from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
+from tasks.own import files
+from tasks.own import notation
 from tasks.own import values
 
-FORMATS = (".csv", ".csv.gz", ".parquet")
+_SEPARATORS = ",;\t|"
 # The column of clients where the files' names are the clients'.
 FILE_NAME = "(file name)"
-_CHUNK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 26  # A row must fit in it.
 _INDEX = "__index_level_"  # The column of an index that pandas has written.
 # What stands for a missing value; but not in the column of clients, where NA is Namibia.
-_MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A")
+_MISSING = pa.array(["", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"])
 _MOST_SAID = 60  # Characters of a type's name.
-_TIMES = (pa.types.is_timestamp, pa.types.is_duration)
-_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-_BYTES = (
-  pa.types.is_binary,
-  pa.types.is_large_binary,
-  pa.types.is_fixed_size_binary,
-  pa.types.is_binary_view,
-)
-_OTHERS = (
-  pa.types.is_null,
-  pa.types.is_boolean,
-  pa.types.is_integer,
-  pa.types.is_floating,
-  pa.types.is_decimal,
-  pa.types.is_date,
-  pa.types.is_time,
-)
 
 
-def stem(path: str) -> str:
-  """Returns a file's name without its format, or a folder's name."""
-  name = os.path.basename(os.path.abspath(path))
-  return next((name[: -len(end)] for end in FORMATS if name.endswith(end)), name)
+@dataclasses.dataclass(frozen=True)
+class Dialect:
+  """How the user says that values are to be read, by the flags of these names."""
+
+  separator: str | None
+  missing: tuple[str, ...]
 
 
-def find(data_dir: str) -> tuple[str, ...]:
-  """Returns the path of the file, or those of the folder's files in the order of their names."""
-  expected = f"expected a file {', '.join(FORMATS)}, or a folder of such files"
-  if os.path.isdir(data_dir):
-    names = sorted(n for n in os.listdir(data_dir) if n.endswith(FORMATS) and n[0] != ".")
-    if not names:
-      raise ValueError(f"Found no {', '.join(FORMATS)} in the folder {data_dir}; {expected}.")
-    paths = tuple(os.path.join(data_dir, name) for name in names)
-    for path in paths:
-      _check_regular(path)
-    return paths
-  if not os.path.exists(data_dir):
-    raise ValueError(f"Found no file or folder {data_dir}; {expected}: correct --data_dir.")
-  if not data_dir.endswith(FORMATS):
-    raise ValueError(f"Found {data_dir}; {expected}: give the file the name of its format.")
-  _check_regular(data_dir)
-  return (data_dir,)
+class _Csv:
+  """A CSV file: its separator, the names of its columns, and its rows as bytes in UTF-8."""
 
-
-def _check_regular(path: str) -> None:
-  """Raises a `ValueError` unless a path is a regular file; a pipe or a device may never end."""
-  if not os.path.isfile(path):
-    raise ValueError(
-      f"Found that {path} is no regular file but a folder, a pipe, a device or a link that leads"
-      " nowhere; expected a table: move it away, or write its content to a file."
+  def __init__(self, path: str, separator: str | None, wanted: Collection[str]):
+    self.path = path
+    with files.reading(path):
+      content = files.text_of(path)
+      if b"\n" not in content:
+        content = content.replace(b"\r", b"\n")
+      if match := re.match(rb"sep=(.)\r?\n", content, re.IGNORECASE):  # Excel's own.
+        separator, content = separator or match[1].decode("latin-1"), content[match.end() :]
+      heads = {sign: _head(content, sign) for sign in separator or _SEPARATORS}
+    # The one by which the columns have the names that are asked for.
+    self.separator = max(
+      heads, key=lambda sign: (len(set(heads[sign][0]) & set(wanted)), len(heads[sign][0]))
     )
+    self.names, start = heads[self.separator]
+    self.content = content[start:]
+    self.num_short = 0
 
+  def read(self, names: Collection[str]) -> dict[str, pa.ChunkedArray]:
+    """Returns the columns of these names. Rows that lack their last values come last."""
+    fields = [str(place) for place in range(len(self.names))]
+    wanted = [field for field, name in zip(fields, self.names) if name in names]
+    short: list[list[str]] = []
+    long: list[tuple[int, int]] = []
 
-def digest(paths: Sequence[str]) -> str:
-  """Returns the SHA-256 of the files' names and contents, in hexadecimal digits."""
-  total = hashlib.sha256()
-  for path in paths:
-    of_file = hashlib.sha256()
-    with _reading(path), open(path, "rb") as file:
-      while chunk := file.read(_CHUNK_BYTES):
-        of_file.update(chunk)
-    total.update(repr((os.path.basename(path), of_file.hexdigest())).encode())
-  return total.hexdigest()
+    def put_right(row: arrow_csv.InvalidRow) -> str:
+      found = next(csv.reader(io.StringIO(row.text, newline=""), delimiter=self.separator), [])
+      if any(value.strip() for value in found[len(fields) :]):
+        long.append((row.number + 1, len(found)))
+      elif any(value.strip() for value in found):
+        self.num_short += len(found) < len(fields)
+        short.append([*found, *[""] * len(fields)][: len(fields)])
+      return "skip"
 
-
-class _NulError(ValueError):
-  """A table has NUL bytes; its message is a sentence."""
-
-  def __init__(self, path: str) -> None:
-    super().__init__(
-      f"{path} has NUL bytes, as text in UTF-16 and damaged files have; expected a table in UTF-8:"
-      " write it anew in UTF-8."
-    )
-
-
-class _WithoutNul(io.RawIOBase):
-  """Hands on the bytes of a file; raises a `_NulError` at a NUL, where pandas would end a value."""
-
-  def __init__(self, file: Any, path: str) -> None:
-    self._file, self._path = file, path
-
-  def readable(self) -> bool:
-    return True
-
-  def readinto(self, buffer: Any) -> int:
-    number = self._file.readinto(buffer)
-    if b"\0" in bytes(buffer[:number]):
-      raise _NulError(self._path)
-    return number
-
-
-@contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
-  """Turns the errors of a file that cannot be read into one sentence."""
-  try:
-    yield
-  except _NulError:
-    raise
-  except (OSError, EOFError, zlib.error, csv.Error, ValueError, pa.ArrowException) as error:
-    why = " ".join(str(getattr(error, "strerror", None) or error).split())
-    raise ValueError(
-      f"{path} cannot be read ({why}); expected a table in UTF-8 whose format is that of its name:"
-      " mend it, or write it anew."
-    ) from error
-
-
-def _header_of(path: str) -> tuple[list[str], list[str]]:
-  """Returns the first two rows of a CSV file that are not blank; [] for those it lacks."""
-  open_text: Any = gzip.open if path.endswith(".gz") else open
-  with _reading(path), open_text(path, "rt", encoding="utf-8-sig", newline="") as file:
-    rows = (row for row in csv.reader(file) if row)
-    return next(rows, []), next(rows, [])
-
-
-def _columns_of(path: str) -> list[str]:
-  """Returns the names of a file's columns."""
-  if path.endswith(".parquet"):
-    with _reading(path):
-      names = parquet.read_schema(path).names
-    return [name for name in names if not name.startswith(_INDEX)]
-  header, first = _header_of(path)
-  if any("\0" in value for value in (*header, *first)):
-    raise _NulError(path)
-  if first and len(first) != len(header):
-    raise ValueError(
-      f"{path} has {len(header)} names of columns and {len(first)} values in its first row;"
-      " expected as many: quote values that hold commas."
-    )
-  return [name for name in header if name]
-
-
-def _read_csv(path: str, dtype: Any, na_values: dict[str, list[str]]) -> pd.DataFrame:
-  """Reads a CSV file; its columns without a name have their numbers as names."""
-  open_bytes: Any = gzip.open if path.endswith(".gz") else open
-  with _reading(path), open_bytes(path, "rb") as file:
-    return pd.read_csv(
-      io.BufferedReader(_WithoutNul(file, path), _CHUNK_BYTES),
-      names=[name or place for place, name in enumerate(_header_of(path)[0])],
-      header=0,
-      dtype=dtype,
-      encoding="utf-8-sig",
-      na_values=na_values,
-      keep_default_na=False,
-      index_col=False,
-      low_memory=False,
-    )
-
-
-def _is(kind: pa.DataType, tests: Collection) -> bool:
-  return any(test(kind) for test in tests)
-
-
-def _read_parquet(path: str, texts: Collection[str], *, all_texts: bool) -> pd.DataFrame:
-  """Reads a Parquet file, in which the columns `texts`, or all, become text.
-
-  Others are numbers, truth values and texts as pandas has them; dates and times of the day are text
-  or objects with one; bytes in UTF-8 are text. All else is `values.Unusable`.
-  """
-  # Without threads, which a fork of this process would lack.
-  table = parquet.read_table(path, use_threads=False)
-  return pd.DataFrame(
-    {
-      name: _read_column(column, all_texts or name in texts)
-      for name, column in zip(table.column_names, table.columns)
+    columns = {field: pa.chunked_array([], pa.string()) for field in wanted}
+    if self.content and not self.content.isspace():
+      with files.reading(self.path):
+        table = arrow_csv.read_csv(
+          pa.BufferReader(self.content),
+          # Without threads, which a fork of this process would lack.
+          arrow_csv.ReadOptions(use_threads=False, column_names=fields, block_size=_BLOCK_BYTES),
+          arrow_csv.ParseOptions(
+            delimiter=self.separator, newlines_in_values=True, invalid_row_handler=put_right
+          ),
+          arrow_csv.ConvertOptions(
+            column_types=dict.fromkeys(fields, pa.string()), include_columns=wanted, null_values=[]
+          ),
+        )
+      columns = dict(zip(wanted, table.columns))
+    num_rows = len(columns[wanted[0]]) + len(short)
+    if long or 2 * self.num_short > num_rows:
+      place, number = long[0] if long else (2, "fewer")
+      raise ValueError(
+        f"{self.path} has {len(fields)} names of columns and {number} values in row {place};"
+        f" expected as many: quote values that hold {self.separator!r}, or name another"
+        " --separator."
+      )
+    return {
+      self.names[int(field)]: pa.chunked_array(
+        [*column.chunks, pa.array([row[int(field)] for row in short], pa.string())]
+      )
+      for field, column in columns.items()
     }
+
+
+def _head(content: bytes, separator: str) -> tuple[list[str], int]:
+  """Returns the first row of a CSV file that is not blank, and where the next one begins."""
+  file = io.BytesIO(content)
+  lines = (line.decode() for line in iter(file.readline, b""))
+  rows = csv.reader(lines, delimiter=separator)
+  names = next((row for row in rows if any(map(str.strip, row))), [])
+  return [name.strip() for name in names], file.tell()
+
+
+class _Parquet:
+  """A Parquet file: the names of its columns."""
+
+  def __init__(self, path: str):
+    self.path = path
+    with files.reading(path):
+      names = parquet.read_schema(path).names
+    self.names = [name for name in names if not name.startswith(_INDEX)]
+    self.separator, self.num_short = "", 0
+
+  def read(self, names: Collection[str]) -> dict[str, pa.ChunkedArray]:
+    """Returns the columns of these names as texts."""
+    with files.reading(self.path):
+      table = parquet.read_table(self.path, columns=list(names), use_threads=False)
+    return {name: _texts(column) for name, column in zip(table.column_names, table.columns)}
+
+
+def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+  """Returns a column of Parquet as texts, those of numbers being exact; bytes in UTF-8 are text."""
+  types, kind = pa.types, column.type
+  if types.is_dictionary(kind):
+    return _texts(column.cast(kind.value_type))
+  said = str(kind) if len(str(kind)) <= _MOST_SAID else f"{str(kind)[:_MOST_SAID]}..."
+  if types.is_floating(kind):
+    return column.cast(pa.float64()).cast(pa.string())
+  if types.is_time(kind):
+    return compute.replace_substring_regex(column.cast(pa.string()), r"\.0+$", "")
+  if types.is_null(kind) or types.is_boolean(kind) or types.is_integer(kind):
+    return column.cast(pa.string())
+  if types.is_decimal(kind) or types.is_date(kind):
+    return column.cast(pa.string())
+  is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+  is_bytes = not is_text and "binary" in str(kind)
+  if is_text and not compute.any(compute.match_substring(column.cast(pa.string()), "\0")).as_py():
+    return column.cast(pa.string())
+  make = _decode if is_text or is_bytes else _name
+  has_name = is_text or is_bytes or types.is_timestamp(kind) or types.is_duration(kind)
+  return pa.chunked_array(
+    [pa.array([v if v is None else make(v if has_name else "", said) for v in column.to_pylist()])],
+    pa.string(),
   )
 
 
-def _read_column(column: pa.ChunkedArray, is_text: bool) -> pd.Series:
-  kind = column.type
-  if pa.types.is_dictionary(kind):
-    kind = kind.value_type
-    if not _is(kind, _TEXTS):
-      column = column.cast(kind)
-  if pa.types.is_string_view(kind):
-    kind, column = pa.string(), column.cast(pa.string())
-  said = str(kind) if len(str(kind)) <= _MOST_SAID else f"{str(kind)[:_MOST_SAID]}..."
-  if _is(kind, _TIMES):
-    return _map(_to_pandas(column), lambda value: values.Unusable(said, str(value)))
-  if _is(kind, _BYTES):
-    return _map(_to_pandas(column), lambda value: _decode(value, said))
-  if not _is(kind, _TEXTS + _OTHERS):
-    one = values.Unusable(said)
-    return pd.Series([one if is_valid else None for is_valid in _valid(column)], dtype=object)
-  found = _to_pandas(column, integer_object_nulls=is_text)
-  if _is(kind, _TEXTS) and _has_nul(column, kind):
-    found = _map(found, lambda value: _checked(value, said))
-  return _map(found, _text) if is_text else found
+def _name(value: Any, kind: str) -> str:
+  return values.unusable(kind, str(value))
 
 
-def _to_pandas(column: pa.ChunkedArray, **asked: bool) -> pd.Series:
-  return column.to_pandas(use_threads=False, **asked).reset_index(drop=True)
-
-
-def _valid(column: pa.ChunkedArray) -> np.ndarray:
-  return compute.is_valid(column).to_numpy()
-
-
-def _has_nul(column: pa.ChunkedArray, kind: pa.DataType) -> bool:
-  has_nul = compute.match_substring(column.cast(kind), "\0")
-  return bool(compute.any(has_nul).as_py())  # Neither if all are missing.
-
-
-def _map(column: pd.Series, make: Any) -> pd.Series:
-  """Returns `make` of each value that is not missing."""
-  return column.astype(object).map(make, na_action="ignore").astype(object)
-
-
-def _checked(text: str, said: str) -> Any:
-  """Returns a text, unless pandas, which ends some at a NUL, would take it for another one."""
-  return values.Unusable(f"{said} with NUL", text.replace("\0", "\\0")) if "\0" in text else text
-
-
-def _decode(content: bytes, said: str) -> Any:
+def _decode(value: str | bytes, kind: str) -> str:
   try:
-    return _checked(content.decode("utf-8"), said)
-  except UnicodeDecodeError:
-    return values.Unusable(f"{said} that is no text in UTF-8", content.hex())
+    text = value if isinstance(value, str) else value.decode()
+  except UnicodeDecodeError as error:
+    return values.unusable(f"{kind} that is no text in UTF-8", error.object.hex())
+  # A program may end a text at a NUL, and take it for another one.
+  return values.unusable(f"{kind} with NUL", text.replace("\0", "\\0")) if "\0" in text else text
 
 
-def _text(value: Any) -> Any:
-  """Returns the text of a value, the same for a number whatever the type of its column."""
-  if isinstance(value, values.Unusable):
-    return value
-  return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+class Table:
+  """The files of a table, whose columns are those of the first.
 
-
-def columns_of(paths: Sequence[str]) -> list[str]:
-  """Returns the names of a table's columns, as the first file has them; all must have the same."""
-  names: list[str] = []
-  for path in paths:
-    found = _columns_of(path)
-    if not found:
-      raise ValueError(
-        f"{path} is empty, or names no columns; expected names of these, and a row an example."
-      )
-    twice = sorted({name for name in found if found.count(name) > 1})
-    if twice:
-      raise ValueError(f"{path} has the column {twice[0]!r} twice; rename one of them.")
-    names = names or found
-    if set(found) != set(names):
-      raise ValueError(
-        f"{path} lacks or adds the columns {sorted(set(found) ^ set(names))}, compared with"
-        f" {paths[0]}; expected the same columns in all files: make them alike."
-      )
-  return names
-
-
-def _join(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-  """Puts tables below one another; a column of several types keeps each value as it is."""
-  kinds = {tuple(table.dtypes) for table in tables}
-  types = dict(zip(tables[0], map(set, zip(*kinds))))
-  differ = [name for name, found in types.items() if len(found) > 1 and object in found]
-  if differ:
-    tables = [table.astype(dict.fromkeys(differ, object)) for table in tables]
-  return pd.concat(tables, ignore_index=True)
-
-
-def read(
-  paths: Sequence[str],
-  names: Sequence[str],
-  client_column: str | None,
-  texts: Sequence[str] = (),
-  *,
-  all_texts: bool = False,
-) -> pd.DataFrame:
-  """Reads a table with the columns `names`, as `columns_of` returns them.
-
-  The column of clients and `texts` stay text, whatever their values look like; with None the files'
-  names become the column `FILE_NAME`. A column's type follows from all of its values: numbers are
-  float64, int64 or bool where all that is there is a number, the rest is text or missing. With
-  `all_texts` all columns are text, so that how a value is read follows from it alone.
+  Attributes:
+    names: The names of its columns.
+    others: The files of its folder that are no tables.
   """
-  na_values = {name: list(_MISSING) for name in names if name != client_column}
-  # A column's type is that of all its files: so types of many files are told when all are there.
-  is_typed = len(paths) == 1 and not all_texts
-  dtype = {name: str for name in (client_column, *texts)} if is_typed else str
-  tables, owners = [], []
-  for path in paths:
-    if path.endswith(".parquet"):
-      with _reading(path):
-        table = _read_parquet(path, texts, all_texts=all_texts)
-    else:
-      table = _read_csv(path, dtype, na_values)
-    tables.append(table[list(names)])
-    owners.append(stem(path))
-  sizes = [len(table) for table in tables]
-  if not sum(sizes):
-    raise ValueError(f"{paths[0]} has no rows; expected one an example.")
-  whole = tables[0] if len(tables) == 1 else _join(tables)
-  if client_column is None:
-    if len(set(owners)) < len(owners):
-      twice = next(name for name in owners if owners.count(name) > 1)
-      raise ValueError(
-        f"{os.path.dirname(paths[0])} has two files for the client {twice!r}; expected one a"
-        " client: rename one, or name --client_column."
-      )
-    of_rows = np.repeat(np.arange(len(owners)), sizes)
-    whole[FILE_NAME] = pd.Categorical.from_codes(of_rows, categories=owners)
-  return whole
+
+  def __init__(self, data_dir: str, dialect: Dialect, wanted: Collection[str]):
+    """Finds the files, of which `wanted` are names of columns; all must have the same columns."""
+    self._files, self.others = files.find(data_dir)
+    self._dialect, self._wanted = dialect, wanted
+    self.names: list[str] = []
+    for file in self._files:
+      opened = self._open(file)
+      names = [name for name in (*opened.names, *file.of_folders) if name]
+      if not names:
+        raise ValueError(
+          f"{file.path} is empty, or names no columns; expected names of these, and a row an"
+          " example."
+        )
+      twice = [name for name, number in collections.Counter(names).items() if number > 1]
+      if twice:
+        raise ValueError(
+          f"{file.path} has the column {twice[0]!r} twice; rename one of them, or give the columns"
+          " names, if the first row has none."
+        )
+      self.names = self.names or names
+      if set(names) != set(self.names):
+        raise ValueError(
+          f"{file.path} lacks or adds the columns {sorted(set(names) ^ set(self.names))}, compared"
+          f" with {self._files[0].path}; expected the same columns in all files: make them alike."
+        )
+
+  def _open(self, file: files.File) -> _Csv | _Parquet:
+    if file.path.lower().endswith(".parquet"):
+      return _Parquet(file.path)
+    return _Csv(file.path, self._dialect.separator, self._wanted)
+
+  def digest(self) -> str:
+    """Returns the SHA-256 of names and contents of the files, in hexadecimal digits."""
+    return files.digest(self._files)
+
+  def read(
+    self, client: str | None, label: str, features: Sequence[str]
+  ) -> tuple[dict[str, values.Column], list[str]]:
+    """Reads columns, and says what was put right.
+
+    The column of clients has no missing values but blank ones; with None the files' names become
+    the column `FILE_NAME`.
+    """
+    names = [name for name in (client, label, *features) if name is not None]
+    chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
+    sizes, num_short, separators = [], 0, set()
+    for file in self._files:
+      opened = self._open(file)
+      columns = opened.read(set(names) - set(file.of_folders) or opened.names[:1])
+      sizes.append(len(next(iter(columns.values()))))
+      for name, value in file.of_folders.items():
+        columns[name] = pa.chunked_array([pa.repeat(value, sizes[-1])])
+      for name in names:
+        chunks[name] += columns[name].chunks
+      num_short += opened.num_short
+      separators |= {opened.separator} - {"", ","}
+    if not sum(sizes):
+      raise ValueError(f"{self._files[0].path} has no rows; expected one an example.")
+    frame = {
+      name: self._column(name, pa.chunked_array(chunks.pop(name), pa.string()), client, label)
+      for name in names
+    }
+    remarks = []
+    if separators:
+      remarks.append(f"Values are separated by {' and '.join(map(repr, sorted(separators)))}.")
+    if num_short:
+      remarks.append(f"{num_short} rows lack their last values, which are read as missing.")
+    is_blank = np.all([column.codes < 0 for column in frame.values()], axis=0)
+    if client is None:
+      owners = [file.client for file in self._files]
+      twice = [name for name, number in collections.Counter(owners).items() if number > 1]
+      if twice:
+        raise ValueError(
+          f"{os.path.dirname(self._files[0].path)} has two files for the client {twice[0]!r};"
+          " expected one a client: rename one, or name --client_column."
+        )
+      codes = np.repeat(np.arange(len(owners)), sizes)
+      frame[FILE_NAME] = values.Column(FILE_NAME, pa.array(owners), codes)
+    if is_blank.any():
+      of_files = frame.pop(FILE_NAME, None)
+      frame = {name: column[~is_blank] for name, column in frame.items()}
+      if of_files is not None:  # A file without rows is a client, too.
+        frame[FILE_NAME] = dataclasses.replace(of_files, codes=of_files.codes[~is_blank])
+      remarks.append(f"{is_blank.sum()} blank rows are left out.")
+    return frame, remarks
+
+  def _column(
+    self, name: str, chunks: pa.ChunkedArray, client: str | None, label: str
+  ) -> values.Column:
+    """Makes a column, in which what stands for a missing value is missing."""
+    column = values.Column.of(name, chunks)
+    texts = compute.utf8_trim_whitespace(column.texts)
+    is_missing = np.zeros(len(texts), bool)
+    if name in (client, label):
+      is_missing |= compute.equal(texts, "").to_numpy(zero_copy_only=False)
+    if name != client:
+      is_missing |= compute.is_in(column.texts, _MISSING).to_numpy(zero_copy_only=False)
+    marks = [mark.strip() for mark in self._dialect.missing]
+    if name != client and marks:
+      numbers = [number for mark in marks if (number := values.number(mark)) is not None]
+      is_missing |= compute.is_in(texts, pa.array(marks)).to_numpy(zero_copy_only=False)
+      is_missing |= np.isin(notation.Notation().numbers(column), numbers)
+    return column.without(is_missing)

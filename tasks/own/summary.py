@@ -8,6 +8,7 @@ import dataclasses
 from tasks.own import encoding as encoding_lib
 from tasks.own import labels as labels_lib
 
+_MOST_LINES = 30  # Of columns that differ.
 _MOST_CLASSES = 12  # Listed with their share.
 _MOST_CHARACTERS = 200  # Of a cell.
 _LARGEST_SHARE = 0.8  # Of a class, up to which errors tell how well all classes are served.
@@ -49,6 +50,7 @@ class Summary:
       a client; of the clients whose statistics `encoding` has.
     later_labels: Where the columns are read as those of an earlier table were, a remark on the
       labels, perhaps ""; else None.
+    remarks: What was put right in the table, and what looks wrong in it.
   """
 
   digest: str
@@ -64,6 +66,7 @@ class Summary:
   columns: Sequence[ColumnSummary]
   largest_mean_square: float
   later_labels: str | None = None
+  remarks: Sequence[str] = ()
 
   def text(self) -> str:
     """Returns lines for people."""
@@ -103,13 +106,17 @@ class Summary:
       alike.setdefault((c.kind, c.missing, c.width, c.remark), []).append(c.name)
     cells = [["column", "kind", "missing", "inputs", ""]]
     cells += [[_list(names), *map(str, facts)] for facts, names in alike.items()]
+    if len(cells) > _MOST_LINES:
+      cells[_MOST_LINES - 1 :] = [["...", f"{len(cells) - _MOST_LINES + 1} lines more", "", "", ""]]
     yield from _lay_out(cells)
+    yield from map(_printable, self.remarks)
 
   def _label(self) -> str:
     label = self.encoding.label
     said = f"label {label.name}:"
     if not label.classes:
-      return f"{said} numbers, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
+      unit = f" in {label.unit}" if label.unit else ""
+      return f"{said} numbers{unit}, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
     counted = zip(label.classes, self.rows_of_classes)
     shares = [f"{name} {100 * rows / max(1, self.rows):.1f} %" for name, rows in counted]
     said = f"{said} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"

@@ -1,7 +1,7 @@
 """Says what a value of a table is by itself: a number, a name among others, or of no use.
 
-How a value is read must not follow from the others of its column, so that clients can be kept
-apart. And a name must stay one: float64 has one number for 2^53 and 2^53 + 1.
+How a value is read must not follow from other clients' rows, so that they can be kept apart. And a
+name must stay one: float64 has one number for 2^53 and 2^53 + 1. So values are texts at first.
 """
 
 from __future__ import annotations
@@ -9,40 +9,113 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 import dataclasses
 import decimal
+import functools
 import math
 import re
 from typing import Any
+import unicodedata
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
+from pyarrow import compute
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 # Codes are written so: 01 and 1 are two postcodes, and one number.
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d", re.ASCII)
+# What pyarrow reads exactly, and Python likewise.
+_PLAIN = r"^-?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?$"
 _EXACT = 2.0**53  # Up to it float64 has each integer.
 TRUTH = {"true": 1.0, "false": 0.0}
+_UNUSABLE = "\0"  # What is neither number, text nor truth value: this, its type, this, its text.
+
+
+def unusable(kind: str, text: str = "") -> str:
+  """Returns what stands for a value that is neither number, text nor truth value."""
+  return f"{_UNUSABLE}{kind}{_UNUSABLE}{text}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Unusable:
-  """A value that is neither number, text nor truth value: its type in words, and its name or ""."""
+class Column:
+  """A column of a table: its different values, texts, and each row's place among them, or -1."""
 
-  type: str
-  text: str = ""
+  name: str
+  texts: pa.StringArray
+  codes: np.ndarray
 
-  def __str__(self) -> str:
-    return self.text
+  @classmethod
+  def of(cls, name: str, values: Any) -> Column:
+    """Makes a column of an array of texts, or of a sequence of values; None and NaN are missing."""
+    if not isinstance(values, (pa.Array, pa.ChunkedArray)):
+      values = pa.array([None if v is None or v != v else str(v) for v in values], pa.string())
+    encoded = pa.chunked_array(values).dictionary_encode().unify_dictionaries().combine_chunks()
+    return cls(name, encoded.dictionary, encoded.indices.fill_null(-1).to_numpy())
+
+  def __len__(self) -> int:
+    return len(self.codes)
+
+  def __getitem__(self, rows: np.ndarray) -> Column:
+    """Returns some rows of the column, with no other values than theirs."""
+    if rows.dtype == bool and rows.all():
+      return self
+    codes = self.codes[rows]
+    used = np.bincount(codes[codes >= 0], minlength=len(self.texts)) > 0
+    texts = self.texts.take(pa.array(np.flatnonzero(used)))
+    return Column(self.name, texts, np.append(np.cumsum(used) - 1, -1)[codes])
+
+  def without(self, is_missing: np.ndarray) -> Column:
+    """Returns the column with some of its texts, bool [texts], missing."""
+    if not is_missing.any():
+      return self
+    codes = np.append(np.where(is_missing, -1, np.arange(len(self.texts))), -1)[self.codes]
+    return Column(self.name, self.texts, codes)[np.arange(len(codes))]
+
+  def spread(self, of_texts: Any) -> np.ndarray:
+    """Returns the number of each row's text, float64 [rows], NaN where missing."""
+    return np.append(np.asarray(of_texts, np.float64), np.nan)[self.codes]
+
+  @functools.cached_property
+  def names(self) -> list[str]:
+    """The different values."""
+    return self.texts.to_pylist()
+
+  @functools.cached_property
+  def counts(self) -> np.ndarray:
+    """The number of rows of each different value."""
+    return np.bincount(self.codes[self.codes >= 0], minlength=len(self.texts))
+
+  @functools.cached_property
+  def plain_numbers(self) -> np.ndarray:
+    """The number of each different value, float64, or NaN, in the notation of programs."""
+    is_plain = compute.match_substring_regex(self.texts, _PLAIN)
+    plain = compute.if_else(is_plain, self.texts, pa.scalar(None, pa.string()))
+    return plain.cast(pa.float64()).to_numpy(zero_copy_only=False)
+
+  @property
+  def unusable_type(self) -> str | None:
+    """The type of a value that is neither number, text nor truth value; None if there is none."""
+    strange = self.texts.filter(compute.starts_with(self.texts, _UNUSABLE))
+    return strange[0].as_py().split(_UNUSABLE)[1] if len(strange) else None
+
+  @property
+  def truth(self) -> list[float] | None:
+    """Truth values as 1.0 and 0.0; None if there is anything else, or nothing."""
+    most = 2 ** len("false")  # Ways to write these.
+    names = [name.lower() for name in self.texts[: most + 1].to_pylist()]
+    return [TRUTH[name] for name in names] if names and set(names) <= set(TRUTH) else None
 
 
-def unusable_type(column: pd.Series) -> str | None:
-  """Returns the type of the first value of a column that is `Unusable`; None if none is."""
-  if not pd.api.types.is_object_dtype(column):
-    return None
-  return next((value.type for value in column if isinstance(value, Unusable)), None)
+def alike(names: Iterable[str]) -> list[list[str]]:
+  """Returns the groups of names that differ in nothing but case, blanks, or as 1 and 1.0 do."""
+  groups: dict[str, list[str]] = {}
+  for name in names:
+    plain = " ".join(unicodedata.normalize("NFKC", name).split()).casefold()
+    key = None if has_leading_zero(plain) else canonical(plain)
+    groups.setdefault(key or plain, []).append(name)
+  return [group for group in groups.values() if len(group) > 1]
 
 
 def number(text: str) -> float | None:
-  """Returns the number that a text is, perhaps infinite, as pandas reads it; None for others."""
+  """Returns the number that a text is, perhaps infinite, as programs write it; None for others."""
   if "_" in text or not text.isascii():  # Python's own 1_000, and digits of other scripts.
     return None
   try:
@@ -50,47 +123,6 @@ def number(text: str) -> float | None:
   except ValueError:
     return None
   return None if math.isnan(value) else value
-
-
-def numbers(texts: Iterable[Any]) -> np.ndarray | None:
-  """Returns the numbers of texts, float64 with NaN where missing; None if one is no number."""
-  found = []
-  for text in texts:
-    is_missing = not isinstance(text, str) and pd.isna(text)
-    one = np.nan if is_missing else number(str(text))
-    if one is None:
-      return None
-    found.append(one)
-  return np.array(found, np.float64)
-
-
-def parse_numbers(column: pd.Series) -> np.ndarray | None:
-  """Returns a column's numbers, float64 with NaN where missing; None if it has anything else."""
-  if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
-    return column.to_numpy(np.float64, na_value=np.nan)
-  if not is_text(column):
-    return None
-  try:
-    return pd.to_numeric(column).to_numpy(np.float64, na_value=np.nan)
-  except (ValueError, TypeError):  # Of a number beyond float64, such as 1e400, too.
-    return numbers(column.astype(object))
-
-
-def is_text(column: pd.Series) -> bool:
-  """Returns whether a column has texts, perhaps among other objects."""
-  is_text = pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column)
-  return is_text or isinstance(column.dtype, pd.CategoricalDtype)
-
-
-def parse_truth(column: pd.Series) -> np.ndarray | None:
-  """Returns truth values as 1.0, 0.0 and NaN; None if the column has anything else."""
-  if not (pd.api.types.is_bool_dtype(column) or is_text(column)):
-    return None
-  codes, found = pd.factorize(column)
-  truth = [TRUTH.get(str(value).lower()) for value in found]
-  if not truth or None in truth:
-    return None
-  return np.array([*truth, np.nan], np.float64)[codes]  # The code of a missing value is -1.
 
 
 def has_leading_zero(text: str) -> bool:

@@ -485,7 +485,7 @@ def test_clients_below_the_threshold_do_not_train():
   "factory",
   [
     tff.learning.secure_aggregator(),
-    tff.learning.compression_aggregator(),
+    pytest.param(tff.learning.compression_aggregator(), marks=pytest.mark.slow),
     tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
       noise_multiplier=1e-6, clients_per_round=6, clip=1.0
     ),

@@ -38,9 +38,12 @@ def unequal_files(tmp_path_factory):
 
 
 # These are made of parts that others here have: both, in the long run.
-_OF_OTHERS_PARTS = ("private geometric", "private weighted distributed", "private gifair")
+_OF_OTHERS_PARTS = (
+  *("private geometric", "private weighted distributed", "private gifair"),
+  *("tree", "prop_fair", "tilted_erm"),
+)
 # One of each way to add up, in blocks; the others, in the long run.
-_IN_BLOCKS = ("exact", "tree", "private distributed", "agnostic_fed_avg")
+_IN_BLOCKS = ("exact", "private tree", "private distributed", "agnostic_fed_avg")
 
 
 @pytest.fixture(scope="module")

@@ -253,6 +253,7 @@ def test_a_worker_killed_in_the_first_stage(name, client, on_ray, exact, private
   assert [pid in pids(on_ray) for pid in before] == [pid != struck() for pid in before]
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_second_stage(on_ray, files):
   read = client_files.build_examples_fn(files, shuffle=False)
 

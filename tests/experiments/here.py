@@ -1,7 +1,7 @@
 """Commands in the process of the tests, which has imported and traced what a fork would trace anew.
 
-What a command changes of a process is as before afterwards: its flags, streams, folder, variables,
-signals and context.
+What a command changes of a process is as before afterwards: its streams, folder, variables, signals
+and context.
 """
 
 import contextlib
@@ -10,18 +10,13 @@ import runpy
 import signal
 import sys
 from unittest import mock
+import warnings
 
-from absl import app
-from absl import flags
 from absl import logging
-from absl.testing import flagsaver
 import tensorflow_federated as tff
 
 from tff_superquantile.engine.processes import worker
-from tff_superquantile.experiments import sweep
 from tff_superquantile.experiments.plan import pool
-
-app.define_help_flags()  # Once a process, so that no command takes them away.
 
 
 def _refuse(*args, **kwargs):
@@ -54,32 +49,10 @@ def _streams(*paths):
 
 
 @contextlib.contextmanager
-def _flags():
-  """Has the flags that a command finds: those of `sweep` are there again when it is carried out."""
-  own = flags.FLAGS.__dict__
-  tables = {
-    name: {key: [*v] if isinstance(v, list) else v for key, v in table.items()}
-    for name, table in own.items()
-    if isinstance(table, dict)
-  }
-  rest = {name: value for name, value in own.items() if name not in tables}
-  values = flagsaver.save_flag_values()
-  verbosity = logging.get_verbosity()
-  for flag in flags.FLAGS.flags_by_module_dict()[sweep.__name__]:
-    delattr(flags.FLAGS, flag.name)
-  try:
-    yield
-  finally:
-    own.update(tables)
-    own.update(rest)
-    flagsaver.restore_flag_values(values)
-    logging.set_verbosity(verbosity)
-
-
-@contextlib.contextmanager
 def _process(folder):
   """What else belongs to a process."""
   old_folder = os.getcwd()
+  verbosity = logging.get_verbosity()
   old_context = tff.framework.get_context_stack().current
   signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
   handlers = {signum: signal.getsignal(signum) for signum in signals}
@@ -96,6 +69,7 @@ def _process(folder):
       yield
   finally:
     os.chdir(old_folder)
+    logging.set_verbosity(verbosity)
     tff.framework.set_default_context(old_context)
     for signum, handler in handlers.items():
       signal.signal(signum, handler)
@@ -111,8 +85,9 @@ def run(module, arguments, folder, out, err):
     out: The file of its output.
     err: The file of its errors.
   """
-  with _flags(), _process(folder), _streams(out, err):
-    with mock.patch.object(sys, "argv", [module, *arguments]):
+  with _process(folder), _streams(out, err):
+    with mock.patch.object(sys, "argv", [module, *arguments]), warnings.catch_warnings():
+      warnings.filterwarnings("ignore", ".* found in sys.modules after import")
       try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
       except SystemExit as error:

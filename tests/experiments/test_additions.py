@@ -1,5 +1,6 @@
 """The page on parts of one's own is true: its files and commands in a folder of a user's."""
 
+import csv
 import json
 import pathlib
 import re
@@ -77,7 +78,7 @@ def test_a_method_is_compared_reported_and_resumed(user, compared):
   assert again.code == 0, again.err
   assert len(commands.rows(compared / _CAPPED / "seed_0")) == 7
   help_text = user.forked("train", "--algorithm=capped:CappedFedAvg", "--help").out
-  assert "--cap: Largest loss that counts." in help_text
+  assert re.search(r"--cap FLOAT +Largest loss that counts\.", help_text)
 
 
 def test_where_the_file_is_missing_a_sentence_says_so(user, compared, tmp_path):
@@ -148,6 +149,28 @@ def test_a_tracker_follows_a_run_and_goes_on_with_it(user, carry_out):
   assert [line["round"] for line in lines if line["what"] == "finished"] == [2, 4]
   path = user.folder / "tracked" / commands.METHOD / "seed_0" / "metrics.json"
   assert lines[-1]["error"] == json.loads(path.read_text())["test"]["error"]["mean"]
+
+
+def test_a_hook_follows_a_run_and_private_runs_take_none(user, carry_out):
+  small = user.small(("--output_dir=hooked", "--rounds_per_evaluation=2"))
+  for num_rounds in (2, 4):
+    carry_out("clock:Seconds", *small, f"--num_rounds={num_rounds}")
+  run = user.folder / "hooked" / commands.METHOD / "seed_0"
+  with open(run / "rounds.csv") as rounds, open(run / "seconds.csv") as seconds:
+    expected = [[row["round"], row["seconds"]] for row in csv.DictReader(rounds)][1:]
+    written = list(csv.reader(seconds))
+  assert [number for number, _ in written] == ["1", "2", "3", "4"]
+  np.testing.assert_allclose(np.float64(written), np.float64(expected))
+  assert "--hook=clock:Seconds" in (run / "flags.txt").read_text()
+  without = user.train("--output_dir=hooked", "--rounds_per_evaluation=2", "--num_rounds=5")
+  assert without.code == 0 and (run / "seconds.csv").read_text().count("\n") == 4
+  # What it would see and write no accounting covers, whatever it does.
+  private = ("--output_dir=private", "--num_rounds=2", "--epsilon=8", "--clip_norm=0.5")
+  refused = user.train(*private, "--hook=clock:Seconds")
+  refused.assert_refused("Found --hook=clock:Seconds in a private run; expected none")
+  assert not list((user.folder / "private").rglob("flags.txt"))
+  user.train("--hook=clock:Second").assert_refused("which is not there", "such as Seconds")
+  user.train("--hook=clock").assert_refused("expected MODULE:NAME in a file of yours")
 
 
 def test_a_new_study_is_a_command(user, compared):
@@ -342,6 +365,6 @@ def test_an_installed_package_names_its_parts(write, tmp_path):
 
 
 def test_a_table_imports_rows_when_they_are_asked_for():
-  table = plugins.Table("kind", "kinds", dict, {"late": "collections:Counter"})
+  table = plugins.Kinds("kind", "kinds", dict, {"late": "collections:Counter"})
   assert table["late"].__name__ == "Counter" and table["late"] is dict(table)["late"]
   assert table.load(None) is False

@@ -3,17 +3,18 @@
 import dataclasses
 import re
 
-from absl import flags
 import commands
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from privacy import cohorts
+from privacy.settings import command_line
 import tasks
 from tasks import models
 from tff_superquantile import evaluation
-from tff_superquantile.experiments import train_flags  # noqa: F401  Whose flags are parsed.
+from tff_superquantile.experiments import train
+from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
@@ -289,8 +290,7 @@ _REFUSED = {
 
 @pytest.mark.parametrize("arguments", _REFUSED)
 def test_flags_that_do_not_belong_together_are_refused(lab, run_here, arguments):
-  given = dict(argument[2:].split("=", 1) for argument in arguments.split())
-  values = {name: flags.FLAGS[name].parser.parse(text) for name, text in given.items()}
+  values = train_flags.given(command_line.parse(train, arguments.split()))
   output_dir = f"refused_{list(_REFUSED).index(arguments)}"
   with pytest.raises(ValueError) as error:
     run_here(output_dir, **values)

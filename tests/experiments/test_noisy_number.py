@@ -10,12 +10,7 @@ from dp_accounting import pld
 import numpy as np
 import pytest
 
-_SCRIPT = pathlib.Path(__file__).parent / "additions" / "counted.py"
-_COUNTED = f"""
-import runpy, sys
-sys.path.insert(0, {str(_SCRIPT.parent)!r})
-runpy.run_path({str(_SCRIPT)!r}, run_name="__main__")
-"""
+_COUNTED = str(pathlib.Path(__file__).parent / "additions" / "counted.py")
 _ROUNDS, _EPSILON, _DELTA = 3, 8.0, 0.01
 _FLAG = "cohort_noise_multiplier"
 _BUDGET = (f"--epsilon={_EPSILON}", f"--delta={_DELTA}", "--clip_norm=0.5")
@@ -32,7 +27,7 @@ def command(lab):
   """Carries out a module where a round may count its clients."""
 
   def command(*arguments):
-    result = lab.fork("-c", _COUNTED, *arguments).wait()
+    result = lab.python(_COUNTED, *arguments).wait()
     assert "Traceback" not in result.err, result.err
     return result
 
@@ -109,7 +104,7 @@ def test_audit_passes_and_fails_if_its_noise_is_changed(by_budget, command, lab)
     failed = command("privacy.account", "audit", str(folder))
     assert failed.code == 1 and words in " ".join(failed.out.split()), failed.out
   # Without its row nobody can judge it.
-  unknown = lab.here("privacy.account", "audit", str(by_budget))
+  unknown = lab.python("-m", "privacy.account", "audit", str(by_budget)).wait()
   assert unknown.code == 2 and _FLAG in unknown.err and "Traceback" not in unknown.err
 
 

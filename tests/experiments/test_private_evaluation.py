@@ -5,10 +5,7 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
-import commands
 import finished_runs
 import flat
 import numpy as np
@@ -280,17 +277,6 @@ def test_command_and_audit_of_a_private_run(private_run, lab):
 )
 def test_command_ends_with_one_sentence(lab, arguments, message):
   _command(lab, *arguments).assert_refused(f"Error: {message}")
-
-
-def test_help_needs_no_tensorflow():
-  code = (
-    f"import sys; from {_COMMAND} import __main__ as command\n"
-    "try: command.main(['--help'])\n"
-    "except SystemExit as end: assert end.code == 0\n"
-    "assert 'tensorflow' not in sys.modules"
-  )
-  result = subprocess.run([sys.executable, "-c", code], cwd=commands.ROOT, capture_output=True)
-  assert result.returncode == 0 and b"--noise_key_file" in result.stdout, result.stderr
 
 
 def test_entries_are_read_as_they_are_written():

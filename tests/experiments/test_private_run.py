@@ -374,7 +374,7 @@ def test_a_run_with_known_cohorts_keeps_to_its_turns(run_here, sampling, capsys,
   z_q, z_w = (part.z for part in found.release.parts)
   mu = np.linalg.norm(moved) * np.hypot(1 / z_q, 1 / z_w)
   assert dp_accounting.get_epsilon_gaussian(1 / mu, _DELTA) == pytest.approx(6.0, rel=1e-5)
-  assert account.main(["audit", str(run)]) == 0
+  assert account.run(["audit", str(run)]) == 0
   printed = capsys.readouterr().out
   assert "The claim holds." in printed and "and the cohorts" in printed
   rows = commands.rows(run)
@@ -383,7 +383,7 @@ def test_a_run_with_known_cohorts_keeps_to_its_turns(run_here, sampling, capsys,
   # A changed distance, or number of bands, is found out.
   lines = (run / "flags.txt").read_text()
   (run / "flags.txt").write_text(lines + "--bands=2\n")
-  assert account.main(["audit", str(run)]) == 1
+  assert account.run(["audit", str(run)]) == 1
   assert "--bands=2 and the ledger" in " ".join(capsys.readouterr().out.split())
 
 
@@ -716,7 +716,7 @@ def test_the_primal_dual_threshold(run_here, capsys):
   assert rows[1]["threshold"] == "0.0"  # All train at first.
   found = _assert_spent(run, 6.0)
   assert flat.of(found.release).threshold_kind == "primal_dual"
-  assert account.main(["audit", str(run)]) == 0, capsys.readouterr()
+  assert account.run(["audit", str(run)]) == 0, capsys.readouterr()
   assert "a one-bit count of losses" in capsys.readouterr().out
 
 
@@ -784,7 +784,7 @@ def test_averages_that_are_weighted_by_losses(run_here, fixed_key, capsys, name)
     assert release.threshold_noise_multiplier is None
   if "distributed" in name:
     assert release.update_sum.num_entries == _NUM_PARAMETERS + 1
-  assert account.main(["audit", str(run)]) == 0, capsys.readouterr()
+  assert account.run(["audit", str(run)]) == 0, capsys.readouterr()
   said = "a histogram of losses" if by_histogram else "of these weights"
   assert said in capsys.readouterr().out
 
@@ -815,7 +815,7 @@ def test_an_adaptive_clip_norm(adaptive, capsys):
   assert (z_w / z_b) ** 2 == pytest.approx(0.01) == float(flag["clip_rho_ratio"])
   assert found.epsilon_spent == pytest.approx(_epsilon_by_pld(z_b, z_w, 4), rel=2e-3)
   assert 0.99 * 6.0 < found.epsilon_spent <= 6.0
-  assert account.main(["audit", str(run)]) == 0, capsys.readouterr()
+  assert account.run(["audit", str(run)]) == 0, capsys.readouterr()
   said = " ".join(capsys.readouterr().out.split())
   assert "a one-bit count of the updates within the clip norm" in said
   # The flags are read again.

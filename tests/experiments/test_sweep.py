@@ -18,14 +18,13 @@ _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.25")
 _QUICK = ("--experiment=default", "--quick", "--num_rounds=3")
 _PLAN = """
 import dataclasses, json, sys
-from absl import flags
+from privacy.settings import command_line
 from tff_superquantile.experiments import sweep
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import names, run_config
-flags.FLAGS(sys.argv)
 plan = [
   [names.folder(run_config.of(**tuning.with_defaults(c))), c["seed"], c]
-  for c in sweep.plan()
+  for c in sweep.plan(command_line.parse(sweep, sys.argv[1:]))
 ]
 print(json.dumps(plan, default=dataclasses.asdict))
 """

@@ -250,7 +250,7 @@ def test_ledger_says_what_the_start_has_cost(train, adam, capsys):
   assert f"epsilon = {entries[0].epsilon_spent:.4g} at delta" in said[1][0]
   assert said[1][1] == said[0][0]  # What came before goes on.
   capsys.readouterr()
-  assert account.main(["audit", str(second.path)]) == 0
+  assert account.run(["audit", str(second.path)]) == 0
   printed = " ".join(capsys.readouterr().out.split())
   assert all(sentence in printed for sentence in said[1])
 
@@ -258,7 +258,7 @@ def test_ledger_says_what_the_start_has_cost(train, adam, capsys):
   changed = json.loads(path.read_text())
   changed["starts"].clear()
   path.write_text(json.dumps(changed))
-  assert account.main(["audit", str(second.path)]) == 1
+  assert account.run(["audit", str(second.path)]) == 1
   assert "do not name the same initial weights" in " ".join(capsys.readouterr().out.split())
 
 
@@ -300,7 +300,7 @@ def test_private_ledger_has_the_rounds_done(train):
   entry = ledger.Ledger.from_json((run.path / "privacy.json").read_text())
   assert entry.rounds_done == run.manifest["rounds_done"] == run.last_round < 40
   assert entry.num_rounds_planned == 40
-  assert account.main(["audit", str(run.path)]) == 0
+  assert account.run(["audit", str(run.path)]) == 0
 
 
 # Schedules of the local learning rate.

@@ -87,15 +87,15 @@ def test_objective_is_a_linear_program_and_has_the_subgradient(problem, points, 
 @pytest.mark.parametrize("theta", _CHECKED_THETAS)
 @pytest.mark.parametrize("nu", [1.0, 0.1, 0.01])
 def test_smoothed_objective_is_near_and_has_the_gradient(problem, points, theta, nu):
-  def smoothed(w):
+  def objective(w):
     return _smoothed_objective(problem, w, theta, nu)
 
   for point in points:
     losses = problem.losses(point)
     weights = smoothed.dual_weights(losses, theta, nu)
     expected = weights @ _gradients(problem, point) + problem.l2 * point
-    np.testing.assert_allclose(_central_differences(smoothed, point), expected, atol=1e-7)
-    distance = problem.objective(point, _ranks(problem, theta)) - smoothed(point)
+    np.testing.assert_allclose(_central_differences(objective, point), expected, atol=1e-7)
+    distance = problem.objective(point, _ranks(problem, theta)) - objective(point)
     # The proof has 2 nu log n; the entropy of P_theta is within [0, log(1 / theta)].
     assert -1e-12 <= distance <= 2.0 * nu * np.log(problem.num_clients)
 

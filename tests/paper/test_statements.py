@@ -602,10 +602,9 @@ def test_command_writes_its_files_and_refuses_other_docs(tmp_path, monkeypatch):
   assert html.count("<blockquote>") > 70 and "data:image/svg+xml" in html
   written = {path.name for path in (tmp_path / "results" / "paper").iterdir()}
   assert written == {"paper.html", "paper.md", "paper.csv"}
-  asked = types.SimpleNamespace(output_dir=str(tmp_path / "results"), docs_dir=str(tmp_path))
-  monkeypatch.setattr(statements.flags, "FLAGS", asked)
+  args = types.SimpleNamespace(output_dir=str(tmp_path / "results"), docs_dir=str(tmp_path))
   with pytest.raises(ValueError, match="expected the docs/ of a clone"):
-    statements.main()
+    statements.main(args)
 
 
 def test_the_drawn_polytope_has_the_corners_that_attain_every_maximum():

@@ -16,7 +16,6 @@ from privacy import accounting
 from privacy import checks
 from privacy import events
 from privacy import releases
-from privacy.noise import renyi
 from privacy.noise import shares
 from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
@@ -51,7 +50,7 @@ def test_joint_composition_costs_more_than_separate(epsilon, separate):
   # Threshold and weights, composed as if each had a sample of its own.
   def wrong(z):
     orders = 0.01 + np.array([1.5 + i / 20 for i in range(20)] + [2.5 + i / 2 for i in range(9)])
-    curves = [renyi.poisson_sampled(0.04, one, orders) for one in flat.split_noise(z, 0.5)]
+    curves = [events.poisson_sampled(0.04, one, orders) for one in flat.split_noise(z, 0.5)]
     return rdp.compute_epsilon(orders, _ROUNDS * sum(curves), _DELTA)[0]
 
   z = optimize.brentq(lambda z: wrong(z) - epsilon, 0.5, 2.0, xtol=1e-4)

@@ -201,7 +201,7 @@ def test_mistakes(coefficients, words):
 
 
 def _json(capsys, *argv):
-  assert account.main(["calibrate", *argv, "--json"]) == 0
+  assert account.run(["calibrate", *argv, "--json"]) == 0
   return json.loads(capsys.readouterr().out)
 
 

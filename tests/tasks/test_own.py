@@ -19,6 +19,8 @@ from tasks.own import encoding
 from tasks.own import features
 from tasks.own import labels as labels_lib
 from tasks.own import table as table_lib
+from tasks.own import user_table
+from tasks.own import values
 
 _NUM_CLIENTS = 12
 
@@ -158,7 +160,7 @@ def test_columns_of_a_run_are_carried_out_on_a_later_table(ask, table):
 def test_columns_of_a_run_are_those_of_its_own_table_and_need_none(ask, table, monkeypatch):
   one, request = ask()
   way = one.preprocessing(request)
-  monkeypatch.setattr(table_lib, "UserTable", None)  # Nothing is converted again.
+  monkeypatch.setattr(user_table, "UserTable", None)  # Nothing is converted again.
   same, request = ask(columns=one.columns)
   assert same.load_clients(request)["test"].directory.startswith(request.cache_dir)
   assert same.description == one.description and same.data_digest == one.data_digest
@@ -304,7 +306,7 @@ def test_the_cache_follows_content_and_flags_and_is_read_again(ask, table, monke
   directories += [open_directory(min_examples_per_client=4), open_directory(num_train_clients=3)]
   directories += [open_directory(is_private=True), open_directory(label_kind="classes")]
   assert len(set(directories)) == len(directories)
-  monkeypatch.setattr(table_lib, "UserTable", None)  # Nothing is converted again.
+  monkeypatch.setattr(user_table, "UserTable", None)  # Nothing is converted again.
   assert open_directory() == first
   described = ask()[0].description
   assert "102 examples of 12 clients (site)" in described
@@ -422,12 +424,12 @@ _GOOD = _HEADER + "".join(f"{i % 6},{i % 2},{i * i}\n" for i in range(24))
   [
     (_GOOD, dict(data_dir=""), "no --data_dir"),
     (_GOOD, dict(data_dir="/nowhere/x.csv"), "no file or folder /nowhere/x.csv"),
-    (_GOOD, dict(data_dir=__file__), "expected a file .csv, .csv.gz, .parquet"),
+    (_GOOD, dict(data_dir=__file__), "expected a file .csv, .csv.gz, .tsv"),
     ("", {}, "is empty"),
     (_HEADER, {}, "has no rows"),
     ("site,outcome,v,v\n1,2,3,4\n", {}, "the column 'v' twice"),
     ("site,outcome,v\n1,2,3,4\n", {}, "3 names of columns and 4 values"),
-    (_GOOD + "1,2,3,4\n", {}, "cannot be read .*line 26"),
+    (_GOOD + "1,2,3,4\n", {}, "3 names of columns and 4 values in row 26"),
     (_GOOD, dict(client_column=None), "no --client_column"),
     (_GOOD, dict(label_column=None), "no --label_column; .* site, outcome, v"),
     (_GOOD, dict(label_column="outcom"), "'outcom' for --label_column; .* did you mean 'outcome'"),
@@ -440,7 +442,7 @@ _GOOD = _HEADER + "".join(f"{i % 6},{i % 2},{i * i}\n" for i in range(24))
     (_HEADER + "1,0,1\n1,1,2\n", {}, "1 clients in"),
     (_GOOD, dict(min_examples_per_client=5), "0 clients in .*without 6 that have too few"),
     (_GOOD.replace(",1,", ",x,"), dict(label_kind="number"), "12 of 24 labels .* first 'x'"),
-    (_GOOD + "1,inf,1\n", dict(label_kind="number"), "1 labels that are infinite"),
+    (_GOOD + "1,inf,1\n", dict(label_kind="number"), "1 of 25 labels that are infinite"),
     (_GOOD + "1,1,inf\n1,1,1e300\n", {}, "2 infinite values, or beyond 1e\\+100, in column 'v'"),
     (_HEADER + "".join(f"{i % 6},{i % 2},7\n" for i in range(24)), {}, "v: one value only, 7"),
     ("site,outcome\n1,1\n2,0\n3,1\n", {}, r"no feature .*\(none\)"),
@@ -486,7 +488,7 @@ def test_files_that_cannot_be_read_are_named(ask, tmp_path):
 def test_folders_with_mistakes_are_refused(ask, tmp_path):
   folder = tmp_path / "clients"
   folder.mkdir()
-  with pytest.raises(ValueError, match="no .csv, .csv.gz, .parquet in the folder"):
+  with pytest.raises(ValueError, match="no .csv, .* in the folder"):
     ask(None, "clients", client_column=None)
   for i in range(3):
     (folder / f"{i}.csv").write_text("outcome,v\n0,1\n1,2\n")
@@ -507,7 +509,7 @@ def test_clients_keep_their_names(ask):
 
 
 def test_values_of_other_clients_are_bounded_in_float32():
-  column = pd.Series([0.0, 1e-30, 1e90, np.nan], name="v")
+  column = values.Column.of("v", [0.0, 1e-30, 1e90, np.nan])
   feature, _ = features.fit(column, np.array([True, True, False, False]))
   x = encoding.Encoding((feature,), labels_lib.Label("y"), {}).encode(
     features.read(feature, column)[:, None]

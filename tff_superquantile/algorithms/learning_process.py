@@ -1,8 +1,4 @@
-"""Builds the learning process of every algorithm from its options and the parts that it changes.
-
-The module is longer than others, because `Options` describes each keyword argument of all
-algorithms once.
-"""
+"""Builds the learning process of every algorithm from its options and the parts that it changes."""
 
 import collections
 from collections.abc import Callable

@@ -9,7 +9,7 @@ from tff_superquantile import threshold
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
-from tff_superquantile.threshold.soft import power
+from tff_superquantile.threshold.soft import relative
 
 
 def build_q_fed_avg(
@@ -36,7 +36,7 @@ def build_q_fed_avg(
   def damping(loss, update, hparams):
     lipschitz = 1.0 / hparams[tff.learning.optimizers.LEARNING_RATE_KEY]
     squared_norm = tf.add_n([tf.reduce_sum(u**2) for u in tf.nest.flatten(update)])
-    return 1.0 + q * lipschitz * squared_norm / tf.maximum(loss, power.MIN_LOSS)
+    return 1.0 + q * lipschitz * squared_norm / tf.maximum(loss, relative.MIN_LOSS)
 
   return learning_process.build(
     model_fn,

@@ -45,7 +45,7 @@ def _others(optimizer: tf.keras.optimizers.Optimizer, converted: tuple[str, ...]
   numbers = (int, float, np.number)
   plain = type(optimizer)()
   config, defaults = optimizer.get_config(), plain.get_config()
-  found = []
+  refused = []
   for name in {**inspect.signature(type(optimizer)).parameters, **config, **dict.fromkeys(_UNSAID)}:
     value = config.get(name, getattr(optimizer, name, None))
     if name in converted:
@@ -55,8 +55,8 @@ def _others(optimizer: tf.keras.optimizers.Optimizer, converted: tuple[str, ...]
     else:
       is_other = value != defaults.get(name, getattr(plain, name, None))
     if is_other and name not in _WITHOUT_EFFECT:
-      found.append(f"{name}={value}")
-  return found
+      refused.append(f"{name}={value}")
+  return refused
 
 
 def as_tff_optimizer(

@@ -24,7 +24,6 @@ from privacy.settings import command_line
 from tff_superquantile import user_cache
 from tff_superquantile.doctor import machine
 
-_FAILED, _INTERRUPTED = 1, 128 + signal.SIGINT  # The same as in `cli`, which needs absl.
 _NEEDED = ("Python", "platform", "packages")  # Without these nothing else makes sense.
 # Patient: from a cold disk on a network, TensorFlow takes a minute to import.
 _MOST_SECONDS = 600.0
@@ -126,26 +125,17 @@ def define(parser: command_line.Parser) -> None:
   add("cache_dir", str, user_cache.default_dir(), "where data are kept")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the command with its arguments; returns the exit status."""
+def main(options: argparse.Namespace) -> int:
   checked = failed = 0
-  try:
-    options = command_line.parse(sys.modules[__name__], arguments)
-    for finding in _check_all(options):
-      checked, failed = checked + 1, failed + (finding.status == "FAIL")
-      print(_lines(finding), flush=True)
-  except ValueError as error:
-    print(f"Error: {error}", file=sys.stderr)
-    return command_line.USAGE_ERROR
-  except KeyboardInterrupt:
-    print("Error: Interrupted.", file=sys.stderr)
-    return _INTERRUPTED
+  for finding in _check_all(options):
+    checked, failed = checked + 1, failed + (finding.status == "FAIL")
+    print(_lines(finding), flush=True)
   if failed:
     print(f"\n{failed} of {checked} checks failed: do what is said below each, run it again.")
   else:
     print(f"\nAll is well: {checked} checks.")
-  return _FAILED if failed else 0
+  return int(failed > 0)
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  sys.exit(command_line.run(sys.modules[__name__]))

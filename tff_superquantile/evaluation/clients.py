@@ -297,10 +297,7 @@ class Evaluator:
 def _build_of_variables(
   model_fn: Callable[[], tff.learning.models.VariableModel], error: str
 ) -> tuple[Any, Callable[..., tuple[tf.Tensor, tf.Tensor]]]:
-  """Builds for a `VariableModel` the specification of its weights, and `of_rows` of an evaluator.
-
-  Such a model tells the loss of a batch alone, so that the rows of a client are a batch.
-  """
+  """Builds, for a `VariableModel`, whose batches are clients, its weights' types and `of_rows`."""
   model = local_model.construct(model_fn)
   forward_pass = local_model.with_autograph(model.forward_pass)
   of_model = tff.learning.models.ModelWeights.from_model(model)

@@ -49,11 +49,7 @@ def _row(split: str, files: Any, is_hidden: bool) -> tuple[str, ...]:
 
 
 def table(config: run_config.RunConfig) -> str:
-  """Returns the table of a run's clients, a line for each split.
-
-  It has its clients, their examples in all and of one client (least, median, most), the classes
-  among these, and the share of the most frequent one.
-  """
+  """Returns the table of a run's clients, a line for each split."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run.training import client_split

@@ -137,10 +137,7 @@ def evaluate(
 
 
 def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
-  """Returns the split of a run in which each client was, by its id: texts [clients], "" for none.
-
-  A private run has kept no list of its training clients, and the data are assumed to have none.
-  """
+  """Returns the split of a run in which each client was, by its id: texts [clients], or ""."""
   found = {
     client_id: split
     for split in ("test", "validation", "train")
@@ -152,11 +149,7 @@ def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
 def left_out(
   folder: pathlib.Path, split: str, overrides: Mapping[str, Any], ids: Sequence[str]
 ) -> str:
-  """Says how many clients of the data `evaluate` has left out, and why; "" if `ids` are all.
-
-  Of a private run it says the numbers of clients in its splits alone, as how many examples its
-  training clients have is theirs to know.
-  """
+  """Says how many clients of the data `evaluate` has left out, and why; "" if `ids` are all."""
   run = run_folder.find_finished(folder)
   config = _config(run, split, overrides)
   chosen = {} if split == _ALL else finished_run.load_task(run, config)[1]

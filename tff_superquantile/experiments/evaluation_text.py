@@ -24,11 +24,7 @@ _MOST_CLASSES = 12  # Shown, the largest.
 
 
 def distribution(columns: Mapping[str, np.ndarray], kind: str = "misclassification") -> str:
-  """Describes the distribution of clients' measures in a table for a terminal.
-
-  Of few clients it has the worst one in place of percentiles. The columns are those of
-  `evaluate.Evaluated`, and the kind of errors is a `Run.error_kind`.
-  """
+  """Describes columns of `evaluate.Evaluated`: percentiles, or the worst of few clients."""
   names = [name for name in measures.NAMES if name in columns]
   of_kind = {name: units.of_measure(name, units.of_error(kind)) for name in names}
   described = {name: _describe(columns[name]) for name in names}
@@ -55,11 +51,7 @@ def together(
   labels: Sequence[str],
   kind: str,
 ) -> str:
-  """Says the measures of all examples together, and the share and the recall of each class.
-
-  The arguments are as in `distribution`, with the predictions for all examples of its clients.
-  Classes without names have their numbers.
-  """
+  """Says the measures of all examples together, and the share and the recall of each class."""
   ids = columns["client_id"].tolist()
   of_clients = evaluation.ClientMetrics(
     ids, columns["num_examples"], columns["loss"], columns["error"]

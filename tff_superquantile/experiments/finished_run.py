@@ -1,7 +1,4 @@
-"""The finished run that a command is given: its folder, its model, its clients.
-
-Importing this module starts no TensorFlow.
-"""
+"""The finished run that a command is given: its folder, its model, its clients."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ def config(run: run_folder.Run, overrides: Mapping[str, Any]) -> run_config.RunC
 
 
 def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:
-  """Returns the `tasks.task.Task` of a finished run, with the columns of a table that it kept.
-
-  The config says where the data is now. Of a run without columns it refuses another table.
-  """
+  """Returns the `tasks.task.Task` of a finished run, with the columns of a table that it kept."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
 

@@ -136,9 +136,10 @@ def plan(args: argparse.Namespace, usual_folds: int = 0) -> list[tuning.Settings
   for name, numbers in (("thetas", thetas or ()), ("epsilons", epsilons or ())):
     texts = {f"{number:g}" for number in numbers}
     if len(texts) < len(numbers) or not all(0.0 < number < math.inf for number in numbers):
+      values = ",".join(f"{number:.12g}" for number in numbers)
       raise ValueError(
-        f"Found --{name}={','.join(map(str, numbers))}; expected positive numbers that differ in"
-        " their first six digits, which name their folders."
+        f"Found --{name}={values}; expected positive numbers that differ in their first six digits,"
+        " which name their folders."
       )
   if epsilons is None and args.quick:
     epsilons = preset.epsilons[::2][:2]  # Two are enough for a curve.
@@ -151,15 +152,17 @@ def plan(args: argparse.Namespace, usual_folds: int = 0) -> list[tuning.Settings
     seeds = seeds[:1]
   common = {**preset.flags, **(preset.quick_flags if args.quick else {})}
   defaults = {**run_config.defaults(), "folds": usual_folds}
-  listed = preset.methods(thetas, epsilons)
+  compared = preset.methods(thetas, epsilons)
   if added:  # In the settings of each FedAvg.
-    listed += [{**one, **added} for one in listed if one["algorithm"] == names.FED_AVG]
+    compared += [{**method, **added} for method in compared if method["algorithm"] == names.FED_AVG]
   if is_secure:
     del defaults["update_sum"]
-    listed = [{**one, "secure": "epsilon" in one} for one in listed if not _by_server(one)]
+    compared = [
+      {**method, "secure": "epsilon" in method} for method in compared if not _by_server(method)
+    ]
   return [
     {**defaults, "task": preset.task, **common, **method, "seed": seed, **given}
-    for seed, method in itertools.product(seeds, listed)
+    for seed, method in itertools.product(seeds, compared)
   ]
 
 

@@ -85,11 +85,7 @@ class GaussianSum:
   """
 
   def __init__(self, sensitivity: float, stddev: float, key: noise_source.NoiseKey, purpose: str):
-    """Initializes the sum of vectors of norm C, `sensitivity`, at most, with noise of `stddev`.
-
-    The key has 16 bytes, or is a `BandedKey`; None for fresh entropy. Sums of one key need
-    different purposes.
-    """
+    """Takes the largest norm C, the noise, and a key: 16 bytes, a `BandedKey`, or None."""
     self._sensitivity = sensitivity
     self._noise_steps = stddev / sensitivity * _STEPS
     self._later: tuple[float, ...] = ()  # c_1, c_2, ...

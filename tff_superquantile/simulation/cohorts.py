@@ -75,10 +75,7 @@ def build_poisson_sampler(
 def build_helpers_sampler(
   client_ids: Sequence[str], num_shares: int, seed: seeds.Seed
 ) -> Callable[[int, Sequence[str]], list[str]]:
-  """Returns a function from (round, cohort) to clients who send noise alone.
-
-  So many others, drawn at random, that cohort and helpers together are `num_shares`, K.
-  """
+  """Returns a function from (round, cohort) to clients who send noise alone."""
 
   def sample(round_num: int, cohort: Sequence[str]) -> list[str]:
     members = set(cohort)
@@ -90,10 +87,7 @@ def build_helpers_sampler(
 
 
 def build_coin(probability: float, seed: seeds.Seed) -> Callable[[int, str], bool]:
-  """Returns a function from (round, client id) to whether the client adds its data.
-
-  In a simulation, the coin that each contacted client tosses in secret.
-  """
+  """Returns a function from (round, client id) to whether the client adds its data."""
 
   def toss(round_num: int, client_id: str) -> bool:
     return bool(seeds.generator(seed, f"coin of {client_id}", round_num).random() < probability)
@@ -150,8 +144,8 @@ def _swing(num_clients: int, seed: seeds.Seed) -> Callable[[int], np.ndarray]:
   phases = hours / 24.0
 
   def at(round_num: int) -> np.ndarray:
-    found: np.ndarray = np.cos(2.0 * np.pi * (round_num / ROUNDS_PER_DAY - phases))
-    return found
+    swing: np.ndarray = np.cos(2.0 * np.pi * (round_num / ROUNDS_PER_DAY - phases))
+    return swing
 
   return at
 
@@ -185,20 +179,20 @@ def build_spaced_sampler(
   """
   cohorts_lib.Spaced(len(client_ids), clients_per_round, separation=separation)  # It checks these.
   swing = _swing(len(client_ids), seed)
-  found: list[np.ndarray] = []
+  drawn: list[np.ndarray] = []
 
   def draw(round_num: int) -> np.ndarray:
     rng = seeds.generator(seed, "cohort", round_num)
     can = rng.random(len(client_ids)) < 0.5 * (1.0 + swing(round_num))
-    for recent in found[max(0, round_num - separation + 1) :]:
+    for recent in drawn[max(0, round_num - separation + 1) :]:
       can[recent] = False
     there = np.flatnonzero(can)
     return rng.choice(there, min(clients_per_round, there.size), replace=False)
 
   def sample(round_num: int) -> list[str]:
-    while len(found) <= round_num:
-      found.append(draw(len(found)))
-    return [client_ids[i] for i in found[round_num]]
+    while len(drawn) <= round_num:
+      drawn.append(draw(len(drawn)))
+    return [client_ids[i] for i in drawn[round_num]]
 
   return sample
 
@@ -220,8 +214,5 @@ SAMPLERS: dict[type[cohorts_lib.Cohort], _Builder] = {
 def build_sampler(
   cohort: cohorts_lib.Cohort, client_ids: Sequence[str], seed: seeds.Seed
 ) -> Callable[[int], list[str]]:
-  """Returns the function from a round to the ids of its cohort, by the kind of the cohort.
-
-  The cohorts are of a known size; the seed is a key where cohorts are secret.
-  """
+  """Returns the function from a round to the ids of its cohort, by the kind of the cohort."""
   return SAMPLERS[type(cohort)](cohort, client_ids, seed)

@@ -8,7 +8,6 @@ import tensorflow as tf
 from privacy.noise import tree_mechanism
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import hierarchical_histogram
-from tff_superquantile.threshold import histogram_process
 from tff_superquantile.threshold import private_histogram
 from tff_superquantile.threshold import process
 
@@ -135,4 +134,4 @@ def build_tree_quantile(
     del client
     return tf.cast(tf.clip_by_value(loss, 0.0, max_loss) >= threshold, tf.float32)
 
-  return histogram_process.build_histogram_process(factory, server_fn, share_fn, np.float32(0.0))
+  return private_histogram.build_histogram_process(factory, server_fn, share_fn, np.float32(0.0))

@@ -58,10 +58,7 @@ class ExportedModel:
     return {name: output.numpy() for name, output in outputs.items()}
 
   def to_module(self, raw_spec: tf.TensorSpec | None = None) -> tf.Module:
-    """Returns a module with the function `serve`, from raw examples to `_outputs_of` them.
-
-    None is for the preprocessing's own type of a batch of raw examples.
-    """
+    """Returns a module with the function `serve`, from raw examples to `_outputs_of` them."""
     raw_spec = raw_spec or self.preprocessing.raw_spec
     predict = evaluation.build_predict(self.model)
     module = tf.Module()
@@ -126,10 +123,7 @@ class ExportedModel:
 
 
 def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
-  """Returns a batch of a model's inputs, or one blank example in place of an empty batch.
-
-  The convolutions of oneDNN, which TensorFlow has on some processors, refuse empty batches.
-  """
+  """Returns a batch, or a blank example for an empty one, which oneDNN's convolutions refuse."""
   shape = tf.shape(inputs)
   missing = tf.concat([tf.maximum(1 - shape[:1], 0), shape[1:]], 0)
   padded = tf.concat([inputs, tf.zeros(missing, inputs.dtype)], 0)
@@ -137,11 +131,7 @@ def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
-  """Returns the model of a finished run; no client's data are read.
-
-  Its config says where the word vectors are now. A run on a table that an earlier version left
-  without its columns needs the table.
-  """
+  """Returns the model of a finished run; no client's data are read."""
   if run.columns:
     config = run_config.replace(config, data_dir="")  # The table need not be there.
   task = finished_run.get_task(run, config)

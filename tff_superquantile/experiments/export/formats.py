@@ -1,7 +1,4 @@
-"""Writes an exported model into a folder, in one of the formats of `FORMATS`.
-
-A format is a function and a row. Importing this starts no TensorFlow.
-"""
+"""Writes an exported model into a folder, in one of the formats of `FORMATS`."""
 
 from __future__ import annotations
 
@@ -97,11 +94,7 @@ def is_exported(path: pathlib.PurePath) -> bool:
 
 
 def write(model: Any, name: str, folder: pathlib.Path) -> None:
-  """Writes a model into an existing folder, with the names of its classes, one a line, if any.
-
-  What was written is read again, and compared with the model on the preprocessing's probe. A form
-  that the model does not have, or that gives other answers, is refused.
-  """
+  """Writes a model into an existing folder, reads it again, and compares their answers."""
   serve = FORMATS[name].write(model, folder)
   if serve is not None and model.preprocessing.probe is not None:
     _check(model, name, serve)
@@ -210,4 +203,4 @@ _OWN = {
     instead="the network's weights by name, and of a table what its columns became",
   ),
 }
-FORMATS = plugins.Table("format", "exports", Format, _OWN, of_classes=False)
+FORMATS = plugins.Kinds("format", "exports", Format, _OWN, of_classes=False)

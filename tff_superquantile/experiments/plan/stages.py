@@ -36,10 +36,7 @@ class Stages:
     self.searches: list[tuning.Search] = []
 
   def carry_out(self, what: str, configs: Sequence[run_config.RunConfig]) -> list[str]:
-    """Carries out runs and returns the names of those that failed; `what` is their purpose.
-
-    With --print_commands it prints the commands of those that are left, if any, and ends.
-    """
+    """Carries out runs and returns the names of those that failed; `what` is their purpose."""
     # Once each, as tuning may choose what runs anyway.
     configs = list({names.run_path(config): config for config in configs}.values())
     if not self._print_commands:

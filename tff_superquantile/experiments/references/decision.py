@@ -43,10 +43,7 @@ class Decision(NamedTuple):
 
 
 def _are_far_ahead(changes_of: Mapping[Any, Sequence[paired.Change]]) -> bool:
-  """Returns whether models are far ahead of each rival, in the mean or the worst tenth.
-
-  They are behind in neither.
-  """
+  """Returns whether models are far ahead of each rival in mean or tail, and never behind."""
   return bool(changes_of) and all(
     any(map(evidence.is_far_ahead, changes)) and not any(one.high < 0 for one in changes)
     for changes in changes_of.values()
@@ -76,10 +73,7 @@ def _hint(e: evidence.Evidence) -> str:
 
 
 def _misses_the_rare(e: evidence.Evidence) -> bool:
-  """Returns whether ranks tell the classes by twice as much as answers do.
-
-  That is asked where a class is rare, and where answers of trained models tell nothing.
-  """
+  """Returns whether ranks tell rare classes, or those of trained models, twice as well."""
   lead = e.groups.leading.name
   weights = {run.flags.get("class_weights", "none") for run in e.groups.runs}
   ranks, answers = _ranks(e), e.constant.get(e.best)
@@ -227,7 +221,7 @@ def _keep(e: evidence.Evidence) -> str:
     return f"{text}; {e.num_clients} test clients show a change of {width}{e.unit.change} or more."
   number, noun = more
   count = "more than a thousand" if number > 1000 else f"about {number}"
-  return f"{text}; if the change seen is real, {count} {noun}s would show it in four cases of five."
+  return f"{text}; detecting a change as large as the one seen takes {count} {noun}s (80 % power)."
 
 
 def _without_comparison(e: evidence.Evidence) -> str:
@@ -282,10 +276,7 @@ VERDICTS = {
 
 
 def decide(groups: grouped.Grouped) -> Decision:
-  """Decides what finished runs of a task say: of one budget, and also without privacy.
-
-  The text is plain, with numbers and caveats in a line of their own.
-  """
+  """Decides what finished runs of a task say: of one budget, and also without privacy."""
   references = in_reports.find(groups.runs)
   chosen, epsilon = groups.at_one_budget
   public = groups.without_privacy

@@ -80,7 +80,7 @@ class Evidence:
   def change(
     self, before: Model, after: Model, measure: str = "", statistic: str = "mean"
   ) -> paired.Change | None:
-    """Measures the change of a measure, "" for the leading one, between two models.
+    """Measures a change between two models, over the clients that both have.
 
     It is over the clients that both have, of their means over seeds: of two or three seeds the
     chance is that of clients, for the models that were trained. None without such clients.
@@ -127,13 +127,10 @@ class Evidence:
 
   @functools.cached_property
   def own(self) -> dict[str, list[paired.Change]]:
-    """From the own models of clients to each method and the pooled fit.
-
-    These are the changes of the mean and, if clients are enough for one, of their worst tenth.
-    """
+    """From the own models of clients to each method and the pooled fit: mean, and worst tenth."""
     rivals = (*self.levels, kept.POOLED)
-    found = {rival: self._mean_and_tail(kept.LOCAL, rival) for rival in rivals}
-    return {rival: changes for rival, changes in found.items() if changes}
+    changes_of = {rival: self._mean_and_tail(kept.LOCAL, rival) for rival in rivals}
+    return {rival: changes for rival, changes in changes_of.items() if changes}
 
   @functools.cached_property
   def personal(self) -> dict[names.Name, list[paired.Change]]:
@@ -141,8 +138,8 @@ class Evidence:
 
     Both are on the examples that the clients' own are not tuned on.
     """
-    found = {m: self._mean_and_tail((m, parts.CHOSEN), (m, parts.SHARED)) for m in self.levels}
-    return {method: changes for method, changes in found.items() if changes}
+    changes_of = {m: self._mean_and_tail((m, parts.CHOSEN), (m, parts.SHARED)) for m in self.levels}
+    return {method: changes for method, changes in changes_of.items() if changes}
 
   def _mean_and_tail(self, before: Model, after: Model) -> list[paired.Change]:
     statistics = ("mean", "superquantile_90")
@@ -157,10 +154,7 @@ class Evidence:
 
   @functools.cached_property
   def lower(self) -> set[tuple[names.Name, str]]:
-    """Methods and metrics that are below the baseline's, beyond chance.
-
-    Metrics of the tail count, or where clients are too few to have one, the mean.
-    """
+    """Methods and metrics that are below the baseline's, beyond chance."""
     changes = {(m, metric): one for m, own in self.finite.items() for metric, one in own.items()}
     *tail, mean = self.groups.headings
     is_known = any(one.has_interval for (_, metric), one in changes.items() if metric in tail)
@@ -180,11 +174,7 @@ class Evidence:
 
   @functools.cached_property
   def ranked(self) -> list[names.Name]:
-    """The methods that share most seeds with their baselines, those that are lower first.
-
-    Of these, and of the rest, those that raise nothing come first, and then the lowest change of
-    the leading metric.
-    """
+    """The methods that share most seeds with their baselines, those that raise nothing first."""
     first, found = self.groups.first, self.finite
     most = max((own[first].num_seeds for own in found.values()), default=0)
     rivals = [method for method, own in found.items() if own[first].num_seeds == most]
@@ -211,10 +201,7 @@ class Evidence:
 
   @functools.cached_property
   def unfinished(self) -> dict[names.Name, int]:
-    """The rounds of methods that ended before they had converged.
-
-    Private runs are not asked: their rounds are fixed beforehand.
-    """
+    """The rounds of methods that ended before they had converged."""
     found = {}
     for method, runs in () if self.is_private else self.groups.items():
       falling = (one for one in single(runs) if _is_falling(one, self.groups.leading))
@@ -224,11 +211,7 @@ class Evidence:
 
   @functools.cached_property
   def far(self) -> tuple[str, float, int] | None:
-    """The client with more than half of all clients' losses, its share, and the number of clients.
-
-    Its error is above that which most clients have with the constant answer. In private runs these
-    are test clients.
-    """
+    """The client with over half of all clients' losses, its share, and the number of clients."""
     splits = ("test",) if self.is_private else ("train", "test")
     fed_avgs = (runs for method, runs in self.groups.items() if method.is_fed_avg)
     runs = next(fed_avgs, self.groups.runs)

@@ -35,11 +35,7 @@ class Constant(NamedTuple):
   shares: np.ndarray | None
 
   def results(self, examples: evaluation.ClientExamples) -> evaluation.Measured:
-    """Returns all measures of the clients.
-
-    Of classes the loss is -log of the label's share; of numbers half the squared error, and the
-    error is the root of the mean square.
-    """
+    """Returns the clients' measures: of classes -log of the label's share, of numbers squares."""
     y = np.reshape(examples.y, -1)
     if self.shares is None:
       squares = (np.asarray(y, np.float64) - self.label) ** 2
@@ -115,7 +111,7 @@ class Fitter:
       return value, gradient / len(y) + self._l2 * flat
 
     start = np.concatenate([weights.reshape(-1) for weights in self._initial]).astype(np.float64)
-    found = optimize.minimize(
+    solution = optimize.minimize(
       objective,
       start,
       jac=True,
@@ -123,7 +119,7 @@ class Fitter:
       callback=None if on_step is None else lambda flat: on_step(),
       options={"maxiter": _MOST_STEPS, "ftol": 1e-9, "gtol": 1e-6},
     )
-    return run_files.Weights(tuple(self._unflatten(found.x)), ())
+    return run_files.Weights(tuple(self._unflatten(solution.x)), ())
 
   def _unflatten(self, flat: np.ndarray) -> list[np.ndarray]:
     cuts = np.cumsum([weights.size for weights in self._initial])[:-1]
@@ -164,11 +160,7 @@ def pooled(
   error: str,
   trained: tff.learning.models.FunctionalModel | None = None,
 ) -> evaluation.Measured:
-  """Fits a model to the examples of all training clients; returns its results on test clients.
-
-  The loss that is least is that of `trained`, such as one that weighs classes; None for `model`.
-  `error` is the task's error, and `l2` as of `Fitter`.
-  """
+  """Fits a model to the examples of all training clients; returns its results on test clients."""
   with tqdm.tqdm(desc="pooled fit", unit="step", delay=2.0, disable=None) as bar:
     weights = Fitter(trained or model, train, l2).fit(train.x, train.y, bar.update)
   return evaluation.build_evaluator(model, test, error=error).measure(weights)
@@ -182,9 +174,12 @@ def local(
   error: str,
   trained: tff.learning.models.FunctionalModel | None = None,
 ) -> evaluation.Measured:
-  """Fits a model to one half of each client's examples, and measures it on the other.
+  """Fits a model to one half of each client's examples and tests it on the other.
 
   Arguments are as of `pooled`.
+
+  Returns:
+    All measures of the second halves.
   """
   held_in, held_out = split.held_in, split.held_out
   fitter = Fitter(trained or model, held_in, l2)

@@ -65,10 +65,7 @@ def make(runs: Iterable[run_folder.Run]) -> list[pathlib.Path]:
 
 
 def _choose(runs: Sequence[run_folder.Run], is_private: bool) -> run_folder.Run | None:
-  """Returns the run whose clients, model and l2 the reference models have: FedAvg if it is there.
-
-  Where a run is private, it is a private one, as others may have other test clients and columns.
-  """
+  """Returns the run whose clients and model count, FedAvg's; a private one where one is."""
   known = [
     run
     for run in runs
@@ -78,10 +75,7 @@ def _choose(runs: Sequence[run_folder.Run], is_private: bool) -> run_folder.Run 
 
 
 def _fingerprint(run: run_folder.Run, is_private: bool) -> str:
-  """Identifies what the reference models follow from.
-
-  Nothing of it is of training clients but their data's digest, which private runs have not.
-  """
+  """Identifies what the reference models follow from; of training clients their data's digest."""
   names = ("task", "model", "l2", "class_weights", "data", "num_train_clients", "seed")
   parts = {
     "version": _VERSION,

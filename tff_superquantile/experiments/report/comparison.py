@@ -25,7 +25,6 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import changes
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import cross_validation
@@ -124,7 +123,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       table(groups, references=references, title="Results", brief=BRIEF, **_notes(groups)),
       *(one for one in [budgets.changes(groups)] if one.rows),
       *personal.tables_of(of_all),
-      *(changes.named(its.groups, *its.chosen[:2]) if its.ranked else []),
+      *(who_loses.named(its.groups, *its.chosen[:2]) if its.ranked else []),
       *_pooled(groups, references),
       *map(page.Text, references.notes()),
       *filter(None, [who_loses.table(its)]),
@@ -158,7 +157,7 @@ def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.Data
   results = []
   if groups.are_few():
     offer = cross_validation.offer(groups.runs[0])
-    number = tables.plural(groups.num_clients["test"], "test client")
+    number = tables.plural(groups.num_clients, "test client")
     text = _FEW.format(number, paired.FEW_CLIENTS, f"; {offer}" if offer else "")
     return [page.Text(text)], [groups.worst_clients]
   try:
@@ -176,7 +175,7 @@ def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.Data
     blocks.append(page.Text(str(reason)))
   if histories := groups.histories:
     leading = groups.leading_by_round
-    results.append(worst_tenth.results(histories, leading.name))
+    results.append(worst_tenth.results(histories))
     blocks.append(
       table(
         groups,
@@ -206,13 +205,13 @@ def _columns(groups: grouped.Grouped) -> list[tables.Column]:
 
 def _pooled(groups: grouped.Grouped, references: in_reports.ReferencesBySeed) -> list[tables.Table]:
   """Returns the table of measures of all test examples together, where there are any."""
-  found = [name.removeprefix(_POOLED) for name in groups.results["metric"].unique()]
+  names = [name.removeprefix(_POOLED) for name in groups.results["metric"].unique()]
   columns = [
     units.of_measure(name, groups.task_units).column(f"{_POOLED}{name}", name.replace("_", " "))
     for name in measures.NAMES
     if f"{_POOLED}{name}" in set(groups.results["metric"])
   ]
-  classes = [name.partition(".")[2] for name in found if name.startswith("recall.")]
+  classes = [name.partition(".")[2] for name in names if name.startswith("recall.")]
   columns += [
     units.PERCENT.column(f"{_POOLED}recall.{one}", f"recall of {said}", contest=False)
     for one, said in _named(groups, classes).items()
@@ -259,12 +258,7 @@ def table(
   focus: str = "",
   **texts: Any,
 ) -> tables.Table:
-  """Returns a table with a row for each method, and below them out of the contest references.
-
-  By default it has the columns of the results and the numbers of the runs' metrics; the focus is
-  the leading metric, and changes against FedAvg say what is marked. Texts are as in
-  `tables.of_seeds`.
-  """
+  """Returns a table with a row for each method, and below them out of the contest references."""
   is_private = groups.at_one_budget[1] is not None
   references = references or in_reports.ReferencesBySeed({})
   labels = references.labels

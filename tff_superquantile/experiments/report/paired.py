@@ -1,8 +1,4 @@
-"""Paired differences between methods and their baselines, with bootstrap intervals.
-
-A method and its baseline are compared over the seeds and the test clients that both have;
-`clients.bootstrap` has the interval.
-"""
+"""Paired differences between methods and their baselines, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -64,11 +60,7 @@ class Change:
     return f"{unit.number(self.low, sign=True)} to {unit.number(self.high, sign=True)}"
 
   def enough(self) -> tuple[int, str] | None:
-    """Says how much data would show the change, if it is real, in four cases of five.
-
-    The width goes with one over the square root of the number of seeds, or for one seed of clients.
-    So it is a number and "seed" or "client"; None where that does not help or is not known.
-    """
+    """Returns how many seeds or clients detect a change as large as this, with 80 % power."""
     if not self.has_interval or self.is_detected or not self.value:
       return None
     ratio = (self.high - self.low) / 2 / abs(self.value)
@@ -94,18 +86,15 @@ def of_clients(
 def pairs(
   before: Mapping[int, pd.Series], after: Mapping[int, pd.Series]
 ) -> dict[int, pd.DataFrame]:
-  """Pairs test clients by seed: each that both have with a finite number is a row by its id.
-
-  The columns are "before" and "after"; seeds without such clients are left out.
-  """
-  found = {}
+  """Pairs test clients by seed: each that both have with a finite number is a row by its id."""
+  by_seed = {}
   for seed in sorted(before.keys() & after.keys()):
     both = {"before": before[seed], "after": after[seed]}
     pair = pd.concat(both, axis=1, join="inner")
     pair = pair[np.isfinite(pair).all(axis=1)]
     if len(pair):
-      found[seed] = pair
-  return found
+      by_seed[seed] = pair
+  return by_seed
 
 
 def clients_of_both(
@@ -121,11 +110,10 @@ def clients_of_both(
 def change(
   before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], metric: str
 ) -> Change | None:
-  """Measures the change of a metric "SPLIT.COLUMN.STATISTIC" from a baseline to a method.
+  """Measures a metric's change, over the seeds and clients of a baseline and a method.
 
-  It is over the seeds that both have, of the clients that both have; where a run has no results of
-  each client, of the runs' own numbers, and without an interval. It is None if there are no such
-  numbers.
+  It is named SPLIT.COLUMN.STATISTIC. Where a run has no results of each client, it is of the
+  runs' own numbers, without an interval.
   """
   split, column, _ = metric.split(".")
   both = clients_of_both(before, after, column, split)

@@ -21,6 +21,7 @@ from matplotlib import image as mpl_image
 from matplotlib import lines as mpl_lines
 from matplotlib import ticker
 from matplotlib import typing as mpl_typing
+from matplotlib.backends import backend_svg
 import numpy as np
 from numpy import typing as npt
 
@@ -87,11 +88,7 @@ class NothingToDraw(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-  """A drawn figure, with a name that is fit for an HTML id or a file name.
-
-  `title` is a heading, `caption` a description and a hint on reading it, plain text, and `light`
-  the SVG for a light background, transparent.
-  """
+  """A drawn figure, with a name that is fit for an HTML id or a file name."""
 
   name: str
   title: str
@@ -139,12 +136,7 @@ def _recolor_bitmap(match: re.Match[bytes]) -> bytes:
 def palette(
   methods: Sequence[names.Name], coloured: Sequence[names.Name] | None = None
 ) -> dict[str, Look]:
-  """Gives each method its look; only the `coloured` ones, None for all, are not pale.
-
-  FedAvg is grey, the others, in the order of `names.Name.order`, have colours that differ up to six
-  methods, and dashes beyond. FedAvg of several options differs in dashes. A method looks the same
-  at every privacy budget.
-  """
+  """Gives each method its look, at every budget; only `coloured` ones, None for all, stand out."""
   if coloured is not None:
     return {**dict.fromkeys(methods, Look(PALE, "-")), **palette(coloured)}
   families = names.without_epsilons(methods)
@@ -267,6 +259,14 @@ def theme() -> Iterator[None]:
 
 def to_svg(figure: mpl_figure.Figure) -> bytes:
   """Returns the figure as an SVG with a transparent background."""
+  # The layout by itself, as `savefig` would draw all of the figure for it.
+  backend_svg.FigureCanvasSVG(figure)
+  figure.set_dpi(72)  # That of SVGs.
+  layout = figure.get_layout_engine()
+  assert layout is not None
+  layout.execute(figure)
+  with matplotlib.rc_context({"figure.constrained_layout.use": False}):
+    figure.set_layout_engine()
   buffer = io.BytesIO()
   figure.savefig(buffer, format="svg", transparent=True, dpi=200, metadata={"Date": None})
   return buffer.getvalue()

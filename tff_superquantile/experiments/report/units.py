@@ -142,5 +142,6 @@ def of_run(run: run_folder.Run) -> Units:
   if sd is None or found.error.symbol != "label sd":
     return found
   own = f"{sd:,.0f}" if sd >= 1000 else f"{sd:.3g}"
+  own = f"{own} {run.label_unit}".strip()
   error = found.error._replace(name=f"{found.error.name} ({own} each)", symbol=f"label sd of {own}")
   return found._replace(error=error)

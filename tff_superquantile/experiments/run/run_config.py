@@ -30,6 +30,12 @@ ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
 _TASK_DEFAULT = "None for the task's own"
 
 
+def named(name: str, value: str) -> None:
+  """The rule of a folder: raises a `ValueError` for an empty name."""
+  if not value:
+    raise ValueError(f"Found no folder in {name}; expected one: name it, or . for this one.")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig(part.Part):
   """The values of a run's flags.
@@ -130,6 +136,7 @@ class RunConfig(part.Part):
   output_dir: str = flag.field(
     "results",
     "Directory to write TASK/METHOD/seed_S/ to.",
+    rule=named,
     is_incidental=True,
   )
   tracker: str | None = flag.field(
@@ -139,6 +146,12 @@ class RunConfig(part.Part):
     " WANDB_MODE, WANDB_DIR ...; without any, MLflow's local store is OUTPUT_DIR/mlruns, and the"
     " files of wandb are in the run's folder. A private run is sent when it is finished. None for"
     " no tracker.",
+    is_incidental=True,
+  )
+  hook: str | None = flag.field(
+    None,
+    "Hooks of your own, as MODULE:CLASS in a file of yours, separated by commas: each follows the"
+    " run (docs/how_to/add_a_part.md). A private run takes none. None for no hook.",
     is_incidental=True,
   )
   cache_dir: str = flag.field(
@@ -302,11 +315,7 @@ def client_split_of(found: Mapping[str, str]) -> str:
 
 
 def from_flags(found: Mapping[str, str]) -> RunConfig:
-  """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them.
-
-  Other names than those of the fields are passed over; fields that are not there have their
-  defaults, but for `client_split_of`.
-  """
+  """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them."""
   values: dict[str, Any] = {}
   found = {**found, "client_split": client_split_of(found)}
   load(found)
@@ -319,11 +328,7 @@ def from_flags(found: Mapping[str, str]) -> RunConfig:
 def differences(
   found: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
 ) -> list[str]:
-  """Returns a phrase for each flag that keeps a run from being continued under another config.
-
-  A flag that is incidental may differ. `followed` are names of values that the config does not have
-  yet where it is None.
-  """
+  """Returns a phrase for each flag that keeps a run from being continued under another config."""
   wanted = config.to_flags()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
   before = {name: one.before for name, one in flags().items() if one.before is not None}

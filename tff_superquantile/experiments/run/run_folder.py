@@ -142,12 +142,9 @@ class Run:
 
   @property
   def relative_noise(self) -> float | None:
-    """The length of the noise of a round's mean over that of the longest update; None if unknown.
-
-    It follows from what is public: the noise multiplier, the model's size, the expected cohort.
-    """
-    found = self.manifest.get(RELATIVE_NOISE)
-    return float(found) if isinstance(found, (int, float)) else None
+    """The noise's length in a round's mean over that of the longest update; None if unknown."""
+    noise = self.manifest.get(RELATIVE_NOISE)
+    return float(noise) if isinstance(noise, (int, float)) else None
 
   @functools.cached_property
   def columns(self) -> str:
@@ -167,6 +164,11 @@ class Run:
     """The standard deviation of a table's labels that are numbers, in their unit; else None."""
     sd = self._label.get("std")
     return sd if isinstance(sd, float) and not self.classes else None
+
+  @property
+  def label_unit(self) -> str:
+    """The unit of a table's labels that are numbers, as it is in the table; "" for none."""
+    return str(self._label.get("unit", ""))
 
   @functools.cached_property
   def _label(self) -> dict[str, Any]:
@@ -311,10 +313,7 @@ def find_finished(folder: pathlib.Path) -> Run:
 
 
 def find_runs(output_dir: str | os.PathLike[str]) -> list[Run]:
-  """Returns the runs of all tasks below a directory that may be missing, finished or not.
-
-  They are sorted by task, method (as `names.Name.order` has them) and seed.
-  """
+  """Returns the runs of all tasks below a directory that may be missing, finished or not."""
   runs = []
   for path in pathlib.Path(output_dir).glob("*/*/seed_*"):
     seed = path.name.removeprefix("seed_")

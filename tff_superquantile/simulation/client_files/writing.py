@@ -188,13 +188,7 @@ def open_or_write_client_files(
   count_dropped: Callable[[], int | None] = lambda: None,
   may_lack_examples: bool = False,
 ) -> files.ClientFiles:
-  """Opens the directory if it is there; else calls `make_clients` and writes what it gives.
-
-  A directory of an earlier format is written anew. Of several processes one writes, and the others
-  wait for it. `make_clients` returns what `write_client_files` takes; `count_dropped` returns
-  `num_dropped` when all clients are written. Clients without examples are an error, unless they are
-  allowed.
-  """
+  """Opens the directory if it is there; else calls `make_clients` and writes what it gives."""
   directory = os.path.abspath(directory)
 
   def is_there() -> bool:

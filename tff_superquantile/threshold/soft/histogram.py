@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from privacy.noise import tree_mechanism
 from tff_superquantile.threshold import hierarchical_histogram
-from tff_superquantile.threshold import histogram_process
 from tff_superquantile.threshold import private_histogram
 from tff_superquantile.threshold import process
 from tff_superquantile.threshold.soft import relative
@@ -88,6 +87,6 @@ def build_histogram_weighting(
     share = tf.gather(shares, hierarchical_histogram.bin_index(loss, num_bins, max_loss))
     return tf.where(tf.math.is_nan(loss), 0.0, share)
 
-  return histogram_process.build_histogram_process(
+  return private_histogram.build_histogram_process(
     factory, server_fn, share_fn, np.ones([num_bins], np.float32)
   )

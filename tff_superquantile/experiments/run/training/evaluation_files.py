@@ -20,10 +20,7 @@ from tff_superquantile import atomic_files
 def write(
   folder: pathlib.Path, round_num: int, results: Mapping[str, Mapping[str, Sequence[Any]]]
 ) -> pathlib.Path:
-  """Writes an evaluation's {split: {column: a value a client}} like `atomic_files.write`.
-
-  Equal results make equal files; the first makes the folder.
-  """
+  """Writes an evaluation's {split: {column: a value a client}} like `atomic_files.write`."""
   import pyarrow as pa  # Commands that touch no such file do not wait for it.
   from pyarrow import parquet
 

@@ -27,11 +27,7 @@ def _run(start: kept.Start) -> run_folder.Run:
 
 
 def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
-  """Returns the run from which a resolved run starts, that from which this one did, and so on.
-
-  They are the entry `starts` of manifest.json, where the next run finds them. A private one needs
-  its ledger.
-  """
+  """Returns the run from which a resolved run starts, that from which this one did, and so on."""
   if config.start is None:
     return []
   run = _run(config.start)
@@ -53,10 +49,10 @@ def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
     epsilon=epsilon,
     delta=delta,
   )
-  earlier = [statements.StartingModel(**one) for one in run.manifest.get(_STARTS, [])]
+  earlier = [statements.StartingModel(**start) for start in run.manifest.get(_STARTS, [])]
   return [
-    dataclasses.replace(one, same_population=_is_same_population(one.task, config))
-    for one in (first, *earlier)
+    dataclasses.replace(start, same_population=_is_same_population(start.task, config))
+    for start in (first, *earlier)
   ]
 
 

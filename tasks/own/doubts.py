@@ -1,0 +1,102 @@
+"""Says what looks wrong among the rows of a table that may be described; nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+import re
+
+import numpy as np
+from pyarrow import compute
+
+from tasks.own import values
+
+_MOST_NAMED = 3
+_MOST_CODES, _FEWEST_OTHERS = 3, 5  # Different numbers that may be codes, and that are none.
+_ROWS_OF_CODE = 3  # At least, unless it is all nines.
+_MOST_GAPS = 10.0  # Median distances between neighbours that are still near.
+_NINES = re.compile(r"-?9{2,}")
+
+
+def on_clients(names: Sequence[str]) -> Iterator[str]:
+  """Yields a remark on clients whose names differ in case, blanks, or as 1 and 1.0 do alone."""
+  groups = values.alike(names)
+  if groups:
+    fewer = len(names) - sum(len(group) - 1 for group in groups)
+    listed = " and ".join(map(repr, groups[0][:_MOST_NAMED]))
+    yield (
+      f"{len(names)} names of clients are {fewer} but for case and blanks, such as {listed}: write"
+      " them alike, so that no client is both trained and tested on."
+    )
+
+
+def on_quotes(columns: Iterable[values.Column]) -> Iterator[str]:
+  """Yields a remark on values that have whole rows, as stray quotation marks make them."""
+  for column in columns:
+    lines = column.texts.filter(compute.match_substring_regex(column.texts, "[\n\r]"))
+    rows = [sum(map(_is_row, text.splitlines()[1:])) for text in lines.to_pylist()]
+    if any(rows):
+      yield (
+        f"a value of column {column.name} has {sum(rows)} lines that look like rows: look for a"
+        " quotation mark too many, or too few."
+      )
+
+
+def _is_row(line: str) -> bool:
+  return re.search(r"\S[,;\t|]\S", line) is not None
+
+
+def on_codes(numbers: np.ndarray) -> str:
+  """Returns a remark on a few numbers that are frequent, and far from all others; "" if none is."""
+  known = numbers[~np.isnan(numbers)]
+  different, counts = np.unique(known, return_counts=True)
+  most = min(_MOST_CODES, len(different) - _FEWEST_OTHERS)
+  if most < 1:
+    return ""
+  gaps = np.diff(different)
+  first, last = int(np.argmax(gaps[:most])) + 1, len(gaps) - int(np.argmax(gaps[::-1][:most]))
+  if last - first < _FEWEST_OTHERS:  # There are too few for codes at both ends.
+    first, last = (first, len(different)) if gaps[first - 1] > gaps[last - 1] else (0, last)
+  others, codes = slice(first, last), []
+  for part, gap in ((slice(0, first), gaps[first - 1]), (slice(last, None), gaps[last - 1])):
+    rows = counts[part].sum()
+    is_far = gap > np.ptp(different[others])
+    # Or else there are many of it, and nothing near.
+    is_apart = rows >= _ROWS_OF_CODE * counts[others].max() and gap > _MOST_GAPS * np.median(gaps)
+    is_nines = len(different[part]) == 1 and _NINES.fullmatch(f"{different[part][0]:.12g}")
+    is_frequent = rows >= _ROWS_OF_CODE * len(different[part]) or is_nines
+    if rows and is_frequent and (is_far or is_apart):
+      codes += different[part].tolist()
+  if not codes:
+    return ""
+  listed = ",".join(f"{code:.12g}" for code in codes)
+  share = 100 * float(np.isin(known, codes).mean())
+  return (
+    f"{share:.1f} % are {listed.replace(',', ' or ')}, far from all others: if that stands for"
+    f" missing, pass --missing={listed}"
+  )
+
+
+def on_odd_clients(
+  owners: np.ndarray, ids: np.ndarray, raw: np.ndarray, columns: Sequence[values.Column]
+) -> Iterator[str]:
+  """Yields a remark on clients that have nothing but rows like those of headers and totals.
+
+  `owners`, int [rows], are the rows' clients, `raw` the numbers, [rows, columns], of `columns`.
+  """
+  if not columns:
+    return
+  is_single = np.bincount(owners)[owners] == 1
+  rest = np.where(np.isnan(raw), 0.0, raw)[~is_single]
+  if not len(rest):
+    return
+  low, high = rest.min(axis=0), rest.max(axis=0)
+  is_strange = np.isnan(raw) & (np.array([column.codes for column in columns]).T >= 0)
+  is_far = (raw > 2 * high - low) | (raw < 2 * low - high)  # NaN is not.
+  is_odd = 2 * (is_strange | is_far & is_single[:, None]).sum(axis=1) >= len(columns)
+  odd = sorted(set(owners[is_odd]) - set(owners[~is_odd]))
+  if odd and 2 * is_odd.sum() < len(owners):
+    listed = ", ".join(map(repr, ids[odd[:_MOST_NAMED]])) + ", ..." * (len(odd) > _MOST_NAMED)
+    yield (
+      f"{len(odd)} clients have no rows but such whose numbers are texts, or one far from all"
+      f" others ({listed}): if these are further headers or totals, delete the rows."
+    )

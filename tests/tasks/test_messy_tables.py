@@ -1,0 +1,420 @@
+"""Tables as people have them are read as the clean ones, or refused, or remarked on."""
+
+import gzip
+import json
+import re
+
+import messy
+import numpy as np
+import pools
+import pytest
+
+import tasks
+from tasks import task
+
+_TEXT = messy.text(messy.clean())
+
+
+@pytest.fixture
+def ask(tmp_path):
+  """Asks for the task of a file of this content, or of a folder of {name: content}."""
+
+  def ask(content, name="visits.csv", **changes):
+    path = tmp_path / name
+    files = content if isinstance(content, dict) else {"": content}
+    for inner, of_file in files.items():
+      file = path / inner if inner else path
+      file.parent.mkdir(parents=True, exist_ok=True)
+      file.write_bytes(of_file if isinstance(of_file, bytes) else of_file.encode())
+    asked = dict(client_column="site", label_column="outcome", seed=1)
+    asked |= dict(data_dir=str(path), cache_dir=str(tmp_path / "cache"), **changes)
+    request = task.Request(**asked)
+    one = tasks.get_task("own").for_request(request)
+    return one, pools.by_client(one.load_clients(request))
+
+  return ask
+
+
+def _check(one, clients, expected):
+  """Checks that clients, inputs and labels are those of another table, to the last bit."""
+  other, of_other = expected
+  assert one.labels == other.labels and list(clients) == list(of_other)
+  for client, (x, y) in of_other.items():
+    np.testing.assert_array_equal(clients[client][0], x)
+    np.testing.assert_array_equal(clients[client][1], y)
+
+
+def _comma(text):
+  return text.replace(".", ",")
+
+
+def _thousands(text, group=",", mark="."):
+  whole, _, rest = text.partition(".")
+  return f"{whole[:-3]}{group}{whole[-3:]}{mark}{rest}"
+
+
+@pytest.mark.parametrize(
+  "mark",
+  [
+    *(
+      " ",
+      "?",
+      "-",
+      ".",
+      "Not Available",
+      "#DIV/0!",
+      "unknown",
+      "n.a.",
+      "\u2014",
+      "N/D",
+      "no data",
+    ),
+    *("zzz", "see file", "<NA>"),
+  ],
+)
+@pytest.mark.parametrize("is_private", [False, True])
+def test_marks_of_missing_numbers(ask, mark, is_private):
+  def table(mark):
+    return messy.text(messy.change("charge", lambda _: mark, every=7)(messy.clean()))
+
+  if mark in ("zzz", "see file"):  # These must be few.
+    table = lambda mark: messy.text(messy.change("charge", lambda _: mark, 22)(messy.clean()))  # noqa: E731
+  asked = dict(is_private=is_private, validation_fraction=0.25)
+  found = ask(table(mark), **asked)
+  _check(*found, ask(table(""), "empty.csv", **asked))
+  listed = re.search(r"charge +number +(\d+) +2 +read as missing: (\d+) (.*)", found[0].description)
+  if mark != "<NA>":  # It is so in each column.
+    assert listed[1] == listed[2] and listed[3] == repr(mark)
+  if mark not in ("zzz", "see file"):
+    # Where the user names it, it is so in texts, too.
+    wards = messy.text(messy.change("ward", lambda _: mark, every=7)(messy.clean()))
+    none = messy.text(messy.change("ward", lambda _: "", every=7)(messy.clean()))
+    _check(*ask(wards, "wards.csv", missing=f'"{mark}"'), ask(none, "none.csv"))
+
+
+_NOTATIONS = {
+  "thousands": (_thousands, "commas between thousands"),
+  "points and commas": (lambda t: _thousands(t, ".", ","), "decimal commas"),
+  "blanks": (lambda t: _thousands(t, " "), ""),
+  "narrow blanks": (lambda t: _thousands(t, "\u202f", ","), "decimal commas"),
+  "Swiss": (lambda t: _thousands(t, "'"), ""),
+  "commas": (_comma, "decimal commas"),
+  "dollars": (lambda t: f"${_thousands(t)}", "in \\$; commas between thousands"),
+  "euros": (lambda t: f"{_thousands(t, '.', ',')} \u20ac", "in \u20ac; decimal commas"),
+  "code of a currency": (lambda t: f"USD {t}", "in USD"),
+  "pounds of some": (lambda t: f"\u00a3{t}" if t < "5" else t, "in \u00a3"),
+  "unit": (lambda t: f"{t} mg", "in mg"),
+  "long unit": (lambda t: f"{t}kg/m2", "in kg/m2"),
+  "unit of two words": (lambda t: f"{t} mm Hg", "in mm Hg"),
+  "per cent": (lambda t: f"{t}%", "in %"),
+  "plus": (lambda t: f"+{t}", ""),
+  "marks beside": (
+    lambda t: "?" if t[0] == "4" else f"{t} \u20ac",
+    "in \u20ac; read as missing: \\d+ '\\?'",
+  ),
+}
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+@pytest.mark.parametrize("name", _NOTATIONS)
+def test_numbers_in_another_notation_are_the_same(ask, name, is_private):
+  how, remark = _NOTATIONS[name]
+  asked = dict(is_private=is_private, validation_fraction=0.25)
+  rows = messy.clean()
+  plain = messy.change("charge", lambda t: "" if name == "marks beside" and t[0] == "4" else t)(
+    rows
+  )
+  expected = ask(messy.text(plain), "clean.csv", **asked)
+  found = ask(messy.text(messy.change("charge", how)(rows)), **asked)
+  _check(*found, expected)
+  assert re.search(f"charge +number +\\d+ +.( +{remark})?(\n|$)", found[0].description)
+  # One site writes so, and the others do not; a unit that none of the reference has is unknown.
+  if name not in ("per cent", "marks beside") and not (is_private and "in " in remark):
+    mixed = messy.of_site("site 07", messy.change("charge", how))(rows)
+    _check(*ask(messy.text(mixed), "mixed.csv", **asked), expected)
+  # A later table is read alike, and a model's card has the unit.
+  one = found[0]
+  again = ask(messy.text(messy.change("charge", how)(rows)), "later.csv", columns=one.columns)[1]
+  np.testing.assert_array_equal(again["site 03"][0], found[1]["site 03"][0])
+  unit = json.loads(one.columns)["features"][-1]["unit"]
+  assert remark.replace("\\", "").startswith(f"in {unit}" * bool(unit))
+  assert not unit or f"charge in {unit}" in one.preprocessing(None).description
+
+
+@pytest.mark.parametrize(
+  "column, how, remark",
+  [
+    ("charge", lambda t: f"{t[0]},500", None),  # Doses have points before decimals.
+    ("age", lambda t: f"{t[0]},500", "'.,500' is one of two"),
+    ("age", lambda t: f"{t} {'mg' if t < '5' else 'g'}", "their units are 'g', 'mg'"),
+    ("age", lambda t: f"{t}A" if t < "3" else t, "some have 'A' and some have not"),
+    ("age", lambda t: f"{t} %" if t < "3" else t, "some have '%' and some have not"),
+    ("age", lambda t: f"<{t}" if t < "3" else t, "others are not, first '<"),
+  ],
+)
+def test_what_looks_like_numbers_is_said(ask, column, how, remark):
+  rows = messy.change(column, how)(messy.clean())
+  if remark and "one of two" in remark:  # Nothing else tells.
+    rows = [[*row[:2], *row[3:4], *row[5:]] for row in rows]
+  described = ask(messy.text(rows))[0].description
+  if remark is None:
+    assert re.search(f"{column} +number.*commas between thousands", described)
+  else:
+    assert re.search(
+      f"{column} +(category|dropped).*values look like numbers, but .*{remark}", described
+    )
+
+
+def _labels(how):
+  """Labels of a charge, as `how` has it, and its place."""
+
+  def change(rows):
+    return [[*row[:5], how(row[4], i) if i else row[5]] for i, row in enumerate(rows)]
+
+  return change
+
+
+@pytest.mark.parametrize(
+  "how, said",
+  [
+    (
+      lambda t, i: "Not Available" if i % 20 == 0 else t,
+      "12 of 240 labels .* first 'Not Available'.*--missing",
+    ),
+    (
+      lambda t, i: "?" if i == 7 else t,
+      r"1 of 240 labels .* first '\?'.*--rows_without_label=drop",
+    ),
+    (
+      lambda t, i: ">9000" if t[0] == "9" else t,
+      "labels that are no numbers .*--label_kind=classes",
+    ),
+    (
+      lambda t, i: ("no", "no ", "NO", "yes")[i % 4],
+      "4 classes .* 2 but for case and blanks, such as 'NO' and 'no'",
+    ),
+    (lambda t, i: ("Ja", "JA", "nein")[i % 3], "3 classes .* that are 2 but for case"),
+    (lambda t, i: ("a  b", "a b", "c")[i % 3], "3 classes .* that are 2 but for case and blanks"),
+    (
+      lambda t, i: ("\ufb01n", "fin", "c")[i % 3],
+      "3 classes .* that are 2 but for case and blanks",
+    ),
+    (
+      lambda t, i: ("yes", "yes\u00a0", "c")[i % 3],
+      "3 classes .* that are 2 but for case and blanks",
+    ),
+  ],
+)
+def test_labels_that_are_nearly_alike_or_numbers_are_refused(ask, how, said):
+  table = messy.text(_labels(how)(messy.clean()))
+  with pytest.raises(ValueError, match=said):
+    ask(table)
+  if "classes .* " in said:  # The remedy is one.
+    names = sorted({how("", i) for i in range(1, 241)})
+    assert ask(table, classes=",".join(names))[0].labels == tuple(names)
+
+
+def test_labels_in_another_notation_are_numbers_and_letters_are_classes(ask):
+  plain = ask(messy.text(_labels(lambda t, i: t)(messy.clean())), "clean.csv")
+  for how in (_comma, lambda t: f"{t} kg", _thousands):
+    found = ask(messy.text(_labels(lambda t, i, how=how: how(t))(messy.clean())))
+    _check(*found, plain)
+  letters = ask(messy.text(_labels(lambda t, i: "aAb"[i % 3])(messy.clean())))[0]
+  assert letters.labels == ("A", "a", "b")
+  doses = ask(messy.text(_labels(lambda t, i: f"{1 + i % 3} mg")(messy.clean())))[0]
+  assert doses.labels == ("1 mg", "2 mg", "3 mg")
+
+
+_TOTAL = ["Total", "13000", "1200.5", "A", "1300000.0", "no"]
+_IDS = ['{"ImportId":"QID1"}', *(f'{{"ImportId":"QID{i}"}}' for i in range(2, 6)), "no"]
+_WORDS = ["Site", "How old are you?", "Dose", "Ward", "Charge", "no"]
+
+
+@pytest.mark.parametrize(
+  "change, names",
+  [
+    (messy.added(_TOTAL), ["Total"]),
+    (messy.added(["Sum", "", "1200.5", "", "1300000.0", "no"]), ["Sum"]),
+    (messy.added(["Mean", "mean", "mean", "", "mean", "no"]), ["Mean"]),
+    (messy.added(_WORDS, at=1), ["Site"]),
+    (messy.added(_WORDS, _IDS, at=1), ["Site", '{"ImportId":"QID1"}']),
+    (
+      messy.added(_WORDS, _IDS, ["(unit)", "years", "mg", "-", "$", "yes"], at=1),
+      ["(unit)", _IDS[0], "Site"],
+    ),
+    (messy.added([*messy.COLUMNS[:5], "no"], [*messy.COLUMNS[:5], "no"], at=99), ["site"]),
+  ],
+)
+def test_further_headers_and_totals_are_named(ask, change, names):
+  described = ask(messy.text(change(messy.clean())))[0].description
+  said = re.search(
+    r"(\d) clients have no rows but such whose numbers are .*?\((.*)\): if", described
+  )
+  assert said and int(said[1]) == len(names)
+  assert all(repr(name) in said[2] for name in names)
+  assert "headers or totals" not in ask(_TEXT, "clean.csv")[0].description
+
+
+def _sites(rows=None):
+  """{site: the text of its rows, without the column of sites}."""
+  rows = rows or messy.clean()
+  sites = sorted({row[0] for row in rows[1:]})
+  return {s: messy.text([row[1:] for row in rows if row[0] in ("site", s)]) for s in sites}
+
+
+_ENDS = {
+  "capitals": lambda site, i: f"{site}.{'CSV' if i % 3 else 'csv'}",
+  "tabs": lambda site, i: f"{site}.{'tsv' if i % 2 else 'csv'}",
+  "packed": lambda site, i: f"{site}.{'csv.gz' if i % 2 else 'CSV'}",
+  "sub-folders": lambda site, i: f"{'north' if i % 2 else 'south'}/{site}.csv",
+  "hive": lambda site, i: f"site={site.replace(' ', '%20')}/part-0.csv",
+}
+
+
+@pytest.mark.parametrize("kind", _ENDS)
+def test_no_file_of_a_folder_is_left_out_without_a_word(ask, kind):
+  files = {}
+  for i, (site, content) in enumerate(_sites().items()):
+    name = _ENDS[kind](site, i)
+    content = content.replace(",", "\t") if name.endswith("tsv") else content
+    files[name] = gzip.compress(content.encode()) if name.endswith("gz") else content
+  others = {"notes.txt": "x", "more/site 99.xlsx": b"PK", ".hidden": "x", "_SUCCESS": ""}
+  one, clients = ask(
+    {**files, **others}, "visits", client_column="site" if kind == "hive" else None
+  )
+  of_name = {name.rpartition("/")[2]: examples for name, examples in clients.items()}
+  expected = {}
+  for site, (x, y) in ask(_TEXT)[1].items():
+    expected[site] = (x, y)
+  assert set(of_name) == set(expected)
+  for site, (_, y) in expected.items():
+    np.testing.assert_array_equal(of_name[site][1], y)
+  assert "Files left out: more/site 99.xlsx, notes.txt." in one.description
+
+
+@pytest.mark.parametrize(
+  "how",
+  [
+    lambda name, i: name.upper() if i > 120 else name,
+    lambda name, i: f" {name} " if i > 120 else name,
+    lambda name, i: f"{int(name[-2:])}.0" if i > 120 else str(int(name[-2:])),
+    lambda name, i: name.replace(" ", "\u00a0") if i > 120 else name,
+    lambda name, i: name.replace(" ", "  ") if i > 120 else name,
+  ],
+)
+def test_clients_under_several_names_are_named(ask, how):
+  rows = messy.clean()
+  described = ask(messy.text([rows[0]] + [[how(r[0], i), *r[1:]] for i, r in enumerate(rows[1:])]))
+  assert "24 names of clients are 12 but for case and blanks, such as " in described[0].description
+
+
+def _padded(rows):
+  return [[f" {name} " for name in rows[0]], *rows[1:]]
+
+
+_SAME = {
+  "blanks around names": lambda rows: messy.text(_padded(rows)),
+  "semicolons": lambda rows: messy.text(rows, ";"),
+  "semicolons and commas": lambda rows: messy.text([[_comma(t) for t in r] for r in rows], ";"),
+  "tabs": lambda rows: messy.text(rows, "\t"),
+  "bars": lambda rows: messy.text(rows, "|"),
+  "BOM with semicolons": lambda rows: b"\xef\xbb\xbf" + messy.text(rows, ";").encode(),
+  "UTF-16 with tabs": lambda rows: messy.text(rows, "\t").encode("utf-16"),
+  "Excel's line": lambda rows: "sep=;\n" + messy.text(rows, ";"),
+  "lines of old Macs": lambda rows: messy.text(rows).replace("\n", "\r"),
+  "lines of Windows": lambda rows: messy.text(rows).replace("\n", "\r\n"),
+  "blank lines": lambda rows: "\n\n" + messy.text(rows).replace("\nsite 03", "\n\nsite 03"),
+  "rows of commas": lambda rows: messy.text(rows) + ",,,,,\n" * 9,
+  "commas at the end": lambda rows: messy.text(rows).replace("\n", ",,\n"),
+  "packed, with another name": lambda rows: gzip.compress(messy.text(rows).encode()),
+  "all quoted": lambda rows: "".join(",".join(f'"{t}"' for t in row) + "\n" for row in rows),
+}
+
+
+@pytest.mark.parametrize("name", _SAME)
+def test_other_dialects_hold_the_same(ask, name):
+  one, clients = ask(_SAME[name](messy.clean()))
+  _check(one, clients, ask(_TEXT, "clean.csv"))
+  separator = {"semicolons": "';'", "tabs": "'\\t'", "bars": "'|'", "BOM with semicolons": "';'"}
+  assert name not in separator or f"separated by {separator[name]}" in one.description
+  assert name != "rows of commas" or "9 blank rows are left out." in one.description
+
+
+@pytest.mark.parametrize(
+  "content, changes, said",
+  [
+    (b"PK\x03\x04...", {}, "visits.csv is an Excel file .* save it as .csv"),
+    (b"PK\x03\x04...", dict(name="visits.xlsx"), "visits.xlsx is an Excel file .* save it as .csv"),
+    (b"\xd0\xcf\x11\xe0...", {}, r"is an Excel file \(.xls\)"),
+    ("\n<!DOCTYPE html><table>", {}, "is a web page"),
+    (b"%PDF-1.7", dict(name="visits.pdf"), "is a PDF document"),
+    ({"a.xlsx": b"PK", "b.txt": ""}, dict(name="v"), "Found no .csv, .* but a.xlsx, b.txt"),
+    (messy.text(messy.clean()[1:]), {}, "no column 'outcome' .*columns are site 00"),
+    (_TEXT, dict(label_column="out come"), "no column 'out come'"),
+    (_TEXT.replace("outcome", "out  come"), {}, "'out  come'"),
+    (messy.text(messy.clean(), "#"), {}, "no column 'outcome'.*site#age"),
+    (_TEXT.replace("\nsite 0", "\nsite,,0", 1), {}, "6 names .* and 8 values in row 2"),
+    (_TEXT, dict(separator=";;"), "--separator=';;'; expected a single"),
+    (_TEXT, dict(drop_columns="dose,w"), "'w' for --drop_columns"),
+    (_TEXT, dict(drop_columns="outcome"), "in two places"),
+    (_TEXT, dict(drop_columns="age", features="age"), "in two places"),
+    (re.sub(r"(\nsite 03),\d+", r"\1,inf", _TEXT), {}, "20 infinite .*--missing, .*--drop_columns"),
+    (_TEXT.replace(",no\n", ",\n"), {}, r"\d+ of 240 rows .*--rows_without_label=drop"),
+  ],
+)  # fmt: skip
+def test_messages_say_what_a_file_is(ask, content, changes, said):
+  with pytest.raises(ValueError, match=said) as caught:
+    ask(content, **changes)
+  assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("first, last", [(50, 90), (10, 12), (200, 239), (1, 240), (77, None)])
+def test_rows_within_stray_quotes_are_named(ask, first, last):
+  lines = _TEXT.splitlines()
+  for i in filter(None, (first, last)):
+    lines[i] = re.sub(",([ABC]),", r',"\1,', lines[i])
+  try:
+    one, _ = ask("\n".join(lines) + "\n")
+  except ValueError as error:
+    assert "of columns and" in str(error) or "found" in str(error).lower()
+    return
+  said = re.search("a value of column ward has (\\d+) lines that look like rows", one.description)
+  assert said and abs(int(said[1]) - ((last or 240) - first)) <= 1
+
+
+@pytest.mark.parametrize("code", ["-999", "-200", "9999", "-1000.0", "999"])
+@pytest.mark.parametrize("column", ["age", "outcome"])
+def test_codes_far_from_all_others_are_named_and_can_be_missing(ask, column, code):
+  rows = _labels(lambda t, i: f"{float(t) / 50:.2f}" if i % 2 else f"{float(t) / 50:.1f}")(
+    messy.clean()
+  )
+  marked = messy.text(messy.change(column, lambda _: code, every=20)(rows))
+  number = f"{float(code):g}"
+  described = ask(marked)[0].description
+  assert f"5.0 % are {number}, far from all others: if that stands for missing" in described
+  assert f"pass --missing={number}" in described
+  asked = dict(missing=code, rows_without_label="drop" if column == "outcome" else None)
+  empty = messy.text(messy.change(column, lambda _: "", every=20)(rows))
+  _check(*ask(marked, **asked), ask(empty, "empty.csv", **asked))
+  assert "far from" not in ask(messy.text(rows), "clean.csv")[0].description
+
+
+def test_flags_leave_out_columns_and_rows(ask):
+  rows = messy.clean()
+  few = [[*row[:1], *row[2:3], *row[4:]] for row in rows]
+  _check(*ask(messy.text(rows), drop_columns="age,ward"), ask(messy.text(few), "few.csv"))
+  unlabelled = messy.change("outcome", lambda _: " ", every=5)(rows)
+  labelled = [row for row in unlabelled if row[-1] != " "]
+  one, clients = ask(messy.text(unlabelled), rows_without_label="drop")
+  _check(one, clients, ask(messy.text(labelled), "labelled.csv"))
+  assert "48 rows without a label are left out." in one.description
+  _check(*ask(messy.text(rows, "#"), separator="#"), ask(messy.text(rows), "clean.csv"))
+  _check(*ask(messy.text(rows, "\t"), separator="tab"), ask(messy.text(rows), "clean.csv"))
+  short = [row if i % 9 or not i else row[:-2] + [""] * 0 for i, row in enumerate(rows)]
+  assert (
+    "26 rows lack their last values"
+    in ask(messy.text(short), label_column="age", label_kind="number")[0].description
+  )
+  others = (dict(drop_columns="age"), dict(missing="-9"), dict(separator=","))
+  digests = {ask(_TEXT, **asked)[0].data_digest for asked in ({}, *others)}
+  assert len(digests | {ask(_TEXT, rows_without_label="drop")[0].data_digest}) == 5
