@@ -118,7 +118,9 @@ class Summary:
       unit = f" in {label.unit}" if label.unit else ""
       return f"{said} numbers{unit}, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
     counted = zip(label.classes, self.rows_of_classes)
-    shares = [f"{name} {100 * rows / max(1, self.rows):.1f} %" for name, rows in counted]
+    shares = [
+      f"{_printable(name)} {100 * rows / max(1, self.rows):.1f} %" for name, rows in counted
+    ]
     said = f"{said} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"
     if hint := labels_lib.hint(label.classes):
       said += f"\n{hint}"

@@ -107,6 +107,7 @@ _NOTATIONS = {
   "long unit": (lambda t: f"{t}kg/m2", "in kg/m2"),
   "unit of two words": (lambda t: f"{t} mm Hg", "in mm Hg"),
   "per cent": (lambda t: f"{t}%", "in %"),
+  "points between thousands": (None, "points between thousands"),
   "plus": (lambda t: f"+{t}", ""),
   "marks beside": (
     lambda t: "?" if t[0] == "4" else f"{t} \u20ac",
@@ -119,6 +120,14 @@ _NOTATIONS = {
 @pytest.mark.parametrize("name", _NOTATIONS)
 def test_numbers_in_another_notation_are_the_same(ask, name, is_private):
   how, remark = _NOTATIONS[name]
+  if how is None:  # As the doses tell, which have decimal commas.
+    whole = messy.change("charge", lambda t: t[:-3])(messy.clean())
+    grouped = messy.change("charge", lambda t: f"{t[:-3]}.{t[-3:]}" if len(t) > 3 else t)(whole)
+    table = messy.text(messy.change("dose", _comma)(grouped))
+    _check(
+      *ask(table, is_private=is_private), ask(messy.text(whole), "w.csv", is_private=is_private)
+    )
+    return
   asked = dict(is_private=is_private, validation_fraction=0.25)
   rows = messy.clean()
   plain = messy.change("charge", lambda t: "" if name == "marks beside" and t[0] == "4" else t)(
@@ -321,6 +330,7 @@ _SAME = {
   "BOM with semicolons": lambda rows: b"\xef\xbb\xbf" + messy.text(rows, ";").encode(),
   "UTF-16 with tabs": lambda rows: messy.text(rows, "\t").encode("utf-16"),
   "Excel's line": lambda rows: "sep=;\n" + messy.text(rows, ";"),
+  "a title": lambda rows: "Visits of 2024;;;\n\n(c) us\n" + messy.text(rows, ";"),
   "lines of old Macs": lambda rows: messy.text(rows).replace("\n", "\r"),
   "lines of Windows": lambda rows: messy.text(rows).replace("\n", "\r\n"),
   "blank lines": lambda rows: "\n\n" + messy.text(rows).replace("\nsite 03", "\n\nsite 03"),
@@ -337,6 +347,7 @@ def test_other_dialects_hold_the_same(ask, name):
   _check(one, clients, ask(_TEXT, "clean.csv"))
   separator = {"semicolons": "';'", "tabs": "'\\t'", "bars": "'|'", "BOM with semicolons": "';'"}
   assert name not in separator or f"separated by {separator[name]}" in one.description
+  assert name != "a title" or "2 rows before the names of columns are left" in one.description
   assert name != "rows of commas" or "9 blank rows are left out." in one.description
 
 
