@@ -12,7 +12,7 @@ SYNOPSIS
     run_experiments.sh [EXPERIMENT] [--quick] [--output_dir=DIR] [FLAG ...]
     run_experiments.sh own --data_dir=PATH --client_column=NAME
         --label_column=NAME [FLAG ...]
-    run_experiments.sh doctor [--data_dir=PATH] [--glove=FILE] [FLAG ...]
+    run_experiments.sh doctor [--data_dir=PATH] [FLAG ...]
     run_experiments.sh download emnist|sent140|shakespeare|all [--cache_dir=DIR]
     run_experiments.sh --help
 
@@ -50,7 +50,7 @@ EXPERIMENTS
                     example, a column that names its client, a column that is
                     to be predicted. First it shows what it found.
     personalization Models of emnist_convnet, fine-tuned on a half of each test
-                    client's data for ten epochs: before and after.
+                    client's data: --personalize=10, which any experiment takes.
     model_family    Models of emnist_linear, one a theta: each test client takes
                     the best on a half of its own data.
     availability    The synthetic task with clients that come and go by the
@@ -102,9 +102,7 @@ COMMANDS
     doctor          Checks this machine and .venv, in twenty seconds, and states
                     a remedy for each failure: versions, memory and disk, a
                     secure sum and a private median, data sets. It takes
-                    the options --output_dir, --data_dir and --glove; its own
-                    flags, such as --json:
-                    .venv/bin/python -m tff_superquantile.doctor --help
+                    the options --output_dir, --data_dir and --cache_dir.
     download        Downloads a data set now, checks it and keeps it in the
                     cache, such as for machines that have no network. An
                     experiment does the same before its first run.
@@ -164,8 +162,9 @@ OPTIONS
 
     Any flag of a single run may follow, and holds for all runs in place of the
     experiment's own value: --num_rounds=100, --client_learning_rate=0.1 ...
-    Once .venv is there, this command lists them:
-        .venv/bin/python -m tff_superquantile.experiments.train --help
+    Once .venv is there, these list them, and all other commands:
+        .venv/bin/superquantile train --help
+        .venv/bin/superquantile --help
 
 OUTPUT
     DIR/TASK/report.html       Tables and plots in one file.
@@ -175,7 +174,7 @@ OUTPUT
                                (Parquet), TensorBoard events, checkpoints, and a
                                manifest of versions. A private run has a ledger,
                                privacy.json, and nothing exact of its cohorts:
-                               .venv/bin/python -m privacy.account audit RUN
+                               .venv/bin/superquantile account audit RUN
 
 EXIT STATUS
     0    All is well.

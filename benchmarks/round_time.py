@@ -15,8 +15,10 @@ Handwriting comes from --data_dir, or from ../shared/data if that is there; else
 generated, of the same shapes. The synthetic task makes its own data, Sent140 is its stand-in.
 """
 
+import argparse
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -24,8 +26,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-
-from absl import flags
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the project.
@@ -37,43 +37,56 @@ from benchmarks import report  # noqa: E402
 from benchmarks import results  # noqa: E402
 from benchmarks import workloads  # noqa: E402
 from benchmarks.peers import environments  # noqa: E402
+from privacy.settings import command_line  # noqa: E402
 from tff_superquantile import user_cache  # noqa: E402
-from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.engine.processes import dependent_process  # noqa: E402
 from tff_superquantile.engine.processes import limits  # noqa: E402
+from tff_superquantile.experiments import cli  # noqa: E402
 
 _KNOWN_TASKS = ("synthetic", "emnist_linear", "emnist_convnet", "sent140_lstm")
 
-_TASKS = flags.DEFINE_list("tasks", list(_KNOWN_TASKS[:3]), f"Of {', '.join(_KNOWN_TASKS)}.")
-_CLIENTS_PER_ROUND = flags.DEFINE_list(
-  "clients_per_round", ["100"], "Sizes of cohorts; with more clients than there are, some repeat."
-)
-_TIMED_ROUNDS = flags.DEFINE_integer("timed_rounds", 12, "Timed rounds.", lower_bound=1)
-_WARM_UP = flags.DEFINE_integer("warm_up", 4, "Rounds before, not counted.", lower_bound=1)
-_ROUNDS_PER_TURN = flags.DEFINE_integer(
-  "rounds_per_turn",
-  4,
-  "Rounds before it is the next one's turn; the first of them finds cold caches.",
-  lower_bound=1,
-)
-_THETA = flags.DEFINE_float("theta", 0.5, "Tail fraction of superquantile aggregation.")
-_CONTENDERS = flags.DEFINE_list(
-  "contenders",
-  [],
-  f"Only these, of {', '.join(lineup.DEFAULT + lineup.PEERS)}; this project's own also with"
-  " @native (TFF's runtime) or @ray for what computes them.",
-)
-_PEERS = flags.DEFINE_bool("peers", False, f"Adds {' and '.join(lineup.PEERS)}.")
-_DATA_DIR = flags.DEFINE_string("data_dir", "", "EMNIST in TFF's or LEAF's format.")
-_CACHE_DIR = flags.DEFINE_string(
-  "cache_dir", user_cache.default_dir(), "Where tasks keep what they convert."
-)
-_PEERS_DIR = flags.DEFINE_string(
-  "peers_dir",
-  os.path.join(user_cache.default_dir(), "peers"),
-  "Where the peers' environments are, made if missing.",
-)
-_JSON = flags.DEFINE_string("json", "", "A file for all numbers.")
+_ARGS = argparse.Namespace()  # Filled by `main`.
+
+
+def define(parser: command_line.Parser) -> None:
+  add = functools.partial(command_line.add_flag, parser)
+  add("tasks", str, list(_KNOWN_TASKS[:3]), f"Of {', '.join(_KNOWN_TASKS)}.", are_several=True)
+  add(
+    "clients_per_round",
+    int,
+    [100],
+    "Sizes of cohorts; with more clients than there are, some repeat.",
+    are_several=True,
+    least=1,
+  )
+  add("timed_rounds", int, 12, "Timed rounds.", least=1)
+  add("warm_up", int, 4, "Rounds before, not counted.", least=1)
+  add(
+    "rounds_per_turn",
+    int,
+    4,
+    "Rounds before it is the next one's turn; the first of them finds cold caches.",
+    least=1,
+  )
+  add("theta", float, 0.5, "Tail fraction of superquantile aggregation.")
+  add(
+    "contenders",
+    str,
+    [],
+    f"Only these, of {', '.join(lineup.DEFAULT + lineup.PEERS)}; this project's own also with"
+    " @native (TFF's runtime) or @ray for what computes them.",
+    are_several=True,
+  )
+  add("peers", bool, False, f"Adds {' and '.join(lineup.PEERS)}.")
+  add("data_dir", str, "", "EMNIST in TFF's or LEAF's format.")
+  add("cache_dir", str, user_cache.default_dir(), "Where tasks keep what they convert.")
+  add(
+    "peers_dir",
+    str,
+    os.path.join(user_cache.default_dir(), "peers"),
+    "Where the peers' environments are, made if missing.",
+  )
+  add("json", str, "", "A file for all numbers.")
 
 
 def _make_workload(directory: str, task: str, clients_per_round: int) -> workloads.Workload:
@@ -81,10 +94,10 @@ def _make_workload(directory: str, task: str, clients_per_round: int) -> workloa
     directory=directory,
     task=task,
     clients_per_round=clients_per_round,
-    num_rounds=_WARM_UP.value + _TIMED_ROUNDS.value,
-    data_dir=os.path.abspath(_DATA_DIR.value) if _DATA_DIR.value else "",
+    num_rounds=_ARGS.warm_up + _ARGS.timed_rounds,
+    data_dir=os.path.abspath(_ARGS.data_dir) if _ARGS.data_dir else "",
     shared_dir=str(_ROOT.parent / "shared"),
-    cache_dir=os.path.abspath(_CACHE_DIR.value),
+    cache_dir=os.path.abspath(_ARGS.cache_dir),
   )
   arguments = json.dumps(dataclasses.asdict(options))
   process = dependent_process.DependentProcess(
@@ -125,7 +138,7 @@ def _run(
       workload_dir=workload_dir,
       output_dir=temporary,
       num_rounds=workload.num_rounds,
-      rounds_per_turn=_ROUNDS_PER_TURN.value,
+      rounds_per_turn=_ARGS.rounds_per_turn,
       title=title,
     )
     model = workload.settings["model"]
@@ -133,39 +146,36 @@ def _run(
       records,
       initial_weights=workload.initial_weights,
       model=model,
-      warm_up=_WARM_UP.value,
+      warm_up=_ARGS.warm_up,
     )
     data = workload.settings["data"]
-  return results.Table(task, model, data, clients_per_round, _WARM_UP.value, rows)
+  return results.Table(task, model, data, clients_per_round, _ARGS.warm_up, rows)
 
 
 def _check_flags() -> list[int]:
-  for task in _TASKS.value:
+  for task in _ARGS.tasks:
     if task not in _KNOWN_TASKS:
       raise ValueError(f"Found no task {task!r}; use {', '.join(_KNOWN_TASKS)}.")
-  if not 0.0 < _THETA.value <= 1.0:
-    raise ValueError(f"Found --theta={_THETA.value}; expected a number in (0, 1].")
-  sizes = cli.parse_list("clients_per_round", _CLIENTS_PER_ROUND.value, int)
-  if min(sizes) < 1:
-    raise ValueError(f"Found --clients_per_round={min(sizes)}; expected at least 1.")
-  return sizes
+  if not 0.0 < _ARGS.theta <= 1.0:
+    raise ValueError(f"Found --theta={_ARGS.theta}; expected a number in (0, 1].")
+  return _ARGS.clients_per_round
 
 
 def _compare() -> None:
   sizes = _check_flags()
-  entries = lineup.choose(_CONTENDERS.value, _PEERS.value, _THETA.value)
+  entries = lineup.choose(_ARGS.contenders, _ARGS.peers, _ARGS.theta)
   pythons: dict[str | None, str] = {None: sys.executable}
   for peer in dict.fromkeys(entry.peer for entry in entries if entry.peer):
-    pythons[peer] = environments.python_of(peer, _PEERS_DIR.value)
-  print(f"{platform.machine()}, {limits.num_cores()} cores, theta = {_THETA.value:g}")
+    pythons[peer] = environments.python_of(peer, _ARGS.peers_dir)
+  print(f"{platform.machine()}, {limits.num_cores()} cores, theta = {_ARGS.theta:g}")
   tables = []
-  for task in _TASKS.value:
+  for task in _ARGS.tasks:
     for clients_per_round in sizes:
       tables.append(_run(entries, pythons, task, clients_per_round))
       # After each table: the next one may be interrupted.
       print(f"\n{report.format_table(tables[-1])}", flush=True)
-      if _JSON.value:
-        pathlib.Path(_JSON.value).write_text(json.dumps(report.to_json(tables)), encoding="utf-8")
+      if _ARGS.json:
+        pathlib.Path(_ARGS.json).write_text(json.dumps(report.to_json(tables)), encoding="utf-8")
   targets = report.format_targets(tables)
   if targets:
     print(f"\n{targets}")
@@ -174,7 +184,8 @@ def _compare() -> None:
     cli.fail(f"Not all contenders count: {', '.join(dict.fromkeys(bad))}.", cli.FAILED)
 
 
-def main() -> None:
+def main(args: argparse.Namespace) -> None:
+  vars(_ARGS).update(vars(args))
   try:
     _compare()
   except KeyboardInterrupt:
@@ -182,4 +193,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  sys.exit(cli.run(sys.modules[__name__]))

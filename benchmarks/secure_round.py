@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 import tasks
+from tff_superquantile.engine import context
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import engines
-from tff_superquantile.engine import context
 
 _CONTENDERS: dict[str, dict[str, Any]] = {
   "geometric, central": {},

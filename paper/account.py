@@ -13,8 +13,6 @@ exit code is 0, or 2 for a mistake in the flags. `python -m privacy.account` has
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-import functools
 import sys
 from typing import Any
 
@@ -28,6 +26,7 @@ from privacy import releases
 from privacy.command import answers
 from privacy.command import asked
 from privacy.command import flags
+from privacy.settings import command_line
 
 
 def _lines(values: dict[str, Any]) -> list[str]:
@@ -50,44 +49,27 @@ def _lines(values: dict[str, Any]) -> list[str]:
   ]
 
 
-def _make_parser() -> flags.Parser:
-  parser = flags.Parser(
-    prog="paper.account",
-    description="The paper's privacy accounting, NOT a guarantee, and what its noise really costs.",
-    epilog="`paper.account COMMAND --help` lists a command's flags.",
-    allow_abbrev=False,
-  )
+def define(parser: command_line.Parser) -> None:
   commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
   def command(name: str, text: str) -> Any:
-    found = commands.add_parser(name, help=text, allow_abbrev=False)
-    found.add_argument("--json", action="store_true", help="print one JSON object")
+    found = commands.add_parser(name, help=text)
+    command_line.add_flag(found, "json", bool, False, "print one JSON object")
     flags.run_flags(found)
     return found
 
   calibrate = command("calibrate", "finds the noise that the paper would take for an epsilon")
-  flags.number_flag(calibrate, "epsilon", "that the paper would state", required=True)
-  flags.number_flag(
-    calibrate,
-    "rho_ratio",
-    "r, the budget of the threshold over that of the weights; by default there is no threshold",
-    "R",
-  )
-  flags.number_flag(
-    calibrate,
-    "num_bins",
-    "bins of the threshold's histogram, a power of two",
-    "B",
-    type=flags.whole,
-  )
+  add = command_line.add_flag
+  add(calibrate, "epsilon", float, None, "that the paper would state", required=True)
+  ratio = "r, the budget of the threshold over that of the weights; None for no threshold"
+  add(calibrate, "rho_ratio", float, None, ratio)
+  bins = "bins of the threshold's histogram, a power of two"
+  add(calibrate, "num_bins", int, None, bins, metavar="B")
   spend = command("spend", "finds the epsilon that the paper would state for given noise")
-  flags.number_flag(
-    spend, "update_noise_multiplier", "z_w, noise on the sum of updates over C", "Z"
-  )
-  flags.number_flag(
-    spend, "threshold_noise_multiplier", "z_q, noise of the threshold over its sensitivity", "Z"
-  )
-  return parser
+  updates = "z_w, noise on the sum of updates over C"
+  add(spend, "update_noise_multiplier", float, None, updates, metavar="Z")
+  threshold = "z_q, noise of the threshold over its sensitivity"
+  add(spend, "threshold_noise_multiplier", float, None, threshold, metavar="Z")
 
 
 def _release(args: argparse.Namespace, num_rounds: int, delta: float) -> releases.Release:
@@ -112,8 +94,7 @@ def _release(args: argparse.Namespace, num_rounds: int, delta: float) -> release
   )
 
 
-def _run(argv: Sequence[str] | None) -> tuple[str, int]:
-  args = _make_parser().parse_args(argv)
+def main(args: argparse.Namespace) -> int:
   num_rounds, delta = asked.rounds(args.num_rounds), asked.delta_of(args)
   release = _release(args, num_rounds, delta)
   real = real_costs.real_cost(release, num_rounds, delta)
@@ -139,13 +120,9 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
     caveat=real_costs.caveat(real),
     warnings=[] if warning is None else [warning],
   )
-  return answers.Answer(values, _lines(values)).printed(args.json), account.SUCCESS
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command with arguments (None for the process's), and returns its exit code."""
-  return account.say(functools.partial(_run, argv))
+  account.say(answers.Answer(values, _lines(values)).printed(args.json))
+  return account.SUCCESS
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  sys.exit(command_line.run(sys.modules[__name__]))

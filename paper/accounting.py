@@ -180,6 +180,39 @@ def calibrate_noise(
   return high
 
 
+def build_tree(
+  noise_multiplier: float,
+  num_bins: int,
+  expected_clients: int,
+  num_shares: int,
+  bits: int | None = None,
+) -> tree_mechanism.TreeMechanism:
+  """Returns the paper's histogram: noise for a sensitivity of c log2 b, decoded around zero.
+
+  Its modulus is 2^bits, with which sums may wrap; None for one with which they do not.
+  """
+  num_levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
+  least = tree_mechanism.least_sensitivity(noise_multiplier, num_shares)
+  scale = math.ceil(least / num_levels)
+  local_stddev = noise_multiplier * (scale * num_levels) / math.sqrt(num_shares)
+  if shares.MIN_STDDEV * (1.0 - 1e-12) < local_stddev < shares.MIN_STDDEV:
+    local_stddev = shares.MIN_STDDEV  # It was below that by rounding alone.
+  margin = tree_mechanism.wrap_margin(local_stddev * math.sqrt(num_shares), 2 * num_bins - 2)
+  modulus = scale * num_shares + 2 * margin + 1 if bits is None else 2**bits
+  tree_mechanism.check_modulus(modulus, noise_multiplier)
+  return tree_mechanism.TreeMechanism(
+    noise_multiplier=noise_multiplier,
+    num_bins=num_bins,
+    expected_clients=expected_clients,
+    num_shares=num_shares,
+    scale=scale,
+    local_stddev=local_stddev,
+    modulus=modulus,
+    offset=modulus // 2,
+    sensitivity="paper",
+  )
+
+
 def calibrate(
   epsilon: float,  # pylint: disable=redefined-outer-name
   delta: float,
@@ -226,13 +259,8 @@ def calibrate(
   release = releases.Release(cohort=cohort, parts=(parts.Tree(share=share), *updates))
   release = release.with_noise(z_eff)
   z_q, num_shares = release.parts[0].z, release.limit
-  tree = tree_mechanism.build_tree_mechanism(
-    z_q,
-    num_bins,
-    min(max(round(clients_per_round), 1), num_shares),
-    num_shares=num_shares,
-    sensitivity="paper",
-  )
+  expected_clients = min(max(round(clients_per_round), 1), num_shares)
+  tree = build_tree(z_q, num_bins, expected_clients, num_shares)
   # The tree's noise is z_q c log2 b; the true sensitivity c sqrt(log2 b).
   z_q = shares.delivered_noise_multiplier(
     tree.local_stddev, tree.scale * math.sqrt(levels), tree.num_shares

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
+import functools
 import pathlib
 import sys
 from typing import Any
 
-from absl import flags
 from matplotlib import axes as mpl_axes
 from matplotlib import figure as mpl_figure
 from matplotlib import lines as mpl_lines
@@ -16,6 +17,7 @@ import numpy as np
 import pandas as pd
 import tqdm
 
+from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.report import page
@@ -28,28 +30,31 @@ DASHED, DASH_DOTTED = (0, (5, 2)), (0, (6, 2, 1.5, 2))
 _QUICK_SEEDS = 2
 
 
-def define_flags(name: str, num_seeds: int) -> None:
-  """Defines the flags of a study, by its folder's name; it adopts them as its own."""
-  flags.DEFINE_string("output_dir", "results", f"Directory to write {name}/ to.")
-  flags.DEFINE_string("figures_dir", "", "Directory for the figures as SVG files; empty for none.")
-  flags.DEFINE_bool("quick", False, "Few rounds and seeds: to see that all works.")
-  flags.DEFINE_integer("num_seeds", num_seeds, "Runs of each setting with cohorts.", lower_bound=2)
+def define(parser: command_line.Parser, name: str, num_seeds: int) -> None:
+  """Adds the flags of a study, by its folder's name."""
+  add = functools.partial(command_line.add_flag, parser)
+  add("output_dir", str, "results", f"Directory to write {name}/ to.")
+  add("figures_dir", str, "", "Directory for the figures as SVG files; empty for none.")
+  add("quick", bool, False, "Few rounds and seeds: to see that all works.")
+  add("num_seeds", int, num_seeds, "Runs of each setting with cohorts.", least=2)
 
 
 def main(
-  name: str, report: Callable[[int, bool], tuple[page.Page, dict[str, str], dict[str, bool]]]
+  args: argparse.Namespace,
+  name: str,
+  report: Callable[[int, bool], tuple[page.Page, dict[str, str], dict[str, bool]]],
 ) -> None:
   """Carries out the command of a study, by its folder's name.
 
   `report` takes the number of seeds and whether to be quick; it returns the page, the contents of
   further files by their names, and the checks with their results.
   """
-  folder = pathlib.Path(flags.FLAGS.output_dir, name)
+  folder = pathlib.Path(args.output_dir, name)
   atomic_files.make_folder("output_dir", folder)
-  figures_dir = flags.FLAGS.figures_dir
+  figures_dir = args.figures_dir
   if figures_dir:
     atomic_files.make_folder("figures_dir", pathlib.Path(figures_dir))
-  quick, num_seeds = flags.FLAGS.quick, flags.FLAGS.num_seeds
+  quick, num_seeds = args.quick, args.num_seeds
   content, files, checks = report(min(num_seeds, _QUICK_SEEDS) if quick else num_seeds, quick)
   for file, text in files.items():
     atomic_files.write(folder / file, text)

@@ -1,12 +1,12 @@
 """Privacy budgets on the command line.
 
-    python privacy/account.py calibrate --epsilon=3 --delta=4e-4 --population=2500 \
+    superquantile account calibrate --epsilon=3 --delta=4e-4 --population=2500 \
         --clients_per_round=100 --num_rounds=1000 --rho_ratio=0.5 --num_bins=64 --clip_norm=1.3
-    python privacy/account.py spend --threshold_noise_multiplier=3 --update_noise_multiplier=2 \
+    superquantile account spend --threshold_noise_multiplier=3 --update_noise_multiplier=2 \
         --population=2500 --clients_per_round=100 --num_rounds=1000
-    python privacy/account.py compose results/synthetic/superquantile_theta_0.5/seed_0 \
+    superquantile account compose results/synthetic/superquantile_theta_0.5/seed_0 \
         --run="--update_noise_multiplier=2 --population=250 --clients_per_round=10 --num_rounds=99"
-    python privacy/account.py audit results/synthetic/superquantile_theta_0.5/seed_0
+    superquantile account audit results/synthetic/superquantile_theta_0.5/seed_0
 
 `calibrate` finds the noise for a budget, `spend` the cost of a run, `compose` that of several for
 one client of all, and `audit` checks the claim in a run's folder, or those of all runs below a
@@ -17,8 +17,8 @@ mistake in the flags or a bad folder. The module needs no TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-import functools
+import argparse
+from collections.abc import Sequence
 import os
 import pathlib
 import sys
@@ -34,6 +34,7 @@ try:
   from privacy.command import flags
   from privacy.command import one_mechanism
   from privacy.command import together
+  from privacy.settings import command_line
 except ModuleNotFoundError as missing:
   if (missing.name or "").partition(".")[0] == "privacy":
     raise
@@ -46,8 +47,8 @@ except ModuleNotFoundError as missing:
 
 SUCCESS = 0
 CLAIM_FAILS = 1
-USAGE_ERROR = 2
-_INTERRUPTED = 130
+USAGE_ERROR = command_line.USAGE_ERROR
+define = flags.define
 
 
 def _of_run(folder: str) -> list[str]:
@@ -55,9 +56,8 @@ def _of_run(folder: str) -> list[str]:
   return [os.path.join(folder, name) for name in ("privacy.json", "flags.txt", "rounds.csv")]
 
 
-def _run(argv: Sequence[str] | None) -> tuple[str, int]:
-  """Returns the text to print, and the exit code."""
-  args = flags.make_parser().parse_args(argv)
+def main(args: argparse.Namespace) -> int:
+  """Prints the answer of a command; returns the exit code."""
   if args.command == "audit":
     is_run = len(args.folders) == 1 and any(map(os.path.exists, _of_run(args.folders[0])))
     answer = (
@@ -69,44 +69,23 @@ def _run(argv: Sequence[str] | None) -> tuple[str, int]:
     answer = together.compose(args, flags.release_parser().parse_args)
   else:
     answer = (one_mechanism if one_mechanism.is_asked(args) else budget).answer(args)
-  return answer.printed(args.json), SUCCESS if answer.holds else CLAIM_FAILS
+  say(answer.printed(args.json))
+  return SUCCESS if answer.holds else CLAIM_FAILS
 
 
-def say(run: Callable[[], tuple[str, int]]) -> int:
-  """Prints the answer of a command, or one sentence for a mistake.
-
-  Args:
-    run: The command: it returns the text to print, and the exit code.
-
-  Returns:
-    The exit code.
-  """
-  try:
-    text, code = run()
-  except ValueError as error:
-    print(f"Error: {error}", file=sys.stderr, flush=True)
-    return USAGE_ERROR
-  except KeyboardInterrupt:
-    return _INTERRUPTED
+def say(text: str) -> None:
+  """Prints the answer of a command, of which a pipe may take the beginning alone."""
   try:
     print(text, flush=True)
   except BrokenPipeError:
     # The reader has closed the pipe. Without this, Python would complain again at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-  return code
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command.
-
-  Args:
-    argv: Its arguments without its name; None for the process's.
-
-  Returns:
-    The exit code.
-  """
-  return say(functools.partial(_run, argv))
+def run(arguments: Sequence[str] | None = None) -> int:
+  """Runs the command with arguments, None for the process's; returns the exit code."""
+  return command_line.run(sys.modules[__name__], arguments)
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  sys.exit(run())

@@ -56,28 +56,16 @@ _RUNGS = 10
 
 
 def default_delta(population: int) -> float:
-  """Returns the default delta: 1e-5 or n^-1.1, whichever is smaller.
+  """Returns the default delta for n clients: 1e-5 or n^-1.1, whichever is smaller.
 
-  Args:
-    population: n, the number of clients.
-
-  Returns:
-    A delta below 1 / n. A delta of 1 / n would allow to publish the data of a random client.
+  It is below 1 / n: a delta of 1 / n would allow to publish the data of a random client.
   """
   # A population of one would get a delta of 1.
   return min(1e-5, math.pow(checks.whole("population", population, 1), -1.1))
 
 
 def delta_warning(delta: float, population: int) -> str | None:
-  """Returns a warning about a delta that is too large for a population.
-
-  Args:
-    delta: The delta of (epsilon, delta)-differential privacy.
-    population: n, the number of clients.
-
-  Returns:
-    A sentence if delta >= 1 / n, and None otherwise.
-  """
+  """Returns a sentence for a delta that is not below 1 / n, for n clients; else None."""
   delta = checks.fraction("delta", delta)
   population = checks.whole("population", population, 1)
   # A delta that was computed as 1 / n elsewhere may differ in the last bit.
@@ -130,17 +118,10 @@ class Accountant:
     checks.one_of("accountant", self.accountant, ACCOUNTANTS)
 
   def spent(self, num_rounds: int) -> Spent:
-    """Accounts for `num_rounds` rounds, against an adversary that sees all that they release.
+    """Returns the cost of `num_rounds` rounds against an adversary that sees all that they release.
 
-    Args:
-      num_rounds: The number of rounds; 0 costs nothing.
-
-    Returns:
-      The cost.
-
-    Raises:
-      ValueError: If it is negative, the noise ends too early for delta, or the accountant cannot
-        tell ("rdp" knows no private coin with replacement, "pld" needs some noise).
+    It is a `ValueError` if the noise ends too early for delta, or the accountant cannot tell ("rdp"
+    knows no private coin with replacement, "pld" needs some noise).
     """
     num_rounds = checks.whole("num_rounds", num_rounds, 0)
     if num_rounds == 0:
@@ -155,14 +136,7 @@ class Accountant:
     """Returns a bound on `epsilon`, quickly enough for every round of a run.
 
     The bound is the smaller one of RDP's and of PLD's for the next of ten stages of the run, whose
-    rounds include these. In the run's last round it is `epsilon`.
-
-    Args:
-      num_rounds: The number of rounds that are done.
-      num_rounds_planned: The number of rounds of the whole run.
-
-    Returns:
-      An epsilon, not below that of fewer rounds.
+    rounds include these. In the last of the planned rounds it is `epsilon`; it never falls.
     """
     num_rounds = checks.whole("num_rounds", num_rounds, 0)
     is_quick = self.accountant == RDP or isinstance(self.release.cohort, cohorts.Known)
@@ -170,19 +144,19 @@ class Accountant:
       return self.epsilon(num_rounds)
     stage = math.ceil(num_rounds * _RUNGS / max(num_rounds_planned, 1))
     end = max(num_rounds, math.ceil(stage * num_rounds_planned / _RUNGS))
-    found = self.epsilon(end)
+    bound = self.epsilon(end)
     if self.accountant == TIGHTEST:
       by_rdp = epsilon_or_none(self.release, num_rounds, self.delta, RDP)
-      found = found if by_rdp is None else min(found, by_rdp)
-    return found
+      bound = bound if by_rdp is None else min(bound, by_rdp)
+    return bound
 
 
 @functools.lru_cache(maxsize=1024)
 def _spent(release: releases.Release, num_rounds: int, delta: float, accountant: str) -> Spent:
   if accountant == TIGHTEST and isinstance(release.cohort, cohorts.Known):
     rest, tail = _rest_of_delta(release, num_rounds, delta)
-    found = banded.epsilon(1.0 / release.norm_of_run(num_rounds), rest)
-    return Spent(found, delta, num_rounds, GAUSSIAN, None, tail)
+    cost = banded.epsilon(1.0 / release.norm_of_run(num_rounds), rest)
+    return Spent(cost, delta, num_rounds, GAUSSIAN, None, tail)
   if accountant == RDP:
     return _spent_by_rdp(release, num_rounds, delta)
   by_rdp = None
@@ -218,8 +192,8 @@ def _spent_by_rdp(release: releases.Release, num_rounds: int, delta: float) -> S
   # D(P' || Q') <= D(P || Q) + slack (2 alpha - 1) / (alpha - 1) for densities within e^(+-slack).
   slack = num_rounds * events.round_slack(release)
   curve = num_rounds * curve + slack * (2.0 * orders - 1.0) / (orders - 1.0)
-  found, order = rdp.compute_epsilon(orders, curve, rest)
-  return Spent(float(found), delta, num_rounds, RDP, float(order), tail)
+  cost, order = rdp.compute_epsilon(orders, curve, rest)
+  return Spent(float(cost), delta, num_rounds, RDP, float(order), tail)
 
 
 def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
@@ -235,8 +209,8 @@ def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Sp
   """Returns the cost by PLD; see `Accountant.spent` and `pld_epsilon`."""
   rest, tail = _rest_of_delta(release, num_rounds, delta)
   slack = num_rounds * events.round_slack(release)
-  found = pld_epsilon(release.mixture(), num_rounds, rest, slack)
-  return Spent(found, delta, num_rounds, PLD, None, tail)
+  cost = pld_epsilon(release.mixture(), num_rounds, rest, slack)
+  return Spent(cost, delta, num_rounds, PLD, None, tail)
 
 
 def pld_epsilon(
@@ -247,19 +221,12 @@ def pld_epsilon(
 
 
 def composed_epsilon(runs: Runs, delta: float, slack: float = 0.0) -> float:
-  """Returns the cost of sampled Gaussian mechanisms, on a grid that is fine enough for epsilon.
+  """Returns the epsilon of sampled Gaussian mechanisms, on a grid that is fine enough for it.
 
-  Args:
-    runs: The mechanisms of which a round of a run is one, and T, at least 1, of each run. All are
-      of the same two neighbouring data sets, in this order.
-    delta: The delta of (epsilon, delta)-differential privacy.
-    slack: The log of the ratio between the densities of all rounds and those accounted for.
-
-  Returns:
-    The epsilon.
-
-  Raises:
-    ValueError: If that would take too long, or delta is too small for double precision.
+  `runs` are the mechanisms of which a round of a run is one, and T, at least 1, of each; all are of
+  the same two neighbouring data sets, in this order. `slack` is the log of the ratio between the
+  densities of all rounds and those accounted for. A delta that is too small for double precision,
+  or work that is too long, is a `ValueError`.
   """
   # With densities within a factor of e^slack, (eps, delta) becomes (eps + 2 slack, e^slack delta)
   # on the way there and back.
@@ -286,45 +253,35 @@ def composed_epsilon(runs: Runs, delta: float, slack: float = 0.0) -> float:
   if total_variation <= rest:
     return 2.0 * slack
   # Chernoff's bound is a first guess, and epsilon on a coarse grid mostly the last one.
-  found = max(direction.chernoff(rest)[1] for direction in directions)
+  bound = max(direction.chernoff(rest)[1] for direction in directions)
   finest = largest * max(1.0, sum(len(mixture) for mixture, _ in runs) / 10.0) / _MOST_POINTS
-  interval = max(4.0 * _interval(found, num_rounds, total_variation), finest)
-  while found > 0.0:
+  interval = max(4.0 * _interval(bound, num_rounds, total_variation), finest)
+  while bound > 0.0:
     directions = composed(interval)
     try:
-      guess, found = found, max(direction.epsilon(rest) for direction in directions)
+      guess, bound = bound, max(direction.epsilon(rest) for direction in directions)
     except ValueError:  # On so fine a grid there are too many sums.
       finest = interval = 2.0 * interval
       continue
-    wanted = max(_interval(found, num_rounds, total_variation), finest)
-    if interval < 1.5 * wanted or found > guess:
-      found = min(found, guess)
+    wanted = max(_interval(bound, num_rounds, total_variation), finest)
+    if interval < 1.5 * wanted or bound > guess:
+      bound = min(bound, guess)
       break
     interval = wanted
-  if found > _LARGEST_PLD_EPSILON:
+  if bound > _LARGEST_PLD_EPSILON:
     raise ValueError(
-      f"Found an epsilon of about {found:.3g}, too large for accounting by 'pld'; expected more"
+      f"Found an epsilon of about {bound:.3g}, too large for accounting by 'pld'; expected more"
       " noise, or 'rdp'."
     )
-  return max(0.0, found) + 2.0 * slack
+  return max(0.0, bound) + 2.0 * slack
 
 
 def epsilon(
   release: releases.Release, num_rounds: int, delta: float, accountant: str = TIGHTEST
 ) -> Spent:
-  """Returns the cost of a run against an adversary that sees all its models and thresholds.
+  """Returns the cost of T rounds against an adversary that sees all that they release.
 
-  Args:
-    release: The releases of each round.
-    num_rounds: T; 0 costs nothing.
-    delta: The delta of (epsilon, delta)-differential privacy.
-    accountant: "tightest", "pld" or "rdp".
-
-  Returns:
-    The cost, under `release.neighboring_relation`.
-
-  Raises:
-    ValueError: As `Accountant.spent`.
+  It is that of `Accountant.spent`, under `release.neighboring_relation`.
   """
   return Accountant(release, delta, accountant).spent(num_rounds)
 

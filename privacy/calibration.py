@@ -62,17 +62,17 @@ def calibrate(
 
   def excess(log_z: float) -> float:
     """Returns log(cost / epsilon); a large number where too little noise has no answer."""
-    found: float | None = None
+    spent: float | None = None
     if accountant != accounting.RDP and not isinstance(release.cohort, cohorts.Known):
       # Near the solution the cost is about epsilon, so RDP need not guess it first.
       with contextlib.suppress(ValueError):
-        found = accounting.spent_by_pld(completed(log_z), num_rounds, delta).epsilon
-    if found is None:  # The cost is too far from epsilon, or only RDP has an answer.
+        spent = accounting.spent_by_pld(completed(log_z), num_rounds, delta).epsilon
+    if spent is None:  # The cost is too far from epsilon, or only RDP has an answer.
       try:
-        found = cost(log_z)
+        spent = cost(log_z)
       except ValueError:
         return _LARGE_EXCESS
-    return math.log(max(found, 1e-300) / epsilon)
+    return math.log(max(spent, 1e-300) / epsilon)
 
   # The search goes from more noise to less, so that no absurd cost is computed.
   highest = math.log(_MOST_NOISE)
@@ -93,17 +93,17 @@ def calibrate(
     low, high = low - math.log(1.5), low
     if low < math.log(_LEAST_NOISE):
       raise ValueError(too_large.format(math.exp(high)))
-  found = float(
+  log_noise = float(
     optimize.brentq(lambda log_z: np.clip(excess(log_z), -5, 5), low, high, xtol=_TOLERANCE)
   )
   # The grid of a PLD and the rounding of scales leave steps in the cost.
   step = _TOLERANCE
-  while excess(found) > 0.0 or cost(found) > epsilon:
-    found, step = found + step, 2.0 * step
+  while excess(log_noise) > 0.0 or cost(log_noise) > epsilon:
+    log_noise, step = log_noise + step, 2.0 * step
   # Less noise has no finite cost, such as noise that ends too early.
-  if cost(found) < 0.5 * epsilon and excess(found - 2.0 * step) == _LARGE_EXCESS:
-    raise ValueError(too_large.format(math.exp(found)))
-  return completed(found)
+  if cost(log_noise) < 0.5 * epsilon and excess(log_noise - 2.0 * step) == _LARGE_EXCESS:
+    raise ValueError(too_large.format(math.exp(log_noise)))
+  return completed(log_noise)
 
 
 def default_share(

@@ -1,8 +1,4 @@
-"""Checks arguments; each check returns the number as a Python number.
-
-A value that means nothing is refused by a sentence, "Found X; expected Y", before it turns into
-something else in silence.
-"""
+"""Checks arguments; each check returns the number as a Python number."""
 
 import math
 import numbers
@@ -16,17 +12,10 @@ _MOST_WHOLE = 2**53
 
 
 def of_type(name: str, value: Any, types: Any, expected: str) -> None:
-  """Raises a TypeError unless `value` is of one of `types`.
-
-  Args:
-    name: The name of the argument.
-    value: The given value. True and False are refused, also where numbers are expected.
-    types: As for `isinstance`, abstract ones such as `numbers.Real`, too.
-    expected: The expected kind of value, in words.
-  """
+  """Raises a TypeError unless `value` is of one of `types`; `expected` says which in words."""
   if isinstance(value, bool) or not isinstance(value, types):
-    found = f"{name} = {reprlib.repr(value)}, of type {type(value).__name__}"
-    raise TypeError(f"Found {found}; expected {expected}.")
+    given = f"{name} = {reprlib.repr(value)}, of type {type(value).__name__}"
+    raise TypeError(f"Found {given}; expected {expected}.")
 
 
 def number(name: str, value: Any) -> float:
@@ -36,30 +25,30 @@ def number(name: str, value: Any) -> float:
   try:
     if isinstance(value, bool):
       raise TypeError
-    found = float(value)
+    plain = float(value)
   except (TypeError, ValueError, OverflowError):
     raise ValueError(f"Found {name} = {value!r}; expected a number.") from None
-  if not math.isfinite(found):
-    raise ValueError(f"Found {name} = {found}; expected a finite number.")
-  return found
+  if not math.isfinite(plain):
+    raise ValueError(f"Found {name} = {plain}; expected a finite number.")
+  return plain
 
 
 def positive(name: str, value: Any) -> float:
   """Returns a positive, finite number as a Python float, or raises a ValueError."""
-  found = float(value)
-  if not 0.0 < found < math.inf:
-    raise ValueError(f"Found {name} = {found}; expected a positive number.")
-  return found
+  plain = float(value)
+  if not 0.0 < plain < math.inf:
+    raise ValueError(f"Found {name} = {plain}; expected a positive number.")
+  return plain
 
 
 def scale(name: str, value: Any) -> float:
   """Returns a number from `LEAST_SCALE` to `MOST_SCALE`, or raises a ValueError."""
-  found = positive(name, value)
-  if not LEAST_SCALE <= found <= MOST_SCALE:
+  plain = positive(name, value)
+  if not LEAST_SCALE <= plain <= MOST_SCALE:
     raise ValueError(
-      f"Found {name} = {found:g}; expected a number from {LEAST_SCALE:g} to {MOST_SCALE:g}."
+      f"Found {name} = {plain:g}; expected a number from {LEAST_SCALE:g} to {MOST_SCALE:g}."
     )
-  return found
+  return plain
 
 
 def not_negative(name: str, value: Any) -> float:
@@ -72,20 +61,20 @@ def not_negative(name: str, value: Any) -> float:
 
 def fraction(name: str, value: Any) -> float:
   """Returns a number in (0, 1), or raises a ValueError."""
-  found = number(name, value)
-  if not 0.0 < found < 1.0:
-    raise ValueError(f"Found {name} = {found:g}; expected a number between 0 and 1, both excluded.")
-  return found
+  plain = number(name, value)
+  if not 0.0 < plain < 1.0:
+    raise ValueError(f"Found {name} = {plain:g}; expected a number between 0 and 1, both excluded.")
+  return plain
 
 
 def whole(name: str, value: Any, least: int) -> int:
   """Returns a whole number from `least` to 2^53 as a Python int, or raises a ValueError."""
-  found = number(name, value)
-  if found != int(found) or found < least:
-    raise ValueError(f"Found {name} = {found:g}; expected a whole number of at least {least}.")
-  if found > _MOST_WHOLE:
-    raise ValueError(f"Found {name} = {found:g}; expected at most 2^53.")
-  return int(found)
+  plain = number(name, value)
+  if plain != int(plain) or plain < least:
+    raise ValueError(f"Found {name} = {plain:g}; expected a whole number of at least {least}.")
+  if plain > _MOST_WHOLE:
+    raise ValueError(f"Found {name} = {plain:g}; expected at most 2^53.")
+  return int(plain)
 
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:

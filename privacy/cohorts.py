@@ -265,16 +265,9 @@ def known() -> str:
 
 
 def of(sampling: str, population: int, expected: float, **own: Any) -> Cohort:
-  """Returns the cohort of a value of --sampling.
+  """Returns the cohort of m = `expected` of n = `population` clients, by one of `OF_ACCOUNTS`.
 
-  Args:
-    sampling: One of `OF_ACCOUNTS`.
-    population: n.
-    expected: m.
-    **own: Values of `own_flags()`; None, as by default, where a kind does not have it.
-
-  Raises:
-    ValueError: If there is no such cohort, or one of `own` does not belong to it.
+  `own` are values of `own_flags()`, None where a kind does not have it; others are a `ValueError`.
   """
   checks.one_of("sampling", sampling, OF_ACCOUNTS)
   kind = SAMPLINGS[sampling]
@@ -290,11 +283,7 @@ def of(sampling: str, population: int, expected: float, **own: Any) -> Cohort:
 
 
 def choice(usual: Callable[[Mapping[str, Any]], str]) -> Any:
-  """Returns the field of a run's cohorts.
-
-  Args:
-    usual: Takes values of flags; returns the sampling where --sampling has none.
-  """
+  """Returns the field of a run's cohorts; `usual` chooses where --sampling has no value."""
   return part.choice(
     "sampling",
     {name: SAMPLINGS[name] for name in OF_RUNS},
@@ -365,14 +354,9 @@ def source_choice() -> Any:
 
 
 def source(protocol: str, contacted: float | None = None) -> Complement:
-  """Returns the source of the noise that a cohort lacks.
+  """Returns the source of the noise that a cohort lacks, by a key of `SOURCES`.
 
-  Args:
-    protocol: A key of `SOURCES`.
-    contacted: How many clients a round contacts with "private_coin"; None elsewhere.
-
-  Raises:
-    ValueError: If there is no such protocol, or `contacted` does not belong to it.
+  `contacted` is the number of clients that a round contacts with "private_coin"; None elsewhere.
   """
   checks.one_of("protocol", protocol, tuple(SOURCES))
   if (contacted is not None) != (protocol == shares.PRIVATE_COIN):

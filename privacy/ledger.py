@@ -91,129 +91,121 @@ class Ledger:
       name: entry if isinstance(entry, _PLAIN) else dataclasses.asdict(entry)
       for name, entry in self.release.entries().items()
     }
-    found = {**dataclasses.asdict(self), "release": release}
-    return json.dumps(found, indent=2, allow_nan=False) + "\n"
+    content = {**dataclasses.asdict(self), "release": release}
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
   @classmethod
   def from_json(cls, text: str) -> "Ledger":
-    """Reads a ledger.
-
-    Args:
-      text: The text of `to_json`.
-
-    Returns:
-      The ledger.
-
-    Raises:
-      ValueError: If it is anything else, with a sentence that says what.
-    """
+    """Reads the text of `to_json`; anything else is a `ValueError` with a sentence."""
     try:
-      found = json.loads(text)
+      content = json.loads(text)
     except ValueError as error:
       raise ValueError(f"Found a ledger that is not JSON ({error}).") from None
-    if isinstance(found, dict) and "release" in found and "version" not in found:
+    if isinstance(content, dict) and "release" in content and "version" not in content:
       raise ValueError(WITHOUT_GUARANTEE)
-    if isinstance(found, dict):
-      found = {"starts": [], **found}  # Ledgers lacked it when no run started from another.
-    found = _fields(cls, found, "ledger")
-    if found["version"] not in VERSIONS:
+    if isinstance(content, dict):
+      content = {"starts": [], **content}  # Ledgers lacked it when no run started from another.
+    content = _fields(cls, content, "ledger")
+    if content["version"] not in VERSIONS:
       raise ValueError(
-        f"Found version = {found['version']!r} in the ledger; expected one of"
+        f"Found version = {content['version']!r} in the ledger; expected one of"
         f" {', '.join(map(str, VERSIONS))}, which this version of tff_superquantile reads."
       )
-    if found["accounting"] not in accounting.ACCOUNTANTS:
+    if content["accounting"] not in accounting.ACCOUNTANTS:
       raise ValueError(
-        f"Found accounting = {found['accounting']!r} in the ledger; expected one of"
+        f"Found accounting = {content['accounting']!r} in the ledger; expected one of"
         f" {', '.join(accounting.ACCOUNTANTS)}."
       )
-    found["release"] = _read_release(found["release"], found["version"])
-    claim = found["claim"]
+    content["release"] = _read_release(content["release"], content["version"])
+    claim = content["claim"]
     if not isinstance(claim, dict) or set(claim) != {"epsilon", "delta"}:
       raise ValueError("Found a claim in the ledger without epsilon and delta; expected both.")
-    found["claim"] = {
+    content["claim"] = {
       "epsilon": _optional_number(claim["epsilon"], "claim.epsilon"),
       "delta": checks.fraction("delta", claim["delta"]),
     }
     for name in ("clip_norm", "epsilon_server"):
-      found[name] = _optional_number(found[name], name)
-    found["epsilon_spent"] = _optional_number(found["epsilon_spent"], "epsilon_spent", False)
+      content[name] = _optional_number(content[name], name)
+    content["epsilon_spent"] = _optional_number(content["epsilon_spent"], "epsilon_spent", False)
     for name in ("num_rounds_planned", "rounds_done"):
-      if isinstance(found[name], bool) or not isinstance(found[name], int) or found[name] < 0:
+      if isinstance(content[name], bool) or not isinstance(content[name], int) or content[name] < 0:
         raise ValueError(
-          f"Found {name} = {found[name]!r} in the ledger; expected a whole number of at least 0."
+          f"Found {name} = {content[name]!r} in the ledger; expected a whole number of at least 0."
         )
     for name in ("guarantee", "not_covered"):
-      if not isinstance(found[name], list):
+      if not isinstance(content[name], list):
         raise ValueError(f"Found {name} in the ledger that is no list; expected sentences.")
-      found[name] = tuple(map(str, found[name]))
-    if not isinstance(found["starts"], list):
+      content[name] = tuple(map(str, content[name]))
+    if not isinstance(content["starts"], list):
       raise ValueError("Found starts in the ledger that are no list; expected one.")
-    found["starts"] = tuple(map(_read_start, found["starts"]))
-    return cls(**found)
+    content["starts"] = tuple(map(_read_start, content["starts"]))
+    return cls(**content)
 
 
-def _read_start(found: Any) -> statements.StartingModel:
-  found = _fields(statements.StartingModel, found, "start in the ledger")
+def _read_start(content: Any) -> statements.StartingModel:
+  content = _fields(statements.StartingModel, content, "start in the ledger")
   for name in ("run", "task", "fingerprint"):
-    if not isinstance(found[name], str):
-      raise ValueError(f"Found {name} = {found[name]!r} of a start in the ledger; expected a text.")
-  if not isinstance(found["same_population"], bool):
+    if not isinstance(content[name], str):
+      raise ValueError(
+        f"Found {name} = {content[name]!r} of a start in the ledger; expected a text."
+      )
+  if not isinstance(content["same_population"], bool):
     raise ValueError("Found same_population of a start in the ledger that is not true or false.")
   for name in ("epsilon", "delta"):
-    found[name] = _optional_number(found[name], f"{name} of a start")
-  if (found["epsilon"] is None) != (found["delta"] is None):
+    content[name] = _optional_number(content[name], f"{name} of a start")
+  if (content["epsilon"] is None) != (content["delta"] is None):
     raise ValueError("Found a start in the ledger with one of epsilon and delta; expected both.")
-  return statements.StartingModel(**found)
+  return statements.StartingModel(**content)
 
 
-def _fields(kind: type, found: Any, name: str) -> dict[str, Any]:
+def _fields(kind: type, content: Any, name: str) -> dict[str, Any]:
   """Returns the JSON object of a dataclass if it has all its fields and no others."""
-  return _entries({field.name for field in dataclasses.fields(kind)}, found, name)
+  return _entries({field.name for field in dataclasses.fields(kind)}, content, name)
 
 
-def _entries(expected: set[str], found: Any, name: str) -> dict[str, Any]:
+def _entries(expected: set[str], content: Any, name: str) -> dict[str, Any]:
   """Returns a JSON object if it has all the expected entries and no others."""
-  if not isinstance(found, dict):
+  if not isinstance(content, dict):
     raise ValueError(f"Found a {name} that is no JSON object; expected one.")
-  if set(found) != expected:
-    wrong = sorted(expected ^ set(found))
+  if set(content) != expected:
+    wrong = sorted(expected ^ set(content))
     raise ValueError(
       f"Found a {name} whose fields differ from the expected ones: {', '.join(wrong)}."
     )
-  return dict(found)
+  return dict(content)
 
 
-def _read_release(found: Any, version: int) -> releases.Release:
-  if isinstance(found, dict):
+def _read_release(content: Any, version: int) -> releases.Release:
+  if isinstance(content, dict):
     # Ledgers of version 0.2.0 lack these: no run weighed its updates or adapted its clip norm.
     recent = collections.ChainMap(
       {"weighted_updates": False}, _OF_KNOWN, *(k.blank() for k in parts.kinds() if k.is_recent)
     )
-    if version != VERSION and set(recent) & set(found):
+    if version != VERSION and set(recent) & set(content):
       raise ValueError(
-        f"Found {', '.join(sorted(set(recent) & set(found)))} in a ledger of version {version},"
+        f"Found {', '.join(sorted(set(recent) & set(content)))} in a ledger of version {version},"
         " which had no such entries; bring the run's own ledger back."
       )
-    found = dict(collections.ChainMap(found, recent))
+    content = dict(collections.ChainMap(content, recent))
   names = {name for kind in parts.kinds() for name in kind.blank()}
-  found = _entries({*_OF_COHORT, *_OF_KNOWN, *names}, found, "release")
+  content = _entries({*_OF_COHORT, *_OF_KNOWN, *names}, content, "release")
   mechanisms = {
     "tree": tree_mechanism.TreeMechanism,
     "update_sum": sum_mechanism.SumMechanism,
   }
   for name, kind in mechanisms.items():
-    if found[name] is not None:
-      found[name] = _read_mechanism(kind, found[name], name)
+    if content[name] is not None:
+      content[name] = _read_mechanism(kind, content[name], name)
   try:
-    return releases.Release.of_entries(found)
+    return releases.Release.of_entries(content)
   except (TypeError, ArithmeticError) as error:
     raise ValueError(f"Found a release in the ledger that cannot be read: {error}.") from None
 
 
-def _read_mechanism(kind: Any, found: Any, name: str) -> Any:
-  found = _fields(kind, found, name)
+def _read_mechanism(kind: Any, content: Any, name: str) -> Any:
+  content = _fields(kind, content, name)
   for field in dataclasses.fields(kind):
-    value = found[field.name]
+    value = content[field.name]
     good = isinstance(value, str)
     if field.type is not str:
       good = isinstance(value, int if field.type is int else (int, float))
@@ -224,8 +216,8 @@ def _read_mechanism(kind: Any, found: Any, name: str) -> Any:
         f" {'a word' if field.type is str else 'a positive number'}."
       )
   if kind is tree_mechanism.TreeMechanism:
-    tree_mechanism.check_num_bins(found["num_bins"])
-  return kind(**found)
+    tree_mechanism.check_num_bins(content["num_bins"])
+  return kind(**content)
 
 
 def _optional_number(value: Any, name: str, optional: bool = True) -> float | None:

@@ -156,26 +156,19 @@ class Release:
   @property
   def shares_of_budget(self) -> dict[str, float]:
     """The parts' `share`, by `share_flag`, as their noise has it."""
-    found, total = {}, 0.0
+    shares_of_budget, total = {}, 0.0
     for part in self.ranked:
       rho = part.z**-2  # Without the half.
       if part.share_flag and total:
-        found[part.share_flag] = rho / total
+        shares_of_budget[part.share_flag] = rho / total
       total += rho
-    return found
+    return shares_of_budget
 
   def with_noise(self, effective_noise_multiplier: float) -> Release:
     """Divides a round's budget between the parts, by their `share`.
 
-    Args:
-      effective_noise_multiplier: z_eff of all together.
-
-    Returns:
-      The release with z_i = z_eff sqrt(w / w_i), where w_i is the share of a part times the sum
-      of those before it in `ranked`, and w that of all.
-
-    Raises:
-      ValueError: If a number is out of its range.
+    z_eff of all together becomes z_i = z_eff sqrt(w / w_i), where w_i is the share of a part times
+    the sum of those before it in `ranked`, and w that of all.
     """
     z = checks.positive("effective_noise_multiplier", effective_noise_multiplier)
     weights: dict[str, float] = {}
@@ -246,15 +239,7 @@ class Release:
     )
 
   def gaussian(self, probability: float, growth: float = 1.0) -> dominating_pairs.SampledGaussian:
-    """Describes a round as a Gaussian mechanism on a Poisson sample.
-
-    Args:
-      probability: The probability with which a client's data count.
-      growth: The ratio of the release's variance to that of the noise.
-
-    Returns:
-      The mechanism, with the release's neighbouring relation.
-    """
+    """Describes a round as a Gaussian mechanism on a Poisson sample, in the release's relation."""
     replaced = math.hypot(*(part.replace_one_factor / part.z for part in self.parts))
     return dominating_pairs.SampledGaussian(
       probability=probability,
@@ -264,12 +249,9 @@ class Release:
     )
 
   def norm_of_run(self, num_rounds: int) -> float:
-    """Returns the norm of a client's part in all rounds of known cohorts, over the noise.
+    """Returns the norm of a client's part in T rounds of known cohorts, over the noise.
 
     The run is one Gaussian mechanism whose noise multiplier is 1 over it: see `noise.banded`.
-
-    Args:
-      num_rounds: T.
     """
     assert isinstance(self.cohort, cohorts.Known)
     pair = self.gaussian(1.0)
@@ -278,20 +260,16 @@ class Release:
     return of_round * banded.sensitivity(self.coefficients[:num_rounds], participation)
 
   def mixture(self) -> dominating_pairs.Mixture:
-    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities.
-
-    Raises:
-      ValueError: If there is no sample: the cohorts are known.
-    """
+    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities."""
     self.check_sampled()
-    found = self.gaussian(self.cohort.probability)
-    if self.cohort.is_replaced and found.probability < 1.0:
-      return ((1.0, dataclasses.replace(found, is_replaced=True)),)
+    pair = self.gaussian(self.cohort.probability)
+    if self.cohort.is_replaced and pair.probability < 1.0:
+      return ((1.0, dataclasses.replace(pair, is_replaced=True)),)
     overflow = self.overflow_probability
     if not overflow:
-      return ((1.0, found),)
-    full = dataclasses.replace(found, is_replaced=True, replace_one=True)
-    return (1.0 - overflow, found), (overflow, full)
+      return ((1.0, pair),)
+    full = dataclasses.replace(pair, is_replaced=True, replace_one=True)
+    return (1.0 - overflow, pair), (overflow, full)
 
   def check_sampled(self) -> None:
     """Raises a `ValueError` for cohorts that are known, whose rounds do not compose."""
@@ -303,40 +281,33 @@ class Release:
 
   def entries(self) -> dict[str, Any]:
     """Returns the release as a ledger has it: one flat record, with an entry for each fact."""
-    found: dict[str, Any] = dict(
+    content: dict[str, Any] = dict(
       **self.cohort.entries(),
       relation=self.relation,
       protocol=self.noise.protocol,
       contacted=getattr(self.noise, "contacted", None),
     )
     if isinstance(self.cohort, cohorts.Known):
-      found["coefficients"] = list(self.coefficients)
+      content["coefficients"] = list(self.coefficients)
     for kind in parts_lib.kinds():
-      found.update(kind.blank())
+      content.update(kind.blank())
     for part in self.parts:
-      found.update(part.entries())
-    return found
+      content.update(part.entries())
+    return content
 
   @classmethod
-  def of_entries(cls, found: Mapping[str, Any]) -> Release:
-    """Returns the release of a flat record, the inverse of `entries`.
-
-    Args:
-      found: The record; what a release need not have may be left out.
-
-    Raises:
-      ValueError: If an entry is out of its range, or entries contradict each other.
-    """
+  def of_entries(cls, content: Mapping[str, Any]) -> Release:
+    """Returns the release of a flat record, the inverse of `entries`."""
     blanks = {name: blank for kind in parts_lib.kinds() for name, blank in kind.blank().items()}
-    found = {**blanks, **found}
-    sampling = found.get("sampling", cohorts.POISSON)
-    own = {name: found.get(name) for name in cohorts.own_flags()}
-    cohort = cohorts.of(sampling, found["population"], found["clients_per_round"], **own)
-    read = (kind.of_entries(found) for kind in parts_lib.kinds())
+    content = {**blanks, **content}
+    sampling = content.get("sampling", cohorts.POISSON)
+    own = {name: content.get(name) for name in cohorts.own_flags()}
+    cohort = cohorts.of(sampling, content["population"], content["clients_per_round"], **own)
+    read = (kind.of_entries(content) for kind in parts_lib.kinds())
     return cls(
       cohort=cohort,
       parts=tuple(part for part in read if part is not None),
-      noise=cohorts.source(found.get("protocol", shares.COMPLEMENT), found.get("contacted")),
-      relation=found.get("relation", ZERO_OUT),
-      coefficients=tuple(found.get("coefficients") or banded.INDEPENDENT),
+      noise=cohorts.source(content.get("protocol", shares.COMPLEMENT), content.get("contacted")),
+      relation=content.get("relation", ZERO_OUT),
+      coefficients=tuple(content.get("coefficients") or banded.INDEPENDENT),
     )

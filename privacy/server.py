@@ -52,15 +52,10 @@ class ServerSpent:
 
 
 def likely_participations(release: releases.Release, num_rounds: int) -> int:
-  """Returns the number of rounds in which a client reports; one in a thousand has more.
+  """Returns the number of T rounds in which a client reports; one in a thousand has more.
 
-  Args:
-    release: The releases of each round.
-    num_rounds: T.
-
-  Returns:
-    The 0.999 quantile of Binomial(T, q), which is T without sampling; the most of all clients
-    where cohorts are known.
+  It is the 0.999 quantile of Binomial(T, q), which is T without sampling; where cohorts are known,
+  the most of all clients.
   """
   if isinstance(release.cohort, cohorts.Known):
     return -(-num_rounds // release.cohort.separation)
@@ -68,8 +63,8 @@ def likely_participations(release: releases.Release, num_rounds: int) -> int:
   if not num_rounds or probability in (0.0, 1.0):
     return int(num_rounds * probability)
   # `bdtrik` is bdtr's inverse in k, no whole number; that the next lower k is one is rounding.
-  found: int = math.ceil(special.bdtrik(0.999, num_rounds, probability))
-  return found - int(special.bdtr(found - 1, num_rounds, probability) >= 0.999)
+  participations: int = math.ceil(special.bdtrik(0.999, num_rounds, probability))
+  return participations - int(special.bdtr(participations - 1, num_rounds, probability) >= 0.999)
 
 
 def mixture_of_sizes(
@@ -78,14 +73,8 @@ def mixture_of_sizes(
   """Describes a round in which a client reports, for a server that counts the reports.
 
   The server knows the number of reports k and sees k shares of noise, with "helpers" K. It does not
-  know the coin of "private_coin". Sizes are independent of data: a mixture over them.
-
-  Args:
-    release: The releases of a round, as far as the server sees them.
-    failure: The largest probability of cohorts that are left out as too small.
-
-  Returns:
-    The mixture over the other cohorts, and the probability of those, at most `failure`.
+  know the coin of "private_coin". Sizes are independent of data: a mixture over them. Beside it
+  stands the probability, at most `failure`, of cohorts that are left out as too small.
   """
   cohort = release.cohort
   coin = cohort.expected / release.contacted
@@ -105,32 +94,21 @@ def mixture_of_sizes(
   too_small = float(probabilities[:first].sum())
   # A few sizes together count as their smallest.
   starts = np.arange(first, most, -(-most // _MOST_SIZES))
-  found = []
+  mixture = []
   for size, probability in zip(sizes[starts], np.add.reduceat(probabilities, starts)):
     if probability > 0.0:
       pair = release.gaussian(coin, shares.loss_ratio(float(size), most))
-      found.append((float(probability), pair))
-  return tuple(found), too_small
+      mixture.append((float(probability), pair))
+  return tuple(mixture), too_small
 
 
 @functools.lru_cache(maxsize=512)
 def server_epsilon(
   release: releases.Release, num_rounds: int, delta: float, participations: int | None = None
 ) -> ServerSpent:
-  """Returns the cost of a run for a client against the server.
+  """Returns the cost of T rounds for a client against the server, or why there is none to speak of.
 
-  Args:
-    release: The releases of each round.
-    num_rounds: T.
-    delta: The delta of (epsilon, delta)-differential privacy.
-    participations: In how many of the rounds the client takes part; None for
-      `likely_participations`.
-
-  Returns:
-    The cost for such a client, or why there is none to speak of.
-
-  Raises:
-    ValueError: If a number is out of its range, or there are more participations than rounds.
+  The client takes part in `participations` of the rounds; None for `likely_participations`.
   """
   delta = checks.fraction("delta", delta)
   num_rounds = checks.whole("num_rounds", num_rounds, 0)

@@ -198,17 +198,7 @@ def guarantee(release: releases.Release) -> list[str]:
 
 
 def histogram_guarantee(release: releases.Release, epsilon: float, delta: float) -> tuple[str, ...]:
-  """States the guarantee of one histogram of a value of each client, such as an evaluation's.
-
-  Args:
-    release: The only release, a histogram whose noise the clients make, of a round without
-      sampling.
-    epsilon: Its cost.
-    delta: The delta of (epsilon, delta)-differential privacy.
-
-  Returns:
-    Sentences.
-  """
+  """States the guarantee of one histogram of a value of each client, such as an evaluation's."""
   histogram = release.find(parts_lib.Tree)
   assert histogram is not None and histogram.mechanism is not None  # The clients make the noise.
   tree = histogram.mechanism

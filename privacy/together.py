@@ -84,24 +84,15 @@ class TotalCost:
 
 
 def spent(runs: Iterable[Repeated], delta: float) -> TotalCost:
-  """Accounts for several runs, against an adversary that sees all that they release.
+  """Returns the cost of several runs, at least one, for a client whose data all of them train on.
 
-  Args:
-    runs: The runs, at least one; a run counts as often as it is there.
-    delta: The delta of (epsilon, delta)-differential privacy of all together.
-
-  Returns:
-    The cost for one client whose data all runs train on. That of clients whom fewer runs have is no
-    more.
-
-  Raises:
-    ValueError: If there is no run, delta is out of its range, or there is too little noise for an
-      answer.
+  Delta is that of all together. That of clients whom fewer runs have is no more. Too little noise
+  for an answer is a `ValueError`.
   """
-  found = tuple(runs)
-  if not found:
+  counted = tuple(runs)
+  if not counted:
     raise ValueError("Found no release to account for; expected at least one.")
-  return _spent(found, checks.fraction("delta", delta))
+  return _spent(counted, checks.fraction("delta", delta))
 
 
 @functools.lru_cache(maxsize=256)  # The folders of a sweep ask for the same.
@@ -122,8 +113,8 @@ def _spent(runs: tuple[Repeated, ...], delta: float) -> TotalCost:
 def _cost(runs: Sequence[Repeated], delta: float) -> tuple[float, str]:
   """Returns epsilon of runs that have begun, all in one relation, and the method."""
   if len(runs) < 2:
-    one = [accounting.epsilon(r.release, r.num_rounds, delta, r.accountant) for r in runs]
-    return (one[0].epsilon, one[0].accountant) if one else (0.0, accounting.PLD)
+    cost = [accounting.epsilon(r.release, r.num_rounds, delta, r.accountant) for r in runs]
+    return (cost[0].epsilon, cost[0].accountant) if cost else (0.0, accounting.PLD)
   try:
     return _by_losses(runs, delta)
   except ValueError:  # Epsilon is too large or delta too small for privacy losses.

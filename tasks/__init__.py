@@ -26,16 +26,16 @@ def __getattr__(name: str) -> types.ModuleType:
 
 def _find_tasks() -> dict[str, "task.Task"]:
   """Returns every task of every module of this package that defines `TASKS`, by name."""
-  found = {}
+  tasks = {}
   for module_info in pkgutil.iter_modules(__path__):
     module = importlib.import_module(f"{__name__}.{module_info.name}")
-    for one in getattr(module, "TASKS", ()):
-      if one.name in found:
+    for task in getattr(module, "TASKS", ()):
+      if task.name in tasks:
         raise ValueError(
-          f"Found two tasks named {one.name!r}, the second in {module.__name__}; rename one."
+          f"Found two tasks named {task.name!r}, the second in {module.__name__}; rename one."
         )
-      found[one.name] = one
-  return found
+      tasks[task.name] = task
+  return tasks
 
 
 def task_names() -> tuple[str, ...]:
@@ -44,10 +44,6 @@ def task_names() -> tuple[str, ...]:
 
 
 def get_task(name: str) -> "task.Task":
-  """Returns the task of that name.
-
-  Raises:
-    ValueError: If there is none, here or outside; names those that there are.
-  """
+  """Returns the task of that name; a `ValueError` names those that there are."""
   kind = __getattr__("task").Task
-  return _plugins.Table("task", "tasks", kind, _find_tasks(), of_classes=False)[name]
+  return _plugins.Kinds("task", "tasks", kind, _find_tasks(), of_classes=False)[name]

@@ -62,15 +62,12 @@ class DataSet:
     """Returns a request with the paths of the public files, downloaded, if it names no data."""
     if request.data_dir:
       return request
-    missing = [one for one in self.downloads if not getattr(request, one.flag)]
-    paths: dict[str, Any] = {one.flag: one.fetch(request.cache_dir) for one in missing}
+    missing = [file for file in self.downloads if not getattr(request, file.flag)]
+    paths: dict[str, Any] = {file.flag: file.fetch(request.cache_dir) for file in missing}
     return dataclasses.replace(request, **paths)
 
   def find(self, data_dir: str) -> str | Mapping[str, list[str]]:
-    """Finds the file that holds all, or LEAF's {"train": paths, "test": paths}, but not both.
-
-    `data_dir` is a directory that holds LEAF's files or one of `file_names`, or such a file itself.
-    """
+    """Finds the file that holds all, or LEAF's {"train": paths, "test": paths}, but not both."""
     wanted = (
       f"{', '.join(self.file_names)}, or train/*.json and test/*.json as LEAF's"
       f" {self.command} leaves them"
@@ -117,12 +114,7 @@ class DataSet:
   def open(
     self, data_dir: str, open_files: Callable[[str, list[str]], client_files.ClientFiles]
   ) -> list[client_files.ClientFiles]:
-    """Opens the clients that `find` finds: [all], or [train, test] of LEAF's split by user.
-
-    `open_files` takes a name, "all", "train" or "test", and the paths of source files, and returns
-    the clients that are in these. LEAF's split by sample is [all]; where only some clients are in
-    both of its parts, that is refused.
-    """
+    """Opens the clients that `find` finds: [all], or [train, test] of LEAF's split by user."""
     source = self.find(data_dir)
     if isinstance(source, str):
       return [open_files("all", [source])]
@@ -182,10 +174,10 @@ class _Head:
       self._text = file.read(_HEAD_BYTES)
 
   def _value_after(self, pattern: str) -> Any:
-    found = re.search(pattern, self._text)
-    if found:
+    begin = re.search(pattern, self._text)
+    if begin:
       with contextlib.suppress(ValueError):  # Longer than the head.
-        return json.JSONDecoder().raw_decode(self._text, found.end())[0]
+        return json.JSONDecoder().raw_decode(self._text, begin.end())[0]
     return None
 
   def first(self, name: str) -> Any:

@@ -58,11 +58,7 @@ class Download:
     return None
 
   def fetch(self, cache_dir: str) -> str:
-    """Returns the path of the file that is used, after downloading it if it isn't there.
-
-    A download that was interrupted goes on where it was. Other processes, also on other machines
-    that share the folder, wait meanwhile. A failure is a `ValueError` that says what users can do.
-    """
+    """Returns the path of the file that is used, after downloading it if it isn't there."""
     path = self.find(cache_dir)
     if path is None:
       atomic_files.make_folder("cache_dir", pathlib.Path(cache_dir))

@@ -41,11 +41,9 @@ def sort(pool: client_files.ClientFiles, seed: int) -> client_files.ClientFiles:
 def divide(
   pool: client_files.ClientFiles, fraction: float, seed: int, purpose: str, *, fills_sides: bool
 ) -> list[client_files.ClientFiles]:
-  """Divides clients by their places for a purpose, without changing their order.
+  """Returns the clients whose places for a purpose are not below a fraction, and the others.
 
-  It returns those whose places are not below the fraction, and those whose places are. With
-  `fills_sides`, a side that would be empty gets the client with the nearest place if there is more
-  than one; who that is follows from the others.
+  With `fills_sides`, a side that would be empty gets the client with the nearest place.
   """
   places = _places(pool, seed, purpose)
   below = {client_id for client_id, (found, _) in places.items() if found < fraction}
@@ -60,13 +58,7 @@ def divide(
 def take_fold(
   pool: client_files.ClientFiles, num_folds: int, seed: int
 ) -> list[client_files.ClientFiles]:
-  """Divides clients into those of the other folds and those of the run's own, seed mod K.
-
-  The seeds 0 to K - 1 are the runs of a cross-validation with K folds, in which each client is a
-  test client once, K to 2 K - 1 those of a second one, whose clients are dealt anew, and so on.
-  Clients are dealt to the folds in the order of their places, so that their sizes differ by at most
-  one.
-  """
+  """Divides clients into those of the other folds and those of the run's own, seed mod K."""
   if len(pool.client_ids) < num_folds:
     raise ValueError(
       f"Found --folds={num_folds} for {len(pool.client_ids)} clients{pool.remark}; expected at most"

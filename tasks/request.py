@@ -1,7 +1,4 @@
-"""The clients that a run asks a task for, whose data and models are in the other files of `tasks/`.
-
-Importing this starts no TensorFlow.
-"""
+"""The clients that a run asks a task for; data and models are in the other files of `tasks/`."""
 
 from __future__ import annotations
 
@@ -215,10 +212,7 @@ class Request(part.Part):
 
   @property
   def keeps_apart(self) -> bool:
-    """Whether each client of users' files is chosen and read by itself, as in private runs.
-
-    Runs that versions up to 0.2 began, by shuffling the clients, are excepted.
-    """
+    """Whether each client of users' files is chosen and read by itself, as in private runs."""
     return self.is_private and not (self.is_standin or self.is_shuffled)
 
   @property

@@ -32,15 +32,7 @@ class Split:
   num_shuffled: Callable[[int], int] = lambda num_clients: num_clients // 2
 
   def apply(self, pools: Pools, request: request_lib.Request) -> Pools:
-    """Returns the clients to train on and to test on.
-
-    Args:
-      pools: A single pool, or the training and the test clients.
-      request: The clients that the run asks for.
-
-    Raises:
-      ValueError: If these pools do not allow the cross-validation that is asked for.
-    """
+    """Returns the clients to train on and to test on, of one pool or of the two."""
     if request.is_shuffled:
       if len(pools) == 1 and self.seed is not None:
         pools = self._cut(shuffle(pools, self.seed))
@@ -84,12 +76,7 @@ def cut(pool: client_files.ClientFiles, num_first: int) -> list[client_files.Cli
 def drop_small_clients(
   pool: client_files.ClientFiles, min_examples: int
 ) -> client_files.ClientFiles:
-  """Drops clients with too few examples, with a remark on how many were dropped, for errors.
-
-  Args:
-    pool: The clients, perhaps already without some (`num_dropped`).
-    min_examples: The least number of examples of a client.
-  """
+  """Drops clients with too few examples, with a remark on how many were dropped, for errors."""
   ids = [i for i, n in zip(pool.client_ids, pool.num_examples) if n >= min_examples]
   num_dropped = len(pool.client_ids) - len(ids) + (pool.num_dropped or 0)
   if not num_dropped:
@@ -104,17 +91,7 @@ def drop_small_clients(
 def take(
   pool: client_files.ClientFiles, count: int, own_number: int, kind: str
 ) -> client_files.ClientFiles:
-  """Returns the first clients of a pool, in its order.
-
-  Args:
-    pool: The clients.
-    count: The number that the user asked for; 0 for the task's own.
-    own_number: The task's own number; 0 for all, which are taken also if there are fewer.
-    kind: The purpose of these clients, such as "training", for the error.
-
-  Raises:
-    ValueError: If more are asked for than there are.
-  """
+  """Returns the first clients of a pool, in its order, whose purpose `kind` names for the error."""
   num_clients = len(pool.client_ids)
   if count > num_clients:
     raise ValueError(
@@ -130,14 +107,7 @@ def hold_out(
   """Divides training clients into those that stay and those held out for validation.
 
   A client is held out if its place for that purpose is below the request's `validation_fraction`,
-  in (0, 1); in a run whose clients are shuffled, the last ones are.
-
-  Args:
-    pool: The training clients.
-    request: The clients that the run asks for.
-
-  Raises:
-    ValueError: If no client stays, or none is held out.
+  in (0, 1); in a run whose clients are shuffled, the last ones are. Neither part may be empty.
   """
   num_clients, fraction = len(pool.client_ids), request.validation_fraction
   if request.is_shuffled:
@@ -165,20 +135,12 @@ def hold_out(
 def choose(
   pools: Pools, request: request_lib.Request, split: Splitter, own_number: int
 ) -> dict[str, client_files.ClientFiles]:
-  """Chooses a run's clients from pools of all.
+  """Chooses a run's clients from pools of all, by the names of splits.
 
-  Args:
-    pools: The clients.
-    request: The clients that the run asks for, with the least number of examples of each.
-    split: Takes pools and the request, returns the clients to train on, to test on and, if the task
-      has its own, to validate on.
-    own_number: The task's own number of training clients, and of test clients; 0 for all.
-
-  Returns:
-    The clients by the names of splits.
-
-  Raises:
-    ValueError: If there are fewer clients than the run asks for.
+  `split` takes pools and the request, which has the least number of examples of a client, and
+  returns the clients to train on, to test on and, if the task has its own, to validate on.
+  `own_number` is the task's own number of training clients, and of test clients; 0 for all. Fewer
+  clients than the run asks for are a `ValueError`.
   """
   pools = [drop_small_clients(pool, request.min_examples_per_client) for pool in pools]
   train, test, *validation = split(pools, request)
@@ -199,10 +161,7 @@ def choose_apart(
   Test and validation clients are not protected: they are dropped and taken by number, which changes
   nothing among training clients.
 
-  Args, returns: As `choose`; a client's place by `split` must not follow from the others'.
-
-  Raises:
-    ValueError: As `choose`, or if the run asks for a number of training clients.
+  All else is as in `choose`; a client's place by `split` must not follow from the others'.
   """
   if request.num_train_clients:
     raise ValueError(

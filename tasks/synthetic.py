@@ -65,11 +65,7 @@ def draw_class_distributions(
 
 
 def deal(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
-  """Deals rows of the pool, int64 [clients, examples each], without replacement.
-
-  `labels` are int [pool]; `counts`, int [clients, classes] with equal sums of rows, say how many of
-  each class a client gets from the class's shuffled stack, which must be high enough.
-  """
+  """Deals rows of the pool, int64 [clients, examples each], without replacement."""
   num_clients, num_classes = counts.shape
   rows, owners = [], []
   for c in range(num_classes):

@@ -171,62 +171,28 @@ class Task:
     return isinstance(self.split, splits.Split)
 
   def load_clients(self, request: Request) -> dict[str, client_files.ClientFiles]:
-    """Loads the clients of a run.
-
-    Args:
-      request: The clients that the run asks for.
-
-    Returns:
-      "train", "test" and, if the task or the request has one, "validation".
-
-    Raises:
-      ValueError: If there is no stand-in, the task has no use for a value, the data cannot be had,
-        or there are fewer clients than the run asks for.
-    """
+    """Loads the clients of a run: "train", "test" and, if there are any, "validation"."""
     least = request.min_examples_per_client or self.min_examples
     open_clients = self.opener(request)
     request = dataclasses.replace(request, min_examples_per_client=least)
     return self.split_clients(open_clients(request), request)
 
   def all_clients(self, request: Request) -> splits.Pools:
-    """Opens all clients of the data, among whom a run chooses, in pools that `split` takes.
-
-    Args:
-      request: As in `load_clients`; without a least number of examples, one is enough. How many
-        clients it asks for does not matter.
-
-    Raises:
-      ValueError: As `load_clients`.
-    """
+    """Opens all clients of the data, among whom a run chooses, in pools that `split` takes."""
     least = request.min_examples_per_client or 1
     open_clients = self.opener(request)
     pools = open_clients(dataclasses.replace(request, min_examples_per_client=least))
     return [splits.drop_small_clients(pool, least) for pool in pools]
 
   def for_request(self, request: Request) -> "Task":
-    """Returns the task for the clients that a run asks for, with its own model and defaults.
-
-    Raises:
-      ValueError: As `load_clients`, for tasks whose model follows from the user's files.
-    """
+    """Returns the task for the clients that a run asks for, with its own model and defaults."""
     self.opener(request)
     return self if self.adapt is None else self.adapt(request)
 
   def split_clients(
     self, pools: splits.Pools, request: Request
   ) -> dict[str, client_files.ClientFiles]:
-    """Chooses a run's clients from pools of all, as `load_clients` does.
-
-    Args:
-      pools: The clients, in pools that `split` takes.
-      request: As in `load_clients`, with the least number of examples of each client.
-
-    Returns:
-      As `load_clients`.
-
-    Raises:
-      ValueError: If there are fewer clients than the run asks for.
-    """
+    """Chooses a run's clients from pools of all, as `load_clients` does."""
     choose = splits.choose_apart if self.protects(request) else splits.choose
     return choose(pools, request, self._split, self.clients_per_split)
 
@@ -263,12 +229,7 @@ class Task:
   def build_model_for(
     self, files: client_files.ClientFiles | preprocessing_lib.Preprocessing, seed: int
   ) -> tff.learning.models.FunctionalModel:
-    """Builds the task's model for clients that `load_clients` returned.
-
-    Args:
-      files: Any of the splits, or the task's preprocessing.
-      seed: Seed of the initial weights.
-    """
+    """Builds the task's model for any split of `load_clients`, or for the task's preprocessing."""
     if self.model_takes_clients:
       return self.build_model(seed, clients=files)
     return self.build_model(seed)

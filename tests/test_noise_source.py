@@ -304,10 +304,6 @@ def test_tensorflows_own_entropy_is_used_beside_that_of_the_operating_system_onl
     ("import tensorflow as tf\ntf.random.normal([3])", {"tensorflow.random.normal"}),
     ("from tensorflow import random\nrandom.uniform([3])", {"tensorflow.random.uniform"}),
     (
-      "import tensorflow as tf\nf = tf.random.experimental.stateless_fold_in",
-      {"tensorflow.random.experimental.stateless_fold_in"},
-    ),
-    (
       "import tensorflow_privacy as tfp\ntfp.GaussianSumQuery(1.0, 2.0)",
       {"tensorflow_privacy.GaussianSumQuery"},
     ),
@@ -316,7 +312,6 @@ def test_tensorflows_own_entropy_is_used_beside_that_of_the_operating_system_onl
       set(),
     ),
     ("import tensorflow as tf\ntf.random.stateless_uniform([3], [1, 2])", set()),
-    ("import numpy as np\nnp.random.uniform(3)", set()),
   ],
 )
 def test_narrow_sources_are_found(code, expected):

@@ -90,7 +90,7 @@ def test_where_nothing_prepares_it_tff_cannot_be_imported_first():
   assert "No module named 'tensorflow_estimator'" in result.stderr
 
 
-@pytest.mark.parametrize("first", ["tensorflow", "tff_superquantile", "tensorflow_federated"])
+@pytest.mark.parametrize("first", ["tensorflow", "tensorflow_federated"])
 def test_a_script_with_tffs_default_context_ends_and_says_nothing(first, at_start):
   # Jobs of a shell that has no terminal ignore Ctrl-C, and so would TFF's worker.
   ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)

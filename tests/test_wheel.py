@@ -112,12 +112,12 @@ def test_works_away_from_the_checkout(wheel, tmp_path):
     "import runpy, sys; sys.modules['paper'] = None;"
     " runpy.run_module('tff_superquantile.experiments.sweep', run_name='__main__', alter_sys=True)"
   )
-  command = [sys.executable, "-c", alone, "--experiment=personalization"]
+  command = [sys.executable, "-c", alone, "--experiment=model_family"]
   result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
   assert result.returncode == 2
   assert result.stderr == (
-    "Error: Found no module paper.studies.personalization, which makes a page of"
-    " --experiment=personalization; expected a clone of the project, where it is beside the"
+    "Error: Found no module paper.studies.model_family, which makes a page of"
+    " --experiment=model_family; expected a clone of the project, where it is beside the"
     " library.\n"
   )
   sweep = ("-m", "tff_superquantile.experiments.sweep", "--experiment=default", "--thetas=0.5")

@@ -48,7 +48,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
     ),
     "analytics": ("private_distribution",),
     "engine": ("set_simulation_context",),
-    "evaluation": ("build_evaluator", "build_personalizer", "describe"),
+    "evaluation": ("Personalizer", "build_evaluator", "describe"),
     "threshold": (
       "AdaptiveTheta",
       "build_geometric_quantile",

@@ -40,11 +40,7 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 
 def write(path: str | os.PathLike, content: str | bytes, mode: int | None = None) -> None:
-  """Writes a file such that a reader, or a crash, finds the old file or the new, whole.
-
-  Text is written as UTF-8 with line ends as they are. `mode` is the file's permissions from its
-  creation on; None for what the user's umask leaves. An error leaves no temporary file.
-  """
+  """Writes a file such that a reader, or a crash, finds the old file or the new, whole."""
   if isinstance(content, str):
     content = content.encode("utf-8", errors="replace")
   path = pathlib.Path(path)

@@ -23,19 +23,19 @@ def describe(values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> dic
     `superquantile_90` and `superquantile_95` (means of the worst 10 % and 5 % of the weight) and
     `best_10` (mean of the best 10 %), in the unit of the values.
   """
-  found = np.asarray(values, np.float64)
-  shares = np.ones_like(found) if weights is None else np.asarray(weights, np.float64)
-  finite = np.isfinite(found) & (shares > 0)
-  found, shares = found[finite], shares[finite]
+  known = np.asarray(values, np.float64)
+  shares = np.ones_like(known) if weights is None else np.asarray(weights, np.float64)
+  finite = np.isfinite(known) & (shares > 0)
+  known, shares = known[finite], shares[finite]
   names = ("mean", "std", *(f"p{q}" for q in PERCENTILES), "superquantile_90", "superquantile_95")
-  if not found.size:
+  if not known.size:
     return dict.fromkeys((*names, "best_10"), float("nan"))
-  mean = np.average(found, weights=shares)
+  mean = np.average(known, weights=shares)
   return {
     "mean": float(mean),
-    "std": float(np.sqrt(np.average((found - mean) ** 2, weights=shares))),
-    **{f"p{q}": superquantile.percentile(found, q, shares) for q in PERCENTILES},
-    "superquantile_90": superquantile.superquantile(found, 0.10, shares),
-    "superquantile_95": superquantile.superquantile(found, 0.05, shares),
-    "best_10": -superquantile.superquantile(-found, 0.10, shares),
+    "std": float(np.sqrt(np.average((known - mean) ** 2, weights=shares))),
+    **{f"p{q}": superquantile.percentile(known, q, shares) for q in PERCENTILES},
+    "superquantile_90": superquantile.superquantile(known, 0.10, shares),
+    "superquantile_95": superquantile.superquantile(known, 0.05, shares),
+    "best_10": -superquantile.superquantile(-known, 0.10, shares),
   }

@@ -1,7 +1,4 @@
-"""Public names of a package that are loaded on first use.
-
-TensorFlow Federated takes seconds to import, and commands that need none of it answer at once.
-"""
+"""Public names of a package that are loaded on first use."""
 
 import ast
 from collections.abc import Callable, Mapping, Sequence

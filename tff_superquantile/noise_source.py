@@ -103,16 +103,7 @@ class NoiseSource:
   """
 
   def __init__(self, key: bytes | None, purpose: str):
-    """Initializes the source.
-
-    Args:
-      key: 16 bytes, to be kept as secret as the noise; None for the operating system's entropy.
-      purpose: What the noise is for; sources of the same key and other purposes are independent.
-
-    Raises:
-      TypeError: If the key is not of bytes.
-      ValueError: If the key has another length.
-    """
+    """Takes a secret key of 16 bytes, None for the system's entropy, and what the noise is for."""
     if key is not None:
       _check_key(key)
     self._is_repeatable = key is not None

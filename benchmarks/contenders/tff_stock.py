@@ -45,6 +45,7 @@ class _ClientIds(_Stock):
   """Runs TFF at its best."""
 
   def __init__(self, workload):
+    import tensorflow as tf
     import tensorflow_federated as tff
 
     import tasks
@@ -61,11 +62,16 @@ class _ClientIds(_Stock):
       client_weighting=_weighting(workload),
     )
     batch_size = settings["batch_size"]
+    read = client_files.build_examples_fn(self._files, shuffle=batch_size > 0)
+
+    @tff.tensorflow.computation(client_files.HANDLE_TYPE)
+    def read_batches(handle):
+      if not batch_size:
+        return tf.data.Dataset.from_tensors(read(handle))
+      return tf.data.Dataset.from_tensor_slices(read(handle)).batch(batch_size)
+
     self._process = tff.simulation.compose_dataset_computation_with_learning_process(
-      client_files.build_dataset_computation(
-        self._files, batch_size=batch_size, shuffle=batch_size > 0
-      ),
-      stock,
+      read_batches, stock
     )
     self._state = self._process.initialize()
 

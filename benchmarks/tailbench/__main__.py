@@ -1,7 +1,9 @@
 """Runs the bench; the package says what it does."""
 
+import sys
+
 from benchmarks import tailbench
 from tff_superquantile.experiments import cli
 
 if __name__ == "__main__":
-  cli.run_module(tailbench)
+  sys.exit(cli.run(tailbench))

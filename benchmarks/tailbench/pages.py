@@ -13,6 +13,7 @@ from scipy import stats
 from benchmarks.tailbench import data_sets
 from benchmarks.tailbench import figures
 from benchmarks.tailbench import judging
+from benchmarks.tailbench import personal
 from benchmarks.tailbench import plan
 from benchmarks.tailbench import results as results_lib
 from benchmarks.tailbench import significance
@@ -27,37 +28,35 @@ _WORDS = {"p90": "p90", "worst_tenth": "the mean over the worst tenth", "mean": 
 _METHODS_NOTE = (
   "Better and worse count the data sets on which p90 is lower or higher than FedAvg’s beyond"
   " chance, after Holm’s correction over the method’s data sets (in brackets without it); the worst"
-  " 10 % have a correction of their own. The last three columns are median changes over data sets,"
-  " in % of FedAvg’s number: negative is better, and bold differs from zero over all data sets"
-  " together (Wilcoxon’s signed ranks, Holm over the methods). Mean rank is by p90, over the data"
-  " sets that have all methods."
+  " 10 % have a correction of their own. The last three columns are median changes in % of FedAvg’s"
+  " number: negative is better, and bold differs from zero over all data sets (Wilcoxon’s signed"
+  " ranks, Holm over the methods). Mean rank is by p90, over the data sets that have all methods."
 )
 _DATA_NOTE = (
-  "Changes are from FedAvg, in the unit of the measure, with 95 % intervals of the bootstrap over"
-  " clients and seeds: negative is better, and bold is beyond chance after Holm’s correction over"
-  " the method’s data sets. With one seed, or a cross-validation, intervals are over clients alone."
+  "Changes are from FedAvg, in the unit of the measure, with 95 % bootstrap intervals over clients"
+  " and seeds (with one seed or a cross-validation, over clients alone): negative is better, and"
+  " bold is beyond chance after Holm’s correction over the data sets."
 )
 _FACTS_NOTE = (
-  "Label shift is the share of the labels’ variance that lies between clients (intraclass"
-  " correlation, 0 for chance); loss spread is the standard deviation of FedAvg’s losses over test"
-  " clients, over their mean. Constant and pooled: by how much p90 of the same answer for"
-  " everybody, and of a fit of all training examples in one place, is above FedAvg’s, in % (first"
-  " seed). Where the first is small there is little to learn; where the second is negative FedAvg"
-  " has not learned all of it."
+  "Label shift is the share of the labels’ variance between clients (intraclass correlation, 0 for"
+  " chance). Loss spread is the standard deviation of FedAvg’s losses over test clients, over their"
+  " mean. Constant and pooled say by how many % p90 is above FedAvg’s with the same answer for all"
+  " clients, and with a fit of all training examples in one place (first seed). A small constant"
+  " leaves little to learn; a negative pooled shows that FedAvg has not learned all of it."
 )
 _RULES = (
-  "A client is a person, a place or a device with 8 rows or more; of more than 150 so many are"
-  " drawn. Models are linear, 100 rounds of up to 100 clients, with a local learning rate of 1 / L."
+  "A client is a person, a place or a device with 8 rows or more, of which at most 150 are drawn."
+  " Models are linear, with 100 rounds of up to 100 clients and a local learning rate of 1 / L."
   " A method’s parameter has the lowest p90 over validation clients, half of the training clients"
   " of seed 0; θ is not tuned, and with a budget nothing is. Budgets are"
   f" ε = {plan.EPSILON:g} a client and run, on data sets of {plan.LEAST_PRIVATE_CLIENTS} clients or"
-  " more; beside runs without privacy on the same public tables they are no private release."
+  " more. They are no private releases, since runs without privacy have the same clients."
 )
 _ADD = (
-  "./run_experiments.sh tailbench --data_dir=FOLDER makes this page anew, with --rows=tailbench.csv"
-  " of a table to which you have added rows. tailbench.csv has every method, data set and budget."
-  " The how-to page “Add a method” says how a method or a data set gets in; the list of data sets,"
-  " tailbench/data_sets.py, says why each is there."
+  "tailbench.csv has every method, data set and budget. ./run_experiments.sh tailbench"
+  " --data_dir=FOLDER makes this page, with --rows=tailbench.csv from a table with rows of yours."
+  " “Add a method” says how to add a method or a data set, and tailbench/data_sets.py why each is"
+  " there."
 )
 
 
@@ -121,16 +120,13 @@ def _of_data_sets(judged: judging.Judged, method: str) -> tables.Table:
       is_sure = column == "p90" and row["p90_holm"] < significance.LEVEL
       change = unit.number(row[f"{column}_change"], sign=True)
       cells.append(tables.Cell(change, f"({low} to {high})", is_sure, is_close=True))
-    cells += [
-      tables.Cell(unit.number(row["worst_client"] - base["worst_client"], sign=True)),
-      *([tables.Cell(row["parameter"] or "–")] if has_parameter else ()),
-    ]
+    cells += [tables.Cell(row["parameter"] or "–")] * has_parameter
     rows.append(tables.Row(_said(data_set), cells))
   return tables.Table(
     f"{method} on each data set, {judged.words}",
     [
       *("data set", "measure", "seeds", "clients", "FedAvg mean", "FedAvg p90"),
-      *("change of p90", "of the worst 10 %", "of the mean", "of the worst client"),
+      *("change of p90", "of the worst 10 %", "of the mean"),
       *(("parameter",) if has_parameter else ()),
     ],
     rows,
@@ -154,10 +150,10 @@ def _facts(judged: judging.Judged) -> tables.Table:
     cells += [tables.Cell("–" if math.isnan(one) else tables.number(one, 2)) for one in shares]
     references = [row["constant_change"], row["pooled_change"]]
     cells += [tables.Cell(_percent(100 * one)) for one in references]
-    texts = (known.clients, known.label, known.source, known.licence) if known else ("–",) * 4
+    texts = (known.clients, known.source, known.licence) if known else ("–",) * 3
     rows.append(tables.Row(_said(data_set), [*map(tables.Cell, texts), *cells]))
   headings = [
-    *("data set", "clients", "label", "source", "licence"),
+    *("data set", "clients", "source", "licence"),
     *("number of clients", "rows", "label shift", "loss spread", "constant, %", "pooled, %"),
   ]
   return tables.Table("Data sets", headings, rows, _FACTS_NOTE)
@@ -221,16 +217,16 @@ def _summarize(judged: judging.Judged, method: str) -> str:
   tail_better, tail_worse = judging.counts(own, "worst_tenth_holm")
   p90, mean = (judged.relative(f"{column}_change", method) for column in ("p90", "mean"))
   text = (
-    f"{judged.words[0].upper()}{judged.words[1:]}: {method} lowers p90 beyond chance on {better}"
-    f" of {len(own)} data sets and raises it on {worse}, and the mean over the worst tenth on"
-    f" {tail_better} and {tail_worse}. The median change is {_percent(p90.median())} % of p90 and"
-    f" {_percent(mean.median())} % of the mean"
+    f"{judged.words[0].upper()}{judged.words[1:]}, {method} lowers p90 beyond chance on {better}"
+    f" of {len(own)} data sets and raises it on {worse}. It lowers the mean over the worst tenth on"
+    f" {tail_better} and raises it on {tail_worse}. In the median, p90 changes by"
+    f" {_percent(p90.median())} % and the mean by {_percent(mean.median())} %"
   )
   sure = own.index[(own["p90_holm"] < significance.LEVEL) & (own["p90_change"] < 0)]
   if len(sure):
     text += (
-      f"; where it lowers p90, {_percent(p90[sure].median())} % of p90 and"
-      f" {_percent(mean[sure].median())} % of the mean"
+      f"; where it lowers p90, p90 by {_percent(p90[sure].median())} % and the mean by"
+      f" {_percent(mean[sure].median())} %"
     )
   return f"{text}."
 
@@ -238,13 +234,12 @@ def _summarize(judged: judging.Judged, method: str) -> str:
 def _compare(judged: judging.Judged, method: str) -> str:
   """Says which methods stand out, and what other corrections would say of one."""
   own = judged.of(method)
-  alone, of_all = (
-    "{} and {}".format(*judging.counts(own, f"p90_{kind}")) for kind in ("alone", "all")
-  )
+  alone, of_all = (judging.counts(own, f"p90_{kind}") for kind in ("alone", "all"))
   num_tests = int(judged.rows["p90_alone"].notna().sum())
   return (
-    f"{_together(judged)} {_best(judged)} Of {method}’s p90 it would be {alone} data sets without"
-    f" Holm’s correction, {of_all} with one over all {num_tests} comparisons."
+    f"{_together(judged)} {_best(judged)} Without Holm’s correction, {method} would lower p90 on"
+    f" {alone[0]} data sets and raise it on {alone[1]}; with one over all {num_tests} comparisons,"
+    f" on {of_all[0]} and {of_all[1]}."
   )
 
 
@@ -264,19 +259,20 @@ def _best(judged: judging.Judged) -> str:
   """Says which method is better on the most data sets, and which has the best mean rank."""
   counts = {m: judging.counts(judged.of(m)) for m in judged.rivals}
   most = max(better for better, _ in counts.values())
-  leaders = [f"{m} (worse on {counts[m][1]})" for m in judged.rivals if counts[m][0] == most]
+  leaders = [f"{m} (higher on {counts[m][1]})" for m in judged.rivals if counts[m][0] == most]
   text = "No method is better than FedAvg beyond chance on any data set."
   if most:
-    text = f"Better on the most data sets, {most}: {', '.join(leaders)}."
+    on = tables.plural(most, "data set")
+    text = f"p90 is lower beyond chance on at most {on}, with {', '.join(leaders)}."
   if judged.ranks is None:
     return text
   ranks = judged.ranks
   best = ranks.means.index[0]
   apart = [m for m, rank in ranks.means.items() if rank - ranks.means.iloc[0] > ranks.distance]
-  beaten = f"is told apart from {', '.join(apart)}" if apart else "is told apart from no other"
+  beaten = f"tells it apart from {', '.join(apart) or 'no other'}"
   return (
-    f"{text} By mean rank {best} comes first ({tables.number(ranks.means.iloc[0], 2)} of"
-    f" {len(ranks.means)}) and {beaten} (Friedman p = {ranks.p_value:.2g})."
+    f"{text} {best} has the best mean rank ({tables.number(ranks.means.iloc[0], 2)} of"
+    f" {len(ranks.means)}), which {beaten} (Friedman p = {ranks.p_value:.2g})."
   )
 
 
@@ -335,6 +331,7 @@ def make(results: pd.DataFrame) -> page.Page:
   blocks: list[page.Block] = []
   for place, one in enumerate(judged):
     blocks += _blocks(one, method, is_first=place == 0)
+  blocks += personal.blocks(judged[0], method)
   reasons = page.Details("Why these data sets", [_reasons(judged[0])])
   num_methods = public["method"].nunique()
   return page.Page(

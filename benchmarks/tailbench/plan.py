@@ -19,6 +19,7 @@ from tff_superquantile.experiments.run.parts import methods
 
 NUM_ROUNDS, QUICK_ROUNDS = 100, 20
 EPSILON = 10.0
+_EPOCHS = 10  # Of personal models.
 # Below it the noise of a round is too long beside an update, whatever the method.
 LEAST_PRIVATE_CLIENTS = 400
 QUICK_DATA_SETS = ("hsb82", "verb_agg")
@@ -87,6 +88,7 @@ class Plan:
         client_learning_rate=rate,
         max_loss=max_loss,
         output_dir=str(self.folder),
+        personalize=_EPOCHS,
         exact_siblings=run_config.ALLOWED,  # The tables are public.
         **self.flags,
       ),

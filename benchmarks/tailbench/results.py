@@ -16,7 +16,12 @@ import pandas as pd
 
 from benchmarks.tailbench import plan
 from benchmarks.tailbench import sources
+from tff_superquantile import evaluation
+from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.plan import tuning
+from tff_superquantile.experiments.references import evidence
+from tff_superquantile.experiments.references import fitting
+from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import making
 from tff_superquantile.experiments.report import grouped
@@ -26,6 +31,8 @@ from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import personal
+from tff_superquantile.experiments.run.training import personalizing
 
 # The statistics of a measure over the test clients, by their columns.
 STATISTICS = {
@@ -36,21 +43,29 @@ STATISTICS = {
 }
 # Those with a paired difference from FedAvg, and its interval: a maximum has none.
 COMPARED = ("mean", "p90", "worst_tenth")
+ENDS = ("change", "low", "high")
 _TEXTS = ("data_set", "method", "parameter", "measure", "kind")
 _REFERENCES = (kept.CONSTANT, kept.POOLED)
+# What a model of a client's own is measured against, on the rows that neither is tuned on: of the
+# method what clients keep against its shared model ("gain") and against what they keep after FedAvg
+# ("after"), and of FedAvg clients' own models alone against what they keep ("own").
+PERSONAL = ("gain", "after", "own")
 _OF_A_DATA_SET = (
-  *("num_clients", "num_rows", "label_shift", "loss_spread"),
+  *("num_clients", "num_rows", "label_shift", "loss_spread", "disagreement"),
   *(f"{name}_change" for name in _REFERENCES),
 )
 COLUMNS = (
   *("data_set", "epsilon", "method", "parameter", "kind", "measure"),
   *("num_seeds", "num_test_clients"),
   *STATISTICS,
-  *(f"{name}_{part}" for name in COMPARED for part in ("change", "low", "high")),
+  *(f"{name}_{part}" for name in COMPARED for part in ENDS),
   *_OF_A_DATA_SET,
+  *(f"kept_{name}" for name in COMPARED),
+  *(f"{of}_{name}_{part}" for of in PERSONAL for name in COMPARED for part in ENDS),
 )
 _NUMBERS = tuple(name for name in COLUMNS if name not in _TEXTS)
 _DECIMALS = 6
+_LEAST_ROWS = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +139,69 @@ def _row(
   return found
 
 
+def _personal(
+  fed_avg: Sequence[run_folder.Run],
+  runs: Sequence[run_folder.Run],
+  measure: str,
+  own: Mapping[int, pd.Series],
+) -> dict[str, float]:
+  """Returns the numbers of `PERSONAL`, of a method with personal models; `own` by seed."""
+  found: dict[str, float] = {}
+  of_fed_avg = paired.of_clients(fed_avg, measure, personal.CHOSEN)
+  kept_after = paired.of_clients(runs, measure, personal.CHOSEN)
+  for column in COMPARED if kept_after else ():
+    both: dict[str, tuple[Mapping[int, pd.Series], Mapping[int, pd.Series]]] = {
+      "gain": (paired.of_clients(runs, measure, personal.SHARED), kept_after)
+    }
+    both |= {"own": (of_fed_avg, own)} if runs is fed_avg else {"after": (of_fed_avg, kept_after)}
+    for name, pair in both.items():
+      pairs = paired.pairs(*pair)
+      if pairs:
+        change = paired.of_pairs(pairs, f"test.{measure}.{STATISTICS[column]}")
+        values = (change.value, change.low, change.high)
+        found |= {f"{name}_{column}_{part}": value for part, value in zip(ENDS, values)}
+    values_of = [one[np.isfinite(one)].to_numpy() for one in kept_after.values()]
+    found[f"kept_{column}"] = float(
+      np.mean([_of_values(STATISTICS[column], one) for one in values_of])
+    )
+  return found
+
+
+def _own(runs: Sequence[run_folder.Run], measure: str) -> dict[int, pd.Series]:
+  """Returns the results of clients' own models by their ids, by the seeds that have them."""
+  making.make(evidence.single(runs))
+  found = {}
+  for run in runs:
+    references = in_reports.read(run)
+    own = None if references is None else references.found.get(kept.LOCAL)
+    if own is not None:
+      found[run.seed] = pd.Series(own.clients[measure], own.clients["client_id"])
+  return found
+
+
+def _disagreement(run: run_folder.Run, measure: str) -> float:
+  """Returns how much less clients' own fits err than one of others; it is known before training.
+
+  Every second training client fits half of its rows by itself, and the halves of the others make up
+  a pooled fit; both are measured on its other half. It is 1 - (mean own error) / (mean pooled one),
+  NaN where there are fewer than six such clients of 20 rows.
+  """
+  run = next(evidence.single([run]))
+  assert run.config is not None
+  model, splits = finished_run.load_task(run, run.config)
+  halves = personalizing.split_clients(run.config, splits, "train")
+  sizes = np.diff(halves.held_in.offsets) + np.diff(halves.held_out.offsets)
+  asked = [i for i in range(0, len(sizes), 2) if sizes[i] >= _LEAST_ROWS]
+  if len(asked) < evidence.FEWEST:
+    return math.nan
+  parts = evaluation.SplitExamples(halves.held_in.take(asked), halves.held_out.take(asked), 0)
+  l2, others = run.config.local.l2, halves.held_in.take(range(1, len(sizes), 2))
+  own = fitting.local(model, parts, l2, run.error_kind)
+  pooled = fitting.pooled(model, others, parts.held_out, l2, run.error_kind)
+  levels = [np.nanmean(found.of_clients.columns()[measure]) for found in (own, pooled)]
+  return float(1 - levels[0] / levels[1])
+
+
 def _of_values(statistic: str, values: np.ndarray) -> float:
   ordered = np.sort(values)
   return float(bootstrap.statistic(statistic, ordered, np.ones((1, len(ordered)), int))[0])
@@ -165,6 +243,10 @@ def of_runs(measured: Sequence[MeasuredTable]) -> pd.DataFrame:
     for epsilon, by_method in one.runs.items():
       fed_avg = by_method[plan.FED_AVG]
       measure = grouped.by_method(fed_avg).leading.name
+      # Half of a client's rows may lack a class.
+      of_rows = measure if measure in evidence.MEANS_OVER_ROWS else "error"
+      has_personal = bool(paired.of_clients(fed_avg, of_rows, personal.CHOSEN))
+      own = _own(fed_avg, of_rows) if has_personal and epsilon is None else {}
       for method, runs in by_method.items():
         row: dict[str, float | str] = dict(
           data_set=one.data_set.name,
@@ -172,7 +254,7 @@ def of_runs(measured: Sequence[MeasuredTable]) -> pd.DataFrame:
           method=method,
           kind=one.data_set.label_kind,
         )
-        row |= _row(fed_avg, runs, measure)
+        row |= _row(fed_avg, runs, measure) | _personal(fed_avg, runs, of_rows, own)
         if runs is fed_avg and epsilon is None:
           row |= dict(
             num_clients=one.facts.num_clients,
@@ -180,6 +262,7 @@ def of_runs(measured: Sequence[MeasuredTable]) -> pd.DataFrame:
             label_shift=one.facts.label_shift,
             loss_spread=_loss_spread(runs),
             **_references(runs[0], measure),
+            disagreement=_disagreement(runs[0], of_rows) if has_personal else math.nan,
           )
         rows.append(row)
   found = pd.DataFrame(rows, columns=list(COLUMNS))

@@ -7,9 +7,11 @@ as it is, twice, in a process of its own. The exit code is 1 if a test that pass
 fails here.
 """
 
+import argparse
 import collections
 from collections.abc import Mapping
 import csv
+import functools
 import os
 import pathlib
 import subprocess
@@ -17,20 +19,26 @@ import sys
 import tempfile
 from xml.etree import ElementTree
 
-from absl import flags
 import tqdm
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the project.
 
 from benchmarks.tff import one_file  # noqa: E402
-from tff_superquantile.experiments import cli  # noqa: E402
+from privacy.settings import command_line  # noqa: E402
 from tff_superquantile.engine.processes import dependent_process  # noqa: E402
+from tff_superquantile.experiments import cli  # noqa: E402
 
-_CHECKOUT = flags.DEFINE_string("checkout", None, "A checkout of TFF.", required=True)
-_ONLY = flags.DEFINE_list("only", [], "Parts of the paths of files; none for all.")
-_CSV = flags.DEFINE_string("csv", "", "A file for the outcome of each test.")
-_SECONDS = flags.DEFINE_integer("seconds", 900, "That a file may take.", lower_bound=1)
+_ARGS = argparse.Namespace()  # Filled by `main`.
+
+
+def define(parser: command_line.Parser) -> None:
+  add = functools.partial(command_line.add_flag, parser)
+  add("checkout", str, None, "A checkout of TFF.", required=True)
+  add("only", str, [], "Parts of the paths of files; none for all.", are_several=True)
+  add("csv", str, "", "A file for the outcome of each test.")
+  add("seconds", int, 900, "That a file may take.", least=1)
+
 
 PASSED, FAILED, SKIPPED, MISSING = "passed", "failed", "skipped", "did not run"
 Outcomes = Mapping[str, str]
@@ -59,7 +67,7 @@ def _run(context: str, checkout: pathlib.Path, file: pathlib.Path) -> Outcomes:
       stderr=subprocess.DEVNULL,
     )
     try:
-      process.wait(_SECONDS.value)
+      process.wait(_ARGS.seconds)
     except subprocess.TimeoutExpired:
       return {}
     finally:
@@ -68,22 +76,23 @@ def _run(context: str, checkout: pathlib.Path, file: pathlib.Path) -> Outcomes:
     return outcomes_of(xml) if xml.is_file() else {}
 
 
-def main() -> None:
-  checkout = pathlib.Path(_CHECKOUT.value).resolve()
+def main(args: argparse.Namespace) -> None:
+  vars(_ARGS).update(vars(args))
+  checkout = pathlib.Path(_ARGS.checkout).resolve()
   files = sorted((checkout / "tensorflow_federated" / "python").rglob("*_test.py"))
   if not files:
     raise ValueError(f"Found no tests below {checkout}; expected a checkout of TFF.")
-  files = [f for f in files if not _ONLY.value or any(part in str(f) for part in _ONLY.value)]
+  files = [f for f in files if not _ARGS.only or any(part in str(f) for part in _ARGS.only)]
   if not files:
-    raise ValueError(f"Found no file of tests with {' or '.join(_ONLY.value)} in its path.")
+    raise ValueError(f"Found no file of tests with {' or '.join(_ARGS.only)} in its path.")
   rows = []
   for file in tqdm.tqdm(files, unit="file", mininterval=5):
     theirs, ours = (_run(context, checkout, file) for context in (one_file.THEIRS, one_file.OURS))
     name = str(file.relative_to(checkout / "tensorflow_federated" / "python"))
     for test in sorted({*theirs, *ours}) or [""]:
       rows.append((name, test, theirs.get(test, MISSING), ours.get(test, MISSING)))
-  if _CSV.value:
-    with open(_CSV.value, "w", encoding="utf-8", newline="") as stream:
+  if _ARGS.csv:
+    with open(_ARGS.csv, "w", encoding="utf-8", newline="") as stream:
       writer = csv.writer(stream, lineterminator="\n")
       writer.writerow(("file", "test", "TFF", "here"))
       writer.writerows(rows)
@@ -97,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  sys.exit(cli.run(sys.modules[__name__]))

@@ -8,7 +8,9 @@ row whose results differ by more than the rounding of sums in another order is v
 contains all that is compiled; TFF's worker has started before.
 """
 
+import argparse
 from collections.abc import Callable, Sequence
+import functools
 import os
 import pathlib
 import statistics
@@ -16,7 +18,6 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from absl import flags
 import numpy as np
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -27,12 +28,20 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf  # noqa: E402
 import tensorflow_federated as tff  # noqa: E402
 
+from privacy.settings import command_line  # noqa: E402
 import tff_superquantile as tsq  # noqa: E402
 from tff_superquantile.experiments import cli  # noqa: E402
 
-_CLIENTS = flags.DEFINE_integer("clients", 50, "Clients a round.", lower_bound=1)
-_ROUNDS = flags.DEFINE_integer("rounds", 7, "Timed rounds after the first.", lower_bound=1)
-_ROWS = flags.DEFINE_list("rows", [], "Only these; none for all.")
+_ARGS = argparse.Namespace()  # Filled by `main`.
+
+
+def define(parser: command_line.Parser) -> None:
+  add = functools.partial(command_line.add_flag, parser)
+  add("clients", int, 50, "Clients a round.", least=1)
+  add("rounds", int, 7, "Timed rounds after the first.", least=1)
+  add("rows", str, [], "Only these; none for all.", are_several=True)
+
+
 _FEATURES, _CLASSES, _LENGTH, _LETTERS = 20, 5, 10, 30
 _TOLERANCE = 1e-4
 
@@ -52,7 +61,7 @@ class Program(NamedTuple):
 def _examples(batch: int = 10) -> list[tf.data.Dataset]:
   rng = np.random.default_rng(0)
   clients = []
-  for _ in range(_CLIENTS.value):
+  for _ in range(_ARGS.clients):
     x = rng.normal(size=(30, _FEATURES)).astype(np.float32)
     y = rng.integers(0, _CLASSES, 30).astype(np.int32)
     data_set = tf.data.Dataset.from_tensor_slices((x, y))
@@ -60,17 +69,18 @@ def _examples(batch: int = 10) -> list[tf.data.Dataset]:
   return clients
 
 
-def _words() -> list[tf.data.Dataset]:
+def _words(number: int = 8, batch: int = 3) -> list[tf.data.Dataset]:
   rng = np.random.default_rng(0)
   words = np.array(["the", "tail", "of", "losses"], object)
   return [
-    tf.data.Dataset.from_tensor_slices(rng.choice(words, 8)).batch(3) for _ in range(_CLIENTS.value)
+    tf.data.Dataset.from_tensor_slices(rng.choice(words, number)).batch(batch)
+    for _ in range(_ARGS.clients)
   ]
 
 
 def _texts() -> list[tf.data.Dataset]:
   rng = np.random.default_rng(0)
-  texts = rng.integers(0, _LETTERS, (_CLIENTS.value, 20, _LENGTH)).astype(np.int32)
+  texts = rng.integers(0, _LETTERS, (_ARGS.clients, 20, _LENGTH)).astype(np.int32)
   return [tf.data.Dataset.from_tensor_slices((x, np.roll(x, -1, 1))).batch(10) for x in texts]
 
 
@@ -136,7 +146,7 @@ def _composed() -> Program:
   return _learning(composed, _examples(0))
 
 
-def _heavy_hitters() -> Program:
+def _heavy_hitters(clients: Sequence[tf.data.Dataset]) -> Program:
   compute = tff.analytics.heavy_hitters.iblt.build_iblt_computation(
     capacity=100, string_max_bytes=10
   )
@@ -145,7 +155,14 @@ def _heavy_hitters() -> Program:
     found = compute(cohort)  # In any order, and with the time.
     return sorted(zip(found.heavy_hitters, found.heavy_hitters_counts))
 
-  return _computation(count, _words())
+  return _computation(count, clients)
+
+
+def _k_means() -> Program:
+  rng = np.random.default_rng(0)
+  points = rng.normal(size=(_ARGS.clients, 30, _FEATURES)).astype(np.float32)
+  process = tff.learning.algorithms.build_fed_kmeans(_CLASSES, (_FEATURES,), random_seed=(1, 2))
+  return _learning(process, [tf.data.Dataset.from_tensor_slices(own) for own in points])
 
 
 def _means() -> Program:
@@ -166,7 +183,7 @@ def _means() -> Program:
   rng = np.random.default_rng(0)
   return _computation(
     mean_of_means,
-    [rng.normal(size=n).astype(np.float32) for n in rng.integers(1, 9, _CLIENTS.value)],
+    [rng.normal(size=n).astype(np.float32) for n in rng.integers(1, 9, _ARGS.clients)],
   )
 
 
@@ -187,7 +204,9 @@ _PROGRAMS: dict[str, Callable[[], Program]] = {
   "LSTM fed_avg": lambda: _learning(
     tff.learning.algorithms.build_weighted_fed_avg(_lstm, _sgd()), _texts()
   ),
-  "heavy hitters": _heavy_hitters,
+  "k-means": _k_means,
+  "heavy hitters": lambda: _heavy_hitters(_words()),
+  "100 words": lambda: _heavy_hitters(_words(100, 1)),
   "ragged means": _means,
 }
 
@@ -211,7 +230,7 @@ def _race(name: str, contexts: dict[str, tff.framework.SyncContext]) -> str:
   tff.framework.set_default_context(contexts["TFF"])
   state = None if program.start is None else program.start()
   is_void = False
-  for round_num in range(_ROUNDS.value + 1):
+  for round_num in range(_ARGS.rounds + 1):
     results = {}
     order = list(contexts) if round_num % 2 else list(contexts)[::-1]
     for context in order:
@@ -229,8 +248,9 @@ def _race(name: str, contexts: dict[str, tff.framework.SyncContext]) -> str:
   )
 
 
-def main() -> None:
-  unknown = sorted(set(_ROWS.value) - set(_PROGRAMS))
+def main(args: argparse.Namespace) -> None:
+  vars(_ARGS).update(vars(args))
+  unknown = sorted(set(_ARGS.rows) - set(_PROGRAMS))
   if unknown:
     raise ValueError(f"Found no row {unknown[0]!r}; use {', '.join(_PROGRAMS)}.")
   theirs = tff.backends.test.create_sync_test_cpp_execution_context()
@@ -238,11 +258,11 @@ def main() -> None:
   contexts = {"TFF": theirs, "here": tff.framework.get_context_stack().current}
   tff.framework.set_default_context(theirs)
   tff.tensorflow.computation(lambda: 1)()  # Starts the worker.
-  print(f"{_CLIENTS.value} clients, medians of {_ROUNDS.value} rounds, seconds")
+  print(f"{_ARGS.clients} clients, medians of {_ARGS.rounds} rounds, seconds")
   print(f"{'program':18s} {'TFF':>9s} {'here':>9s} {'times':>7s} {'first TFF':>9s} {'here':>9s}")
-  for name in _ROWS.value or _PROGRAMS:
+  for name in _ARGS.rows or _PROGRAMS:
     print(_race(name, contexts), flush=True)
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  sys.exit(cli.run(sys.modules[__name__]))

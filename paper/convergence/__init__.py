@@ -20,7 +20,8 @@ than the theorem's. It needs no TensorFlow and takes three minutes on one core. 
 
 from __future__ import annotations
 
-from absl import flags
+import argparse
+
 import numpy as np
 import pandas as pd
 
@@ -30,6 +31,7 @@ from paper.convergence import figures
 from paper.convergence import optimum
 from paper.convergence import regression
 from paper.convergence import smoothing
+from privacy.settings import command_line
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 
@@ -245,10 +247,9 @@ def report(num_seeds: int, quick: bool) -> tuple[page.Page, dict[str, str], dict
   return content, {name: frame.to_csv(index=False) for name, frame in files.items()}, checks
 
 
-def define_flags() -> None:
-  theory.define_flags("convergence", num_seeds=5)
-  flags.adopt_module_key_flags(theory)
+def define(parser: command_line.Parser) -> None:
+  theory.define(parser, "convergence", num_seeds=5)
 
 
-def main() -> None:
-  theory.main("convergence", report)
+def main(args: argparse.Namespace) -> None:
+  theory.main(args, "convergence", report)

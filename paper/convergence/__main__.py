@@ -1,7 +1,9 @@
 """Runs the study as a command."""
 
+import sys
+
 from paper import convergence
 from tff_superquantile.experiments import cli
 
 if __name__ == "__main__":
-  cli.run_module(convergence)
+  sys.exit(cli.run(convergence))

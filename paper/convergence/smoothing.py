@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from scipy import optimize
 
+from paper import smoothed
 from paper.convergence import algorithm
 from paper.convergence import cutting
 from paper.convergence import optimum
 from paper.convergence import regression
-from tff_superquantile import superquantile
 
 
 def minimise(
@@ -29,7 +29,7 @@ def minimise(
 
   def value_and_slope(point: np.ndarray) -> tuple[float, np.ndarray]:
     losses = problem.losses(point)
-    weights = superquantile.smoothed_dual_weights(losses, theta, smoothing)
+    weights = smoothed.dual_weights(losses, theta, smoothing)
     kept = weights > 0.0
     entropy = float(np.sum(weights[kept] * np.log(weights[kept] * losses.size)))
     value = weights @ losses - smoothing * entropy + 0.5 * problem.l2 * point @ point

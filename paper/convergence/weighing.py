@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from paper import smoothed
 from paper.convergence import cutting
 from tff_superquantile import superquantile
 
@@ -18,9 +19,7 @@ class SmoothedDual:
   def __call__(self, losses: np.ndarray) -> np.ndarray:
     """Returns weights of sum 1 for losses [r, seeds, m] of the first r runs."""
     active = len(losses)
-    return superquantile.smoothed_dual_weights(
-      losses, self._thetas[:active], self._smoothings[:active]
-    )
+    return smoothed.dual_weights(losses, self._thetas[:active], self._smoothings[:active])
 
 
 class ExactDual:

@@ -19,9 +19,9 @@ writes
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 
-from absl import flags
 import pandas as pd
 
 from paper import theory
@@ -30,6 +30,7 @@ from paper.nonconvex import figures
 from paper.nonconvex import measurement
 from paper.nonconvex import network
 from paper.nonconvex import theorem
+from privacy.settings import command_line
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 
@@ -225,10 +226,9 @@ def report(num_seeds: int, quick: bool) -> tuple[page.Page, dict[str, str], dict
   return content, {}, checks
 
 
-def define_flags() -> None:
-  theory.define_flags("nonconvex", num_seeds=3)
-  flags.adopt_module_key_flags(theory)
+def define(parser: command_line.Parser) -> None:
+  theory.define(parser, "nonconvex", num_seeds=3)
 
 
-def main() -> None:
-  theory.main("nonconvex", report)
+def main(args: argparse.Namespace) -> None:
+  theory.main(args, "nonconvex", report)

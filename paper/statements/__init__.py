@@ -16,11 +16,11 @@ and, where it has none, those that the project keeps. No TensorFlow; seconds. Wr
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import datetime
 import pathlib
 
-from absl import flags
 import markupsafe
 import pandas as pd
 
@@ -36,6 +36,7 @@ from paper.statements import printed
 from paper.statements import rows
 from paper.statements import schematics
 from paper.statements import sources
+from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
@@ -45,16 +46,17 @@ _IMAGES = "images/paper-"  # Seen from docs/.
 _GRIDS_NOTE = (
   "Errors in %, bold as in the paper: what it prints; after → what was measured on digits, mean ±"
   " sd over seeds; after ⇒ on EMNIST’s writers; in brackets the value of a parameter that is"
-  " another one, or is not printed. Data and rounds are not the paper’s: numbers need not be equal."
+  " another one, or is not printed. Data and rounds are not the paper’s, so numbers may differ. All"
+  " tables and columns are in paper.csv, which ./run_experiments.sh paper writes."
 )
 
 
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _INTRO = (
-  "Each row quotes the paper, by lines of its LaTeX, and says what was found. The kinds"
-  " do not weigh alike: a misprint is no error of thought. A criterion"
-  " that the paper does not give is marked as ours. What a row shares with the one above it is not"
-  " said again."
+  "Each row quotes the paper, by lines of its LaTeX, and says what was found. The kinds do not"
+  " weigh alike: a misprint is no error of thought. “Ours” is a criterion that the paper does"
+  " not give. Measurements are of five seeds unless a row says otherwise. What a row shares"
+  " with the one above is not repeated."
 )
 
 
@@ -179,18 +181,21 @@ def _measurements() -> tables.Table:
   return tables.Table("Measurements", headings, laid_out, kind="words")
 
 
-def define_flags() -> None:
-  flags.DEFINE_string("output_dir", "results", "Directory with runs and studies, and for paper/.")
-  flags.DEFINE_string(
+def define(parser: command_line.Parser) -> None:
+  output_dir = "Directory with runs and studies, and for paper/."
+  command_line.add_flag(parser, "output_dir", str, "results", output_dir)
+  command_line.add_flag(
+    parser,
     "docs_dir",
+    str,
     "",
     "The project’s docs/: keeps the measurements of --output_dir in the project and writes paper.md"
     " there; empty for neither.",
   )
 
 
-def main() -> None:
-  output_dir, docs_dir = flags.FLAGS.output_dir, flags.FLAGS.docs_dir
+def main(args: argparse.Namespace) -> None:
+  output_dir, docs_dir = args.output_dir, args.docs_dir
   folder = pathlib.Path(output_dir, "paper")
   atomic_files.make_folder("output_dir", folder)
   if docs_dir:

@@ -1,7 +1,9 @@
 """Runs the study as a command."""
 
+import sys
+
 from paper import statements
 from tff_superquantile.experiments import cli
 
 if __name__ == "__main__":
-  cli.run_module(statements)
+  sys.exit(cli.run(statements))

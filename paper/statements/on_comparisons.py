@@ -93,7 +93,7 @@ def _smallest_tail(evidence: measurements.Evidence, source: str) -> _Answer:
   )
   found = f"{ours}: {tail.in_percent()}, {other}: {rival.in_percent()}; {_apart(tail, rival)}"
   if abs(tail.mean - rival.mean) <= max(tail.spread, rival.spread):
-    return found, rows.Verdict.UNCHECKED, "A tie: these seeds do not tell them apart."
+    return found, rows.Verdict.UNCHECKED, "A tie."
   return found, rows.judge(tail.mean < rival.mean, _DIFFERS, _ELSEWHERE), ""
 
 
@@ -124,9 +124,8 @@ def _unconverged(evidence: measurements.Evidence, source: str) -> str:
   )
   if afl is None or afl.mean < 0.9 * _GUESSING:
     return ""
-  return (
-    f" AFL has not converged: its training loss is {afl.mean:.2f}, guessing has {_GUESSING:.2f}"
-    + (f", FedAvg {own.mean:.2f}." if own else ".")
+  return f" AFL has not converged: training loss {afl.mean:.2f} (guessing {_GUESSING:.2f}" + (
+    f", FedAvg {own.mean:.2f})." if own else ")."
   )
 
 
@@ -141,7 +140,7 @@ def _afl_is_worst(evidence: measurements.Evidence, source: str) -> _Answer:
     highest = max(known, key=lambda method: known[method].mean)
     own = known.get(afl)
     holds &= highest == afl
-    found.append(f"{name} {own.in_percent() if own else '–'}, the highest is {highest}")
+    found.append(f"{name} {own.in_percent() if own else '–'}, highest: {highest}")
   unconverged = _unconverged(evidence, source)
   if unconverged:
     return "; ".join(found), rows.Verdict.UNCHECKED, unconverged.strip()
@@ -226,7 +225,7 @@ def on_personalization(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   found, near, total, num_seeds = [], 0, 0, 0
   for metric, title in (("mean", "Mean"), ("p90", "p90")):
     methods = ("FedAvg", *evidence.methods(name, _DELTA_FL))
-    known = evidence.get_all(name, methods, f"after.error.{metric}")
+    known = evidence.get_all(name, methods, f"personal.error.{metric}")
     if "FedAvg" not in known or len(known) < 2:
       yield rows.missing("personal", name, "digits, ConvNet")
       return

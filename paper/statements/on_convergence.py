@@ -10,9 +10,9 @@ import math
 import numpy as np
 from scipy import special
 
+from paper import smoothed
 from paper.statements import measurements
 from paper.statements import rows
-from tff_superquantile import superquantile
 from tff_superquantile.experiments.report import tables
 
 _NUM_SETTINGS = 2000  # Of the lemma on learning rates.
@@ -50,9 +50,8 @@ def statements(evidence: measurements.Evidence) -> Iterator[rows.Row]:
       "convex",
       f"{found} between T = 4096 and 65536 in regularized regression.",
       rows.judge(all(rate <= -0.95 for rate in rates.values()), rows.Verdict.DIFFERS),
-      "The study doubles the two terms of the learning rate γ that have a logarithm, because of the"
-      " step of the proof that is false (see there); the theorem asks for some γ. Of the bound only"
-      " the power of T is judged, not the floor, λ and κ.",
+      "The terms of γ with a logarithm are doubled, as the proof’s false step asks (see there); the"
+      " theorem asks for some γ. Floor, λ and κ are not judged.",
       rule="a power of −0.95 or less over a factor 16 of T",
       source="convergence",
     )
@@ -70,8 +69,8 @@ def of_proofs() -> Iterator[rows.Row]:
     f"With x = λτγ the second inequality says (1 − x/2)^−(T+1) ≥ e^((T+1)x). At x = {step:g} and"
     f" T = {num_rounds} it is {left:.0f} on the left and {right:.0f} on the right.",
     rows.judge(left >= right, rows.Verdict.FALSE),
-    f"Half of the exponent holds: {half:.0f}. Then the printed γ forgets the start as 1 / √T, and"
-    " one whose logarithms are doubled as 1 / T: the theorem can be saved, as it says that some γ"
+    f"Half of the exponent holds: {half:.0f}. With it the printed γ forgets the start as 1 / √T,"
+    " and one with doubled logarithms as 1 / T. That saves the theorem, which says that some γ"
     " exists.",
   )
   kappa, times = 10.0, 10
@@ -83,9 +82,8 @@ def of_proofs() -> Iterator[rows.Row]:
     f" contraction is 1 − x/2 a round. For κ = {kappa:g} and T = {num_rounds} that is {proved:.0e},"
     f" and the theorem’s factor {math.exp(-times):.0e}.",
     rows.judge(proved <= math.exp(-times), rows.Verdict.UNCHECKED),
-    "It rests on the proof’s false step (see there). With 32 for 16, here and in the"
-    " condition on T, and with the logarithms in γ doubled, the proof goes through; the other"
-    " summands change by constants.",
+    "It rests on the proof’s false step (see there). With 32 for 16, also in the condition on T,"
+    " and doubled logarithms in γ the proof goes through, with other constants.",
   )
   yield from _of_rate()
   early, late = (max(_rate_against_abstract(kappa, power) for kappa in (2.0, 1e3, 1e6))
@@ -168,7 +166,7 @@ def _cohort_moments(
   means, seconds = [], []
   for _ in range(400):
     chosen = rng.choice(len(losses), cohort, replace=False)
-    weights = superquantile.smoothed_dual_weights(losses[chosen], theta, 0.05)
+    weights = smoothed.dual_weights(losses[chosen], theta, 0.05)
     means.append(weights @ gradients[chosen])
     seconds.append(weights @ np.sum((gradients[chosen] + shift) ** 2, axis=1))
   mean = np.mean(means, axis=0)
@@ -201,9 +199,7 @@ def regular_drift(seed: int, theta: float, local_steps: int, regularizer: float)
   slopes = rng.normal(size=(12, 3))
   slopes /= np.linalg.norm(slopes, axis=1, keepdims=True)
   offsets, start = rng.normal(size=12), 3 * rng.normal(size=3)
-  weights = superquantile.smoothed_dual_weights(
-    np.logaddexp(0, slopes @ start + offsets), theta, 0.05
-  )
+  weights = smoothed.dual_weights(np.logaddexp(0, slopes @ start + offsets), theta, 0.05)
   rate = 1 / (4 * local_steps * (0.25 + regularizer))
   own = np.repeat(start[np.newaxis], 12, axis=0)
   drift = 0.0
@@ -225,7 +221,7 @@ def of_gradients() -> Iterator[rows.Row]:
     "variance",
     f"{tried}: at most {100 * of_variance:.0f} % of the bound, over 400 cohorts each.",
     rows.judge(of_variance <= 1.0, rows.Verdict.FALSE),
-    "For θ m of 8 or less G² holds, too, as the gradients of a ball have no larger variance.",
+    "For θ m of 8 or less G² holds, too.",
   )
   yield rows.Row(
     "dissimilarity",
@@ -255,8 +251,7 @@ def of_gradients() -> Iterator[rows.Row]:
   yield rows.Row(
     "no_square",
     "The line above has L² / 2 times the drift, which makes it 4 μ τ³ γ³ L² G² (1 − 1/τ) / (μ − L),"
-    " and the next formula has the L². The learning rate has a 32 where its terms balance with 8,"
-    " which does no harm.",
+    " and the next formula has the L². The learning rate’s 32 could be 8, which does no harm.",
     rows.Verdict.MISPRINT,
     by_reading=True,
   )
@@ -285,7 +280,7 @@ def of_nonconvex(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     f"A small network, a certified proximal point: T to the power of {powers} from T = 2048 to"
     f" 32768, slower than −1/2, and at most {100 * max(shares):.1f} % of the proof’s bound.",
     rows.judge(max(slopes.values()) <= -0.35 and max(shares) <= 1.0, rows.Verdict.DIFFERS),
-    "The slope nears −1/2 from above, as the first rounds weigh less and less.",
+    "The slope nears −1/2 from above.",
     rule="below the bound, and a power of −0.35 or less over a factor 16 of T",
     source="nonconvex",
   )

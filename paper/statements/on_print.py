@@ -116,8 +116,7 @@ def on_chains() -> Iterator[rows.Row]:
     "interpolates",
     "The statement may be of the objectives, of which it is true (Section 4.1), or of errors.",
     rows.Verdict.UNCHECKED,
-    "Too open to be judged. Whether errors go from one to the other without a turn is a question"
-    " of our own.",
+    "Too open to be judged; of errors it is a question of our own.",
     by_reading=True,
   )
   yield rows.Row(
@@ -132,7 +131,7 @@ def on_chains() -> Iterator[rows.Row]:
     "vary",
     f"p90 − p10 is below FedAvg’s in {narrower} of {num_cases} cases of Tables 6 to 9.",
     rows.judge(2 * narrower > num_cases, rows.Verdict.DIFFERS),
-    "The printed column of standard deviations cannot be used for it (see there).",
+    "The printed standard deviations are suspect (see there).",
     rule="most is more than half; the range from p10 to p90 stands for the variance",
   )
   yield rows.Row(
@@ -207,7 +206,7 @@ def subset_rows() -> Iterator[rows.Row]:
     "The θ with Δ-FL’s lowest p90, FedAvg-Sub’s p90 there in the appendix, and in Table 2:"
     f" {'; '.join(texts)}.",
     rows.judge(holds, _INCONSISTENT),
-    "So Table 2 does not show the FedAvg-Sub with the lowest tail, and does not say that it does.",
+    "That is not the FedAvg-Sub with the lowest tail.",
     rule="the same number but for two roundings",
   )
 
@@ -270,11 +269,8 @@ def spread_rows() -> Iterator[rows.Row]:
       f" Mean and percentiles of a row rule out {len(ruled_out)} of {len(sd)} entries"
       + (f", {'; '.join(ruled_out)}." if ruled_out else "."),
       rows.Verdict.FALSE if ruled_out else verdict,
-      "Likely the column is the mean of the best tenth of the clients, which the appendix says was"
-      " recorded; that is a guess."
-      * follows
-      + " The upper bounds are those of one run: that seeds are averaged is set aside."
-      * bool(too_large),
+      "Perhaps it is the mean of the best tenth of the clients, which the appendix says was"
+      " recorded." * follows + " Upper bounds are those of one run." * bool(too_large),
       rule=f"suspect from a correlation of {_FOLLOWS} on",
       about=f"{place.number}, {place.title}",
     )

@@ -51,20 +51,18 @@ def of_accounting() -> Iterator[rows.Row]:
     "spent",
     f"Not established for cohorts of a fixed size. Noise on the sum of {z}, has an ε between"
     f" {real.fixed_size_at_least:.1f} and {real.fixed_size:.1f} there, if a client is replaced by"
-    f" another; with Poisson cohorts and a client’s data removed it has {real.poisson:.1f}, so that"
-    " the difference is the sampling’s alone.",
+    f" another; with Poisson cohorts and a client’s data removed it has {real.poisson:.1f}.",
     rows.Verdict.UNCHECKED,
     f"Read as typeset, with the noise on the average and a fixed m_t = {_TAIL}, it has"
-    f" {averaged.fixed_size:.2f}. Both take m_t for public, as the paper assumes. Whether the"
-    " experiments’ noise was on sum or average, and their cohorts fixed, the paper’s code would"
-    " show.",
+    f" {averaged.fixed_size:.2f}. Both take m_t for public, as the paper assumes. Only the"
+    " paper’s code would show where the noise was added, and whether cohorts were fixed.",
   )
   smaller = own_accounting.default_delta(_POPULATION)
   yield rows.Row(
     "",
-    f"Whoever publishes all data of one of the {_POPULATION} clients, drawn at random, is (0, 1 /"
-    f" n)-differentially private. So δ = 1 / n = {_DELTA:g} is usually taken for too large. With"
-    f" δ = {smaller:g}, the default of this project, the same noise has an ε of"
+    f"Publishing all data of one client of {_POPULATION}, drawn at random, is (0, 1 /"
+    f" n)-differentially private, so δ = 1 / n = {_DELTA:g} is usually taken for too large. With"
+    f" δ = {smaller:g}, this project’s default, the same noise has an ε of"
     f" {_real_cost(_NOISE_OF_FIVE, smaller).poisson:.1f} with Poisson cohorts, in place of"
     f" {real.poisson:.1f}.",
     rows.Verdict.OURS,
@@ -119,7 +117,7 @@ def _of_sampling() -> Iterator[rows.Row]:
     f" ρ: with noise of {_NOISE_OF_FIVE:g} C on the sum and Poisson samples, the divergence of"
     f" order {order:g} is at least {100 * least / whole:.1f} % of that without sampling.",
     rows.judge(least < 0.5 * whole, rows.Verdict.MISPRINT),
-    "What is meant are the divergences of small orders, of which the cited bounds are and by which"
+    "Meant are divergences of small orders: the cited bounds are on these, and by them"
     f" σ_w = {_NOISE_OF_FIVE:g} C has an ε of 5.",
     rule="amplified is to less than a half",
   )

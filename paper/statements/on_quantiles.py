@@ -124,11 +124,10 @@ def of_bounds(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   yield rows.Row(
     "theorem_b",
     f"{len(points)} points of the paper’s recipe with enough bits: the mean error is at most"
-    f" {100 * share:.0f} % of the bound’s mean, which is {_LARGEST_ERROR} or more, as no error can"
-    f" be, and so says nothing, at {vacuous} of them.",
+    f" {100 * share:.0f} % of the bound’s mean. At {vacuous} of them the bound says nothing: it is"
+    f" {_LARGEST_ERROR} or more, as no error can be.",
     rows.judge(share <= 1.0, rows.Verdict.DIFFERS),
-    "Means say nothing of the probability 1 − δ that the theorem names. The proof is √2 better than"
-    " the statement.",
+    "The probability 1 − δ is not checked. The proof is √2 better than the statement.",
     rule="the mean of errors against the mean of bounds",
     source=_SOURCE,
   )
@@ -153,8 +152,7 @@ def of_theorem() -> Iterator[rows.Row]:
     "The proof takes c log₂ b, the sketch of it (line 1258) c. A report has log₂ b ones: its"
     f" Euclidean norm is c √(log₂ b), for b = 64 a share of 1 / {ratio:.2f} of the proof’s.",
     rows.judge(abs(ratio - 1.0) < 1e-9, rows.Verdict.INCONSISTENT),
-    "ε is an upper bound, so that the theorem stands with the larger value, at the price of that"
-    " much more noise.",
+    "The theorem stands with the larger value, at the price of that much more noise.",
   )
   grid = list(itertools.product((4, 16, 64, 1024), (0.5, 0.7, 1.0, 3.0), (10, 100, 2500)))
   least = min(
@@ -167,7 +165,7 @@ def of_theorem() -> Iterator[rows.Row]:
     f"{len(grid)} settings of b, σ and n with c = 1: it is at least {least:.2f} times what the"
     " paper’s lemma gives with the true sensitivity and the true dimension 2 b − 2.",
     rows.judge(least >= 1.0, rows.Verdict.FALSE),
-    "The lemma is Kairouz et al.’s, and is not checked here.",
+    "The lemma, of Kairouz et al., is not checked here.",
   )
   ratios = [largest_error(bins, 1e-5) / math.log2(bins) ** 2 for bins in (16, 64, 256, 1024)]
   yield rows.Row(
@@ -238,8 +236,8 @@ def _of_modulus() -> Iterator[rows.Row]:
     rows.judge(share <= 1.0, rows.Verdict.FALSE),
     "It bounds the noise of each report, while that of the sum grows as √n: with n = 100, b = 64,"
     f" c = 5, σ = {tree.local_stddev:.2f} and δ = 1e-6 it is {printed:.0f}, and"
-    f" {tree.modulus} are enough. Sums are below 0 at times, so that mod M has to be the remainder"
-    " nearest to 0, as in the proof’s event.",
+    f" {tree.modulus} are enough. Sums may be below 0: mod M has to be the remainder nearest"
+    " to 0, as in the proof’s event.",
   )
 
 
@@ -254,8 +252,7 @@ def _of_histograms() -> Iterator[rows.Row]:
     "At level r = 0 the two ends are one: of 64 losses, one in each bin,"
     f" {filled} are counted. From l_(2^r (j − 1)) on {right} are.",
     rows.judge(filled == 64, rows.Verdict.MISPRINT if right == 64 else rows.Verdict.FALSE),
-    "Also, losses of B or more, and so all that are clipped to B, are in no bin: the last one has"
-    " to have its end.",
+    "Also, losses of B or more, and so all that are clipped to B, are in no bin.",
   )
   entries = sum(64 >> level for level in range(6))
   yield rows.Row(

@@ -49,7 +49,7 @@ def of_histograms(evidence: measurements.Evidence) -> Iterator[rows.Row]:
       rows.Verdict.UNCHECKED
       if is_tie
       else rows.judge(ours.mean < rival.mean, _DIFFERS, _ELSEWHERE),
-      "A tie: these seeds do not tell them apart." * is_tie,
+      "A tie." * is_tie,
       "the mean of the worst tenth stands for the tail; less than one sd over seeds is a tie",
       source,
       model,
@@ -80,13 +80,12 @@ def of_sizes(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     has_others = largest.mean >= _DATA_POOR
     yield rows.Row(
       "data_poor",
-      "Points of error against FedAvg for the third of clients with the fewest and with the most"
+      "Points of error against FedAvg for the thirds of clients with the fewest and the most"
       f" images, {'; '.join(texts)}.",
       rows.judge(holds, _DIFFERS, _ELSEWHERE) if has_others else rows.Verdict.UNCHECKED,
       ""
       if has_others
-      else f"Of these digits nobody has more than {largest.mean:.0f} images, so"
-      " that all clients are those with little data.",
+      else f"Nobody has more than {largest.mean:.0f} images: all are clients with little data.",
       "Δ-FL gains more for the first third than for the last, the others do not",
       source,
       model,
@@ -135,16 +134,16 @@ def of_settings(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     "One column counts two different things.",
     rows.Verdict.INCONSISTENT,
     "1730 are the training clients alone, “1730 training and 1730 testing clients”, of which each"
-    " experiment takes 865. Its medians and maxima cannot be checked here: the data are missing.",
+    " experiment takes 865. Medians and maxima are not checked: the data are missing.",
     by_reading=True,
   )
   yield rows.Row(
     "table_1_sent140",
-    "877 users of Sent140 have 51 tweets or more: those of a public file of LEAF’s users with 30"
-    " and more, in which median and largest number of these agree, too.",
+    "877 users have 51 tweets or more in a public file of LEAF’s users, and their median and"
+    " largest number agree, too.",
     rows.Verdict.REPRODUCED,
-    "It is the number of training and test clients, “a train set and a test set of sizes 438 and"
-    " 439”; EMNIST’s in the same column is that of training clients alone.",
+    "It counts training and test clients, 438 and 439; EMNIST’s in the same column training clients"
+    " alone.",
     rule="counted once; the project does not keep the file",
   )
   yield from _of_scripts()
@@ -255,14 +254,14 @@ def _of_classes() -> Iterator[rows.Row]:
   is_identity = abs(low - 1) < 0.05 and abs(high - 1) < 0.05 and apart < 0.05
   yield rows.Row(
     "gaussians",
-    "The call of make_classification that Appendix D prints, made (tasks.synthetic.make_pool):"
-    f" over all ten classes the variances of the 20 features are between {low:.1f} and {high:.1f},"
-    f" covariances have rank {rank}, and two of them differ by up to {100 * apart:.0f} % of the"
-    " larger one’s norm.",
+    "By the call of make_classification that Appendix D prints (tasks.synthetic.make_pool), the"
+    f" variances of the ten classes’ 20 features are between {low:.1f} and {high:.1f}, covariances"
+    f" have rank {rank}, and two of them differ by up to {100 * apart:.0f} % of the larger one’s"
+    " norm.",
     rows.judge(is_identity, rows.Verdict.INCONSISTENT),
-    "The function multiplies each class by a random matrix of its own, two features are linear"
-    " combinations of others, and by default 1 % of the labels are drawn anew. Labels shift between"
-    " clients as the paper says.",
+    "Each class is multiplied by a random matrix of its own, two features are linear combinations"
+    " of others, and 1 % of the labels are drawn anew. Labels shift between clients as the paper"
+    " says.",
     rule="variances within 5 % of 1",
   )
 
@@ -308,13 +307,13 @@ def _of_norms() -> Iterator[rows.Row]:
   apart = float(np.max(np.abs(found / _CLIP_NORMS - 1)))
   yield rows.Row(
     "norms",
-    "The setting drawn anew, by numpy: of the norms of clients’ gradients in rounds 500 to 1000"
-    f" these quantiles are {', '.join(f'{n:.2f}' for n in found)}, each within {100 * apart:.0f} %"
+    "Drawn anew, these quantiles of the norms of clients’ gradients in rounds 500 to 1000 are"
+    f" {', '.join(f'{n:.2f}' for n in found)}, each within {100 * apart:.0f} %"
     f" of its C ({', '.join(f'{norm:g}' for norm in _CLIP_NORMS)}).",
     rows.judge(apart <= 0.2, rows.Verdict.DIFFERS),
-    f"An update in Algorithm 3 is the gradient times {_RATE:g}, the learning rate, and the least C"
-    " of the grid would clip none. To find these quantiles costs budget; private_synthetic has"
-    " them of validation clients, who are nobody’s secret: 0.9, 1.3, 1.7 and 2.4.",
+    f"An update in Algorithm 3 is the gradient times {_RATE:g}, of which the least C would clip"
+    " none. Finding these quantiles costs budget; private_synthetic has those of validation"
+    " clients: 0.9, 1.3, 1.7 and 2.4.",
     rule="within 20 %",
   )
 
@@ -333,8 +332,8 @@ def _of_instability(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     f" {large.in_percent()} at 0.25 ({tables.plural(small.num_seeds, 'seed')}): its sd is"
     f" {small.spread / large.spread:.1f} times as large.",
     rows.Verdict.UNCHECKED,
-    "Sent140 is not here. The paper’s cause, few clients in a round’s tail, is also what"
-    " docs/results.md finds (“Why theta = 0.1 is unstable”).",
+    "Sent140 is not here. docs/results.md finds the paper’s cause, few clients in a round’s tail"
+    " (“Why theta = 0.1 is unstable”).",
     "the synthetic task",
     source="synthetic",
   )

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import optimize
 from scipy import special
 
+from paper import smoothed
 from paper.statements import rows
 from tff_superquantile import superquantile
 
@@ -129,7 +130,7 @@ def _of_thresholds(draws: list[tuple[np.ndarray, float]]) -> Iterator[rows.Row]:
     f" are θ n + {', '.join(map(str, sorted(passing)))} clients; the maximiser has θ n. With the"
     f" quantile of Section 4.2, the least with H > (1 − θ) m, weights differ by {_size(gap)}.",
     rows.judge(passing == {0}, rows.Verdict.FALSE),
-    "It is true with the other quantile, which this project takes, or with a strict comparison.",
+    "It is true with that quantile, which this project takes, or with a strict comparison.",
   )
   excesses = []
   for losses, theta in draws:
@@ -213,7 +214,7 @@ def _of_temperatures() -> Iterator[rows.Row]:
   printed, inverse = [], []
   for n, nu in itertools.product((3, 10, 50), (0.1, 10.0)):
     losses_of = rng.uniform(size=n)
-    weights = superquantile.smoothed_dual_weights(losses_of, 1 / n, nu)
+    weights = smoothed.dual_weights(losses_of, 1 / n, nu)
     printed.append(abs(weights - special.softmax(nu * losses_of)).max())
     inverse.append(abs(weights - special.softmax(losses_of / nu)).max())
   largest = float(np.max(losses))
@@ -228,7 +229,7 @@ def _of_temperatures() -> Iterator[rows.Row]:
       far < 1e-2 and max(printed) < _EXACT,
       rows.Verdict.MISPRINT if near < 1e-2 and max(inverse) < _NEARLY_EXACT else rows.Verdict.FALSE,
     ),
-    "One slip of convention: with 1 / ν for ν in F_ent both are true. Then the weights differ by"
+    "With 1 / ν for ν in F_ent both are true: the weights differ by"
     f" {_size(max(inverse))}, from θ = 1 / n on.",
   )
 
@@ -239,7 +240,7 @@ def _smoothing_gaps() -> tuple[float, float]:
   of_n, of_theta = 0.0, 0.0
   for losses, theta in _draws():
     for nu in (1e-3, 1e-1, 1.0, 10.0):
-      pi = superquantile.smoothed_dual_weights(losses, theta, nu)
+      pi = smoothed.dual_weights(losses, theta, nu)
       divergence = float(np.sum(special.xlogy(pi, pi * len(losses))))
       gap = superquantile.superquantile(losses, theta) - (pi @ losses - nu * divergence)
       of_n = max(of_n, gap / (nu * math.log(len(losses))))

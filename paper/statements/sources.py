@@ -179,7 +179,7 @@ SOURCES: Mapping[str, Source] = {
   ),
   "personalization": Source(
     f"./run_experiments.sh personalization {_HANDWRITING} {_SHORT}",
-    _of_report("emnist_convnet/personalization.csv"),
+    _of_report("emnist_convnet/report.csv"),
     "as emnist_convnet",
   ),
   "model_family": Source(

@@ -6,8 +6,8 @@ A study is a module of this package with
 
 and, if it needs more than the finished runs of a task,
 
-    define_flags() -> None                        defines the flags of its command
-    main() -> None                                carries the command out
+    define(parser) -> None                        adds the flags of its command
+    main(args) -> None                            carries the command out
 
 `STUDIES` has a row for each; `python -m paper.studies NAME` runs one. Sweeps make the
 pages of those that their presets name.
@@ -20,7 +20,6 @@ import types
 
 # The name of each study, which is also its module's, and the question that it answers.
 STUDIES = {
-  "personalization": "What does a client’s own model change?",
   "model_family": "What do clients gain by choosing their model?",
   "availability": "What if θ adapts to the number of clients?",
   "sensitivity": "What do local epochs, cohorts and θ change?",

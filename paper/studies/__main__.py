@@ -12,25 +12,26 @@ from typing import Any
 
 from paper import studies
 from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import train_flags
 
 __doc__ += "\n".join(f"    {name:<18}{question}" for name, question in studies.STUDIES.items())
 
 
-def _run(name: str) -> None:
+def _run(name: str) -> int:
   """Runs a study's command; without `main`, its report is made of finished runs alone."""
   study: Any = studies.load(name)
   if not hasattr(study, "main"):
     from paper.studies import finished_models  # With flags of its own.
 
-    study.define_flags = functools.partial(finished_models.declare_flags, study.__name__)
+    study.define = functools.partial(train_flags.define_task, has_data=False)
     study.main = functools.partial(finished_models.publish, study.report)
-  cli.run_module(study)
+  return cli.run(study, sys.argv[2:])
 
 
 if __name__ == "__main__":
   if len(sys.argv) > 1 and sys.argv[1] in studies.STUDIES:
-    _run(sys.argv.pop(1))
-  elif sys.argv[1:2] in (["--help"], ["--helpfull"]):
+    sys.exit(_run(sys.argv[1]))
+  elif sys.argv[1:2] == ["--help"]:
     print(__doc__)
   else:
     text = repr(sys.argv[1]) if len(sys.argv) > 1 else "no name"

@@ -20,9 +20,9 @@ import os
 
 import pandas as pd
 
+from paper.studies import day
 from paper.studies import finished_models
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments.report import day
 from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance

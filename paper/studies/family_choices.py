@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from paper.studies import choosing
 from paper.studies import finished_models
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_files
@@ -90,21 +91,19 @@ def find_family(output_dir: str | os.PathLike, task: str, settings: Settings) ->
 class ModelChoice:
   """The choices of one seed's clients, with held-out errors [models, clients].
 
-  The comparison is an `evaluation.model_family.FamilyComparison`.
+  The comparison is a `choosing.FamilyComparison`.
   """
 
   clients: Mapping[str, np.ndarray]
   errors: np.ndarray
-  comparison: Any
+  comparison: choosing.FamilyComparison
 
   def metrics(self, way: str) -> dict[str, float]:
     """Returns the error, its gain by the clients' own choice, and the share of a way."""
-    from tff_superquantile.evaluation import model_family
-
     statistics = self.comparison.statistics
     numbers = run_files.flatten(statistics[way])
     for name in STATISTICS:
-      family = statistics[model_family.BY_ERROR]["error"][name]
+      family = statistics[choosing.BY_ERROR]["error"][name]
       numbers[f"gain.{name}"] = numbers[f"error.{name}"] - family
     if way in self.comparison.shares:
       numbers["share"] = self.comparison.shares[way]
@@ -133,7 +132,6 @@ def evaluate(
 
 def choose(family: Family, files: finished_models.ModelResults, seed: int) -> ModelChoice:
   """Lets the clients of a seed choose; all models must have the same clients."""
-  from tff_superquantile.evaluation import model_family
   from tff_superquantile.simulation import seeds
 
   columns = {method: files.read_clients(runs[seed]) for method, runs in family.runs.items()}
@@ -145,7 +143,7 @@ def choose(family: Family, files: finished_models.ModelResults, seed: int) -> Mo
         " expected the same data: run both with the same --data_dir and numbers of clients."
       )
   held_in, held_out = (
-    model_family.PartMetrics(
+    choosing.PartMetrics(
       *(
         np.stack([of_model[f"{quantity}_{part}"] for of_model in columns.values()])
         for quantity in ("loss", "error")
@@ -154,7 +152,7 @@ def choose(family: Family, files: finished_models.ModelResults, seed: int) -> Mo
     for part in PARTS
   )
   rng = seeds.generator(seed, "shuffled choices")
-  result = model_family.compare(list(columns), held_in, held_out, rng)
+  result = choosing.compare(list(columns), held_in, held_out, rng)
   return ModelChoice(clients, held_out.error, result)
 
 

@@ -5,6 +5,7 @@ Importing this module starts no TensorFlow.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import itertools
@@ -13,10 +14,10 @@ import pathlib
 import sys
 from typing import Any
 
-from absl import flags
 import numpy as np
 import tqdm
 
+from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
@@ -26,9 +27,6 @@ from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
 HELD_IN_FRACTION = 0.5
-# A command that adopts this module's flags lists these in its --help.
-for _name in ("output_dir", "task", *train_flags.WHERE_DATA_IS):
-  flags.declare_key_flag(_name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,25 +59,17 @@ def find(output_dir: str | os.PathLike, task: str) -> list[run_folder.Run]:
   return finished
 
 
-def declare_flags(module: str) -> None:
-  """Lists the flags of a study that reads finished runs alone in the --help of its module."""
-  for name in ("output_dir", "task"):
-    flags.FLAGS.register_key_flag_for_module(module, flags.FLAGS[name])
+def publish(report: Callable[..., page.Page], args: argparse.Namespace) -> None:
+  """Runs the command of a study of finished runs, report(output_dir, task)."""
+  output_dir, task, _ = train_flags.finished_task(args)
+  print(page.publish(report(output_dir, task), pathlib.Path(output_dir, task)))
 
 
-def publish(report: Callable[..., page.Page], *settings: Any) -> None:
-  """Runs the command of a study of finished runs, report(output_dir, task, *settings)."""
-  output_dir, task = train_flags.task_without_data()
-  print(page.publish(report(output_dir, task, *settings), pathlib.Path(output_dir, task)))
-
-
-def define_flags(purpose: str) -> None:
-  """Defines the flag of the fraction of examples that clients hold in for a purpose."""
-  flags.DEFINE_float(
-    "held_in_fraction",
-    HELD_IN_FRACTION,
-    f"Fraction of a test client's examples to {purpose} on; the others measure.",
-  )
+def define(parser: command_line.Parser, purpose: str) -> None:
+  """Adds the flags of a study whose clients hold in a fraction of their examples for a purpose."""
+  train_flags.define_task(parser)
+  text = f"Fraction of a test client's examples to {purpose} on; the others measure."
+  command_line.add_flag(parser, "held_in_fraction", float, HELD_IN_FRACTION, text)
 
 
 def check_fraction(held_in_fraction: float) -> None:

@@ -21,20 +21,22 @@ fractions in files and percent in tables.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 import math
 import os
 import pathlib
 
-from absl import flags
 import numpy as np
 import pandas as pd
 
+from paper.studies import choices
+from paper.studies import choosing
 from paper.studies import family_choices
 from paper.studies import finished_models
+from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import train_flags
-from tff_superquantile.experiments.report import choices
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
@@ -80,8 +82,6 @@ def report(
   methods with finished runs of one seed. The overrides replace the runs' own values of
   `train_flags.WHERE_DATA_IS`.
   """
-  from tff_superquantile.evaluation import model_family
-
   family = family_choices.find_family(output_dir, task, settings)
   runs = [run for of_method in family.runs.values() for run in of_method.values()]
   measured_with = {"held_in_fraction": settings.held_in_fraction}
@@ -90,11 +90,11 @@ def report(
   methods = list(family.runs)
   chosen = {seed: family_choices.choose(family, files, seed) for seed in family.seeds}
   names = _names(methods)
-  others = {way: name for way, name in names.items() if way != model_family.BY_ERROR}
+  others = {way: name for way, name in names.items() if way != choosing.BY_ERROR}
   results = tables.of_values(
     (way, seed, choice.metrics(way)) for way in names for seed, choice in chosen.items()
   )
-  drawn = {way: name for way, name in others.items() if way != model_family.BY_LOSS}
+  drawn = {way: name for way, name in others.items() if way != choosing.BY_LOSS}
   atomic_files.write(
     pathlib.Path(output_dir, task, "model_family_clients.csv"),
     family_choices.clients_csv(methods, chosen),
@@ -110,7 +110,7 @@ def report(
         results,
         _COLUMNS,
         names,
-        not_in_contest=model_family.LOOK_AHEAD,
+        not_in_contest=choosing.LOOK_AHEAD,
         first="who gets which model",
         title="Results",
         note=_NOTE,
@@ -136,32 +136,28 @@ def report(
 
 def _names(methods: Sequence[names.Name]) -> dict[str, str]:
   """Returns the names of the ways to give clients a model, in the order of the table."""
-  from tff_superquantile.evaluation import model_family
-
   return {
     **{method: method.label + (" (θ = 1)" if method.is_fed_avg else "") for method in methods},
-    model_family.TUNED_SINGLE: "One for all, by held-in p90",
-    model_family.BY_ERROR: "Family: own choice, by error",
-    model_family.BY_LOSS: "Family: own choice, by loss",
-    model_family.SHUFFLED: "Choices dealt at random",
-    model_family.HINDSIGHT_SINGLE: "One for all, in hindsight",
-    model_family.ORACLE: "Own choice, in hindsight",
+    choosing.TUNED_SINGLE: "One for all, by held-in p90",
+    choosing.BY_ERROR: "Family: own choice, by error",
+    choosing.BY_LOSS: "Family: own choice, by loss",
+    choosing.SHUFFLED: "Choices dealt at random",
+    choosing.HINDSIGHT_SINGLE: "One for all, in hindsight",
+    choosing.ORACLE: "Own choice, in hindsight",
   }
 
 
 def _summarize(results: pd.DataFrame, num_models: int) -> str:
   """Says how much the choice gains over the fairest single model."""
-  from tff_superquantile.evaluation import model_family
 
   def level(way: str, metric: str) -> str:
     return units.PERCENT.text(tables.of_seed(results, way, metric).mean())
 
   gains = {
-    name: tables.of_seed(results, model_family.TUNED_SINGLE, f"gain.{name}")
-    for name in ("p90", "mean")
+    name: tables.of_seed(results, choosing.TUNED_SINGLE, f"gain.{name}") for name in ("p90", "mean")
   }
   effects = {name: units.PERCENT.effect(-gain) for name, gain in gains.items()}
-  single, family = model_family.TUNED_SINGLE, model_family.BY_ERROR
+  single, family = choosing.TUNED_SINGLE, choosing.BY_ERROR
   text = (
     f"With one of {num_models} models for all test clients, picked on their held-in examples, the"
     f" 90th percentile of the error is {level(single, 'error.p90')}. The clients’ own choice"
@@ -186,10 +182,8 @@ def _notes(
   settings: family_choices.Settings,
 ) -> list[str]:
   """Returns caveats: the certainty of a client's choice, and the clients left out."""
-  from tff_superquantile.evaluation import model_family
-
   size = np.median(np.concatenate([choice.clients["num_held_in"] for choice in chosen.values()]))
-  error = tables.of_seed(results, model_family.BY_ERROR, "error.mean").mean()
+  error = tables.of_seed(results, choosing.BY_ERROR, "error.mean").mean()
   noise = math.sqrt(error * (1 - error) / size)
   tied = np.mean([choice.comparison.tied for choice in chosen.values()])
   picks = [choice.comparison.tuned_single for choice in chosen.values()]
@@ -211,19 +205,21 @@ def _notes(
   return notes
 
 
-def define_flags() -> None:
-  finished_models.define_flags("choose")
-  flags.adopt_module_key_flags(finished_models)
-  flags.DEFINE_list(
+def define(parser: command_line.Parser) -> None:
+  finished_models.define(parser, "choose")
+  command_line.add_flag(
+    parser,
     "methods",
+    str,
     [],
     "Folder names of the family's methods; empty for fed_avg and those called"
     " superquantile_theta_... by their tail fraction alone.",
+    are_several=True,
   )
 
 
-def main() -> None:
-  output_dir, task, overrides = train_flags.finished_task()
-  settings = family_choices.Settings(flags.FLAGS.held_in_fraction, tuple(flags.FLAGS.methods))
+def main(args: argparse.Namespace) -> None:
+  output_dir, task, overrides = train_flags.finished_task(args)
+  settings = family_choices.Settings(args.held_in_fraction, tuple(args.methods))
   content = report(output_dir, task, settings, overrides)
   print(page.publish(content, pathlib.Path(output_dir, task)))

@@ -22,15 +22,17 @@ def contradictions(
   ledger: ledger_lib.Ledger, flags: Mapping[str, str], results: results_lib.RunRecords
 ) -> list[str]:
   """Returns the contradictions between a run's ledger, its flags and its results, in sentences."""
-  found = [
+  sentences = [
     f"{name} is in the folder, which holds exact numbers of training clients or times of rounds: no"
     " private run writes it."
     for name in results.spare
   ]
   if "train" in (results.metrics or {}):
-    found.append("metrics.json has the training clients, of whom a private run releases nothing.")
+    sentences.append(
+      "metrics.json has the training clients, of whom a private run releases nothing."
+    )
   return [
-    *found,
+    *sentences,
     *_of_manifest(ledger, flags, results),
     *_of_rounds(ledger, flags, results),
     *_of_columns(ledger.release, flags, results.rounds),
@@ -45,30 +47,32 @@ def _of_manifest(
   manifest = results.manifest
   if manifest is None:
     return ["There is no manifest.json, which a run writes before its ledger."]
-  found = []
+  sentences = []
   clients = results_lib.num_clients(manifest).get("train")
   if clients is None:
-    found.append("manifest.json does not say how many training clients there are.")
+    sentences.append("manifest.json does not say how many training clients there are.")
   elif clients != ledger.release.cohort.population:
-    found.append(
+    sentences.append(
       f"manifest.json has {clients} training clients and the ledger a population of"
       f" {ledger.release.cohort.population}."
     )
   if str(manifest.get("seed")) != flags.get("seed"):
-    found.append("manifest.json and flags.txt do not have the same seed.")
+    sentences.append("manifest.json and flags.txt do not have the same seed.")
   if manifest.get("starts", []) != [dataclasses.asdict(start) for start in ledger.starts]:
-    found.append("manifest.json and the ledger do not have the same starts.")
+    sentences.append("manifest.json and the ledger do not have the same starts.")
   if manifest.get("flags", results.flags_digest) != results.flags_digest:
-    found.append("flags.txt is not the file whose SHA-256 is in manifest.json.")
+    sentences.append("flags.txt is not the file whose SHA-256 is in manifest.json.")
   is_recent = ledger.version == ledger_lib.VERSION
   for name, words in _BINDING.items():
     if is_recent != bool(manifest.get(name)):
       has = "has no" if is_recent else "has"
-      found.append(f"manifest.json {has} {words}, and the ledger is of version {ledger.version}.")
+      sentences.append(
+        f"manifest.json {has} {words}, and the ledger is of version {ledger.version}."
+      )
   for name in ("data", "seconds_per_round"):
     if manifest.get(name) is not None:
-      found.append(f"manifest.json has {name}, which would tell something of training clients.")
-  return found
+      sentences.append(f"manifest.json has {name}, which would tell something of training clients.")
+  return sentences
 
 
 def _of_rounds(
@@ -80,7 +84,7 @@ def _of_rounds(
     "manifest.json": results.manifest_rounds or 0,
     "clients/": results.last_evaluated,
   }
-  found = [
+  sentences = [
     f"{name} has {number} rounds and the ledger {ledger.rounds_done}: something was released that"
     " was not accounted for."
     for name, number in numbers.items()
@@ -88,14 +92,14 @@ def _of_rounds(
   ]
   if "finished" not in manifest and results.metrics is None:
     if "rounds_done" in manifest or "kept_round" in manifest:
-      found.append("manifest.json has the end of a run that has not finished.")
-    return found
+      sentences.append("manifest.json has the end of a run that has not finished.")
+    return sentences
   left = {
     "the time of its end in manifest.json": "finished" in manifest,
     "metrics.json": bool(results.metrics),
     "weights.npz": results.num_parameters is not None,
   }
-  found += [
+  sentences += [
     f"The run has finished and left no {name}; if it was killed at its very end, run it again."
     for name, is_there in left.items()
     if not is_there
@@ -107,15 +111,17 @@ def _of_rounds(
     is_last = kept == results.manifest_rounds
     is_earlier = isinstance(kept, int) and 0 <= kept < (results.manifest_rounds or 0)
     if not (is_last or flags.get("keep") == "best" and is_earlier):
-      found.append(f"manifest.json has the model of round {kept}, which is not that of the run.")
+      sentences.append(
+        f"manifest.json has the model of round {kept}, which is not that of the run."
+      )
   if "patience" not in flags:
     ends["flags.txt"] = flags_lib.to_number(flags.get("num_rounds", ""))
-  found += [
+  sentences += [
     f"The run has finished after {number} rounds by {name} and {ledger.rounds_done} by its ledger."
     for name, number in ends.items()
     if number != ledger.rounds_done
   ]
-  return found
+  return sentences
 
 
 def _of_epsilons(ledger: ledger_lib.Ledger, rounds: results_lib.Rounds) -> list[str]:
@@ -143,15 +149,15 @@ def _of_columns(
   # A run writes its losses and errors, and the measures by which it is judged.
   measures = {"loss", "error", flags.get("metric", "error"), *flags.get("best_by", "").split(".")}
   other = re.compile(_OF_OTHER_CLIENTS.format("|".join(map(re.escape, measures - {""}))))
-  found = {name for name in rounds.columns if not other.fullmatch(name)}
+  columns = {name for name in rounds.columns if not other.fullmatch(name)}
   return [
     *(
       f"rounds.csv has the column {name}, which does not follow from the ledger's releases."
-      for name in sorted(found - expected - optional)
+      for name in sorted(columns - expected - optional)
     ),
     *(
       f"rounds.csv has no column {name}, which follows from the ledger's releases."
-      for name in sorted(expected - found)
+      for name in sorted(expected - columns)
     ),
   ]
 

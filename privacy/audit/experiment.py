@@ -74,8 +74,8 @@ class Member:
 
   def binding(self, name: str) -> str:
     """Returns a commitment of its manifest; "" for none."""
-    found = self.manifest.get("commitments")
-    return str(found.get(name, "")) if isinstance(found, dict) else ""
+    commitments = self.manifest.get("commitments")
+    return str(commitments.get(name, "")) if isinstance(commitments, dict) else ""
 
 
 def _names(folder: pathlib.Path, split: str) -> list[str]:
@@ -112,28 +112,17 @@ def _read(folder: pathlib.Path) -> Member:
 
 
 def read(folders: Sequence[str | os.PathLike[str]]) -> dict[str, list[Member]]:
-  """Reads the runs in and below some folders.
-
-  Args:
-    folders: The folders.
-
-  Returns:
-    The runs by the data set of their clients, in the order of their paths; of data sets that have a
-    private run.
-
-  Raises:
-    ValueError: If a folder is not there, none has a private run, or a file cannot be read.
-  """
-  found: dict[pathlib.Path, Member] = {}
+  """Reads the runs in and below some folders, by the data set of their clients and by path."""
+  members: dict[pathlib.Path, Member] = {}
   for folder in map(pathlib.Path, folders):
     if not folder.is_dir():
       raise ValueError(f"Found no folder {os.fspath(folder)!r}; expected that of private runs.")
     files = (path for name in ("flags.txt", ledger_lib.FILE_NAME) for path in folder.rglob(name))
     for path in sorted({file.parent for file in files}):
-      if path.resolve() not in found:
-        found[path.resolve()] = _read(path)
+      if path.resolve() not in members:
+        members[path.resolve()] = _read(path)
   populations: dict[str, list[Member]] = {}
-  for member in found.values():
+  for member in members.values():
     populations.setdefault(member.population, []).append(member)
   private = {name: of for name, of in populations.items() if any(m.ledger for m in of)}
   if not private:
@@ -179,18 +168,7 @@ class Together:
 
 
 def compose(members: Sequence[Member], delta: float | None = None) -> Together:
-  """Accounts for all runs of one population.
-
-  Args:
-    members: The runs, at least one of them private.
-    delta: The delta of all together; None for the largest of the claims.
-
-  Returns:
-    Their cost for one client, and for whom there is none.
-
-  Raises:
-    ValueError: If there is too little noise for an answer.
-  """
+  """Accounts for all runs of one population, at least one of them private, for one client."""
   private = [member for member in members if member.ledger is not None]
   failures, copies = _one_key(private)
   runs = [run for member in private if member not in copies for run in member.runs]
@@ -244,12 +222,12 @@ def _measured(
   members: Sequence[Member], private: Sequence[Member]
 ) -> tuple[frozenset[str], list[str]]:
   """Returns the clients whom a run protects and another measures, and sentences on these."""
-  found: set[str] = set()
+  clients: set[str] = set()
   sentences = []
   for member in members:
     others = [other for other in private if other is not member]
     names = {name for other in others for name in member.named - other.named}
-    found |= names
+    clients |= names
     if names:
       number = sum(bool(member.named - other.named) for other in others)
       sentences.append(
@@ -268,7 +246,7 @@ def _measured(
       f"{_such_as(public)} trained without privacy: what it releases may reveal all data of its"
       " training clients, also of those whom private runs protect."
     )
-  return frozenset(found), sentences
+  return frozenset(clients), sentences
 
 
 def _such_as(members: Sequence[Member]) -> str:

@@ -47,17 +47,7 @@ class Audit:
 
 
 def audit_folder(folder: str | os.PathLike[str]) -> Audit:
-  """Recomputes the budget of a run from its folder.
-
-  Args:
-    folder: The folder of the run, finished or not.
-
-  Returns:
-    The findings.
-
-  Raises:
-    ValueError: If it isn't the folder of a private run, or a file cannot be read.
-  """
+  """Recomputes the budget of a run, finished or not, from its folder; other folders are refused."""
   folder = pathlib.Path(folder)
   if not folder.is_dir():
     raise ValueError(f"Found no folder {os.fspath(folder)!r}; expected that of a private run.")

@@ -10,6 +10,7 @@ from privacy import cohorts
 from privacy import ledger as ledger_lib
 from privacy import parts
 from privacy.noise import banded
+from privacy.settings import command_line
 
 # Recomputing gives the same number up to another version's rounding.
 TOLERANCE = 1e-6
@@ -31,12 +32,8 @@ def _shares_of_budget() -> set[str]:
 
 def read(text: str) -> dict[str, str]:
   """Reads `flags.txt`: values by name, of lines like `--name=value`; empty ones are left out."""
-  found = {}
-  for line in text.splitlines():
-    if line.startswith("-"):
-      name, equals, value = line.lstrip("-").partition("=")
-      found[name.strip()] = value.strip() if equals else "true"
-  return {name: value for name, value in found.items() if value not in _EMPTY}
+  flags = command_line.read_flags(text)
+  return {name: value for name, value in flags.items() if value not in _EMPTY}
 
 
 def tolerance(ledger: ledger_lib.Ledger) -> float:
@@ -48,7 +45,7 @@ def tolerance(ledger: ledger_lib.Ledger) -> float:
 def _entries(ledger: ledger_lib.Ledger) -> dict[str, Any]:
   """Returns what the flags of a run are by its ledger; None for those that are not there."""
   release = ledger.release
-  found: dict[str, Any] = {
+  expected: dict[str, Any] = {
     "epsilon": ledger.claim["epsilon"],
     "delta": ledger.claim["delta"],
     "accounting": ledger.accounting,
@@ -66,11 +63,11 @@ def _entries(ledger: ledger_lib.Ledger) -> dict[str, Any]:
     "update_sum": "central",
   }
   for part in release.parts:
-    found.update(part.flags())
-  found.update(release.shares_of_budget)
+    expected.update(part.flags())
+  expected.update(release.shares_of_budget)
   if ledger.clip_norm is None and release.find(parts.AdaptiveClip) is not None:
-    found["clip_norm"] = "adaptive"
-  return found
+    expected["clip_norm"] = "adaptive"
+  return expected
 
 
 def from_outside(flags: dict[str, str]) -> list[str]:
@@ -103,7 +100,7 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
   required.discard("bands")  # The default follows from the cohorts.
   if ledger.claim["epsilon"] is None:
     required -= _shares_of_budget()  # Without a budget nothing divides it.
-  found = [f"flags.txt has no --{name}." for name in sorted(required - set(flags))]
+  sentences = [f"flags.txt has no --{name}." for name in sorted(required - set(flags))]
   for name, entry in entries.items():
     if name not in flags or flags[name] == entry:
       continue
@@ -112,8 +109,8 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
       if math.isclose(number, entry, rel_tol=_FLAG_TOLERANCE):
         continue
     said = "none" if entry is None else f"{entry:.6g}" if isinstance(entry, float) else str(entry)
-    found.append(f"flags.txt has --{name}={flags[name]} and the ledger {said}.")
-  found += [
+    sentences.append(f"flags.txt has --{name}={flags[name]} and the ledger {said}.")
+  sentences += [
     f"flags.txt has --{name}={flags[name]}, with which no private run begins: it would measure"
     " clients that it protects."
     for name, allowed in _REFUSED.items()
@@ -121,10 +118,10 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
   ]
   start = flags.get("initial_weights_fingerprint")
   if start != (ledger.starts[0].fingerprint if ledger.starts else None):
-    found.append("flags.txt and the ledger do not name the same initial weights.")
+    sentences.append("flags.txt and the ledger do not name the same initial weights.")
   rounds = to_number(flags.get("num_rounds", ""))
   if rounds is not None and rounds > ledger.num_rounds_planned:
-    found.append(
+    sentences.append(
       f"flags.txt has --num_rounds={rounds:g} and the ledger {ledger.num_rounds_planned} planned"
       " rounds."
     )
@@ -132,10 +129,10 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
   clients = to_number(flags.get("num_train_clients", ""))
   population = release.cohort.population
   if clients and population > clients:
-    found.append(
+    sentences.append(
       f"flags.txt has --num_train_clients={clients:g} and the ledger a population of {population}."
     )
-  return found
+  return sentences
 
 
 def wrong_coefficients(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str]:
@@ -143,7 +140,7 @@ def wrong_coefficients(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list
 
   Smaller coefficients would mean a smaller sensitivity than that of the noise that was added.
   """
-  cohort, found = ledger.release.cohort, np.array(ledger.release.coefficients)
+  cohort, coefficients = ledger.release.cohort, np.array(ledger.release.coefficients)
   if not isinstance(cohort, cohorts.Known):
     return []
   num_rounds = ledger.num_rounds_planned
@@ -151,11 +148,13 @@ def wrong_coefficients(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list
     return [f"flags.txt has not the {num_rounds} rounds for which the ledger's noise is made."]
   # Where the flags have another number of bands than the ledger, `contradictions` says so.
   participation = banded.Participation(num_rounds, cohort.separation)
-  bands = found.size if "bands" in flags else participation.bands()
+  bands = coefficients.size if "bands" in flags else participation.bands()
   expected = banded.optimal(bands, participation)
-  if found.shape == expected.shape and np.allclose(found, expected, 0.0, _COEFFICIENTS_TOLERANCE):
+  if coefficients.shape == expected.shape and np.allclose(
+    coefficients, expected, 0.0, _COEFFICIENTS_TOLERANCE
+  ):
     least = banded.sensitivity(expected, participation) * (1.0 - _SENSITIVITY_TOLERANCE)
-    if banded.sensitivity(found, participation) >= least:
+    if banded.sensitivity(coefficients, participation) >= least:
       return []
   return [
     "The ledger's coefficients of the noise over rounds are not those of"
@@ -165,7 +164,7 @@ def wrong_coefficients(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list
 
 def wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
   """Returns differences between the clients' noise and that of the ledger's own numbers."""
-  release, found = ledger.release, []
+  release, sentences = ledger.release, []
   for part in release.parts:
     mechanism = part.mechanism
     if mechanism is None:
@@ -180,11 +179,11 @@ def wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
       if isinstance(wanted, float):
         same = math.isclose(has, wanted, rel_tol=TOLERANCE)
       if not same:
-        found.append(
+        sentences.append(
           f"The ledger's {name} has {field.name} = {has}; the noise multiplier and the clients of a"
           f" round ask for {wanted}."
         )
-  return found
+  return sentences
 
 
 def to_number(text: str) -> float | None:

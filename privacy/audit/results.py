@@ -70,8 +70,8 @@ class RunRecords:
   @property
   def manifest_rounds(self) -> int | None:
     """The number of rounds of a finished run by its manifest; None where it says none."""
-    found = (self.manifest or {}).get("rounds_done")
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    done = (self.manifest or {}).get("rounds_done")
+    return done if isinstance(done, int) and not isinstance(done, bool) else None
 
   @property
   def num_rounds(self) -> int:
@@ -164,14 +164,14 @@ def num_clients(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 def read_object(path: pathlib.Path) -> Mapping[str, Any] | None:
   """Returns the object of a JSON file, None where there is no file; a `ValueError` for others."""
   try:
-    found = json.loads(path.read_text(encoding="utf-8"))
+    content = json.loads(path.read_text(encoding="utf-8"))
   except FileNotFoundError:
     return None
   except ValueError as error:
     raise ValueError(f"Found that {path} is not JSON ({error}); bring it back.") from None
-  if not isinstance(found, dict):
+  if not isinstance(content, dict):
     raise ValueError(f"Found that {path} is no JSON object; bring it back.")
-  return found
+  return content
 
 
 def _num_parameters(path: pathlib.Path) -> int | None:

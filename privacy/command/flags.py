@@ -1,92 +1,14 @@
-"""The flags of the commands in `account`, and argparse's messages as sentences."""
+"""The flags of the commands in `account`."""
 
-import argparse
 from collections.abc import Iterable, Mapping
-import difflib
-import re
-import sys
-from typing import Any, NoReturn
+from typing import Any
 
 from privacy import accounting
 from privacy import cohorts
 from privacy import parts
 from privacy import releases
 from privacy.noise import shares
-
-# argparse's messages, and the sentences in their place.
-_SENTENCES = (
-  (
-    r"argument --accounting: invalid choice: 'paper' .*",
-    "Found --accounting=paper, which is no guarantee; expected another one, or in a clone of the"
-    " project `python -m paper.account` for the paper's formulas",
-  ),
-  (r"argument ([^:]+): invalid number value: '(.*)'", "Found {}={}; expected a number"),
-  (r"argument ([^:]+): invalid whole value: '(.*)'", "Found {}={}; expected a whole number"),
-  (
-    r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.*)\)",
-    "Found {}={}; expected one of {}",
-  ),
-  (r"argument ([^:]+): expected one argument", "Found {0} without a value; expected {0}=VALUE"),
-  (r"the following arguments are required: (.*)", "Found no {}; expected it"),
-  (r"unrecognized arguments: (.*)", "Found {} among the flags; expected only those that exist"),
-)
-
-
-class Parser(argparse.ArgumentParser):
-  """A parser whose mistakes are sentences like all others."""
-
-  _has_commands = False  # What it is given then belongs to one of them.
-
-  def error(self, message: str) -> NoReturn:
-    raise ValueError(_as_sentence(message))
-
-  def add_subparsers(self, **kwargs: Any) -> Any:
-    self._has_commands = True
-    return super().add_subparsers(**kwargs)
-
-  def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-    # A flag that is not known may be the reason why another one is missing.
-    known = {"--help", *re.findall(r"--[\w-]+", self.format_usage())}
-    for text in () if self._has_commands else sys.argv[1:] if args is None else args:
-      name = text.partition("=")[0]
-      if name.startswith("--") and name not in known | {"--"} and " " not in name:
-        plain, names = name[2:].replace("-", "_"), sorted(flag[2:] for flag in known)
-        nearest = [flag for flag in names if flag.startswith(plain)]
-        nearest += difflib.get_close_matches(plain, names, 1)
-        hint = f", the nearest of them --{nearest[0]}" if nearest else ""
-        raise ValueError(
-          f"Found {text} among the flags; expected only those that exist{hint} (--help lists them)."
-        )
-    return super().parse_known_args(args, namespace)
-
-
-def _as_sentence(message: str) -> str:
-  """Turns argparse's message into "Found ...; expected ..."."""
-  for pattern, sentence in _SENTENCES:
-    match = re.fullmatch(pattern, message, re.DOTALL)
-    if match:
-      found = [value.replace("'", "") for value in match.groups()]
-      return f"{sentence.format(*found)} (--help lists them)."
-  return f"Found flags that cannot be read: {message} (--help lists them)."
-
-
-def number(text: str) -> float:
-  """Returns a flag's number; argparse names this function in its message."""
-  return float(text)
-
-
-def whole(text: str) -> int:
-  """Returns a flag's whole number, such as 1e6."""
-  value = float(text)
-  if not value.is_integer():
-    raise ValueError
-  return int(value)
-
-
-def number_flag(group: Any, name: str, text: str, metavar: str = "X", **kwargs: Any) -> None:
-  """Adds a flag that takes a number, a whole one with `type=whole`."""
-  group.add_argument(f"--{name}", **{"type": number, **kwargs}, metavar=metavar, help=text)
-
+from privacy.settings import command_line
 
 # The flags of numbers are NAME=METAVAR here, those of words and files NAME alone.
 _WHOLE = ("num_rounds", "bands", "num_bins", "num_parameters", "participations", "scale")
@@ -158,18 +80,14 @@ def _add(group: Any, texts: Mapping[str, str], required: bool = False) -> None:
   """Adds flags to a group."""
   for flag, text in texts.items():
     name, _, metavar = flag.partition("=")
-    if metavar:
-      kind = whole if name in (*_WHOLE, *cohorts.own_flags()) else number
-      number_flag(group, name, text, metavar, type=kind, required=required)
-    elif name in _CHOICES:
-      choices = tuple(_CHOICES[name])
-      text = f"{text} (default: {choices[0]})"
-      group.add_argument(f"--{name}", choices=choices, default=choices[0], help=text)
-    else:
-      group.add_argument(f"--{name}", metavar=name[0].upper(), help=text)
+    is_whole = name in (*_WHOLE, *cohorts.own_flags())
+    kind = str if not metavar else int if is_whole else float
+    words = tuple(_CHOICES.get(name, ()))
+    options: dict[str, Any] = dict(choices=words, metavar=metavar, required=required)
+    command_line.add_flag(group, name, kind, words[0] if words else None, text, **options)
 
 
-def run_flags(parser: Parser, required: bool = True) -> Any:
+def run_flags(parser: command_line.Parser, required: bool = True) -> Any:
   """Adds the flags on clients, rounds and delta; returns their group."""
   group = parser.add_argument_group("the run")
   _add(group, _RUN, required)
@@ -177,41 +95,31 @@ def run_flags(parser: Parser, required: bool = True) -> Any:
   return group
 
 
-def _budget_flags(parser: Parser) -> None:
+def _budget_flags(parser: command_line.Parser) -> None:
   _add(run_flags(parser, required=False), _RELEASE)
   budget = parser.add_argument_group("the budget")
   _add(budget, {"epsilon=X": "of the whole run"}, required=True)
   _add(budget, _BUDGET | {f"{kind.share_flag}=R": kind.share_help for kind in parts.numbers()})
 
 
-def _noise_flags(parser: Parser) -> None:
+def _noise_flags(parser: command_line.Parser) -> None:
   _add(run_flags(parser, required=False), _RELEASE)
   noise = parser.add_argument_group("the noise of the weights, the threshold or both")
   of_numbers = {f"{kind.flag}=Z": kind.noise_help for kind in parts.numbers()}
   _add(noise, _NOISE | of_numbers | _IN_PLACE_OF_NOISE)
-  parser.add_argument(
-    "--plot", metavar="FILE", help="draw epsilon against rounds (.png, .svg, .pdf)"
-  )
+  plot = "draw epsilon against rounds (.png, .svg, .pdf)"
+  command_line.add_flag(parser, "plot", str, None, plot, metavar="FILE")
 
 
-def make_parser() -> argparse.ArgumentParser:
-  """Makes the parser of all commands; a mistake in the flags is a ValueError with a sentence."""
-  parser = Parser(
-    prog="account.py",
-    description="Privacy budgets: finds the noise for a budget and the cost of a run, and checks"
-    " claims.",
-    epilog="`account.py COMMAND --help` lists a command's flags. Exit code: 0, or 1 if an audited"
-    " claim does not hold, or 2 for a mistake in the flags or a bad folder.",
-    allow_abbrev=False,
-  )
+def define(parser: command_line.Parser) -> None:
+  """Adds all commands to the parser."""
   commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-  def command(name: str, text: str) -> Parser:
-    found: Parser = commands.add_parser(
-      name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
-    )
-    found.add_argument("--json", action="store_true", help="print one JSON object")
-    return found
+  def command(name: str, text: str) -> command_line.Parser:
+    description = f"{text[0].upper()}{text[1:]}."
+    one: command_line.Parser = commands.add_parser(name, help=text, description=description)
+    command_line.add_flag(one, "json", bool, False, "print one JSON object")
+    return one
 
   _budget_flags(command("calibrate", "finds the noise for a privacy budget"))
   _noise_flags(command("spend", "finds the cost of a run"))
@@ -222,7 +130,8 @@ def make_parser() -> argparse.ArgumentParser:
   together.add_argument(
     "--run", action="append", default=[], metavar="FLAGS", help="the flags of spend, and --times=K"
   )
-  number_flag(together, "delta", "delta of all together; by default the largest of the releases'")
+  largest = "delta of all together; by default the largest of the releases'"
+  command_line.add_flag(together, "delta", float, None, largest)
   claim = command("audit", "checks the claims of runs, and what one client loses by all of them")
   claim.add_argument(
     "folders",
@@ -230,12 +139,11 @@ def make_parser() -> argparse.ArgumentParser:
     nargs="+",
     help="of a run (with privacy.json, rounds.csv, flags.txt), or one that has several below it",
   )
-  return parser
 
 
-def release_parser() -> Parser:
+def release_parser() -> command_line.Parser:
   """Makes the parser of one release of `compose`."""
-  parser = Parser(prog="--run", allow_abbrev=False)
+  parser = command_line.Parser(prog="--run", arguments=())
   _noise_flags(parser)
-  number_flag(parser, "times", "how often it is released", "K", type=whole, default=1)
+  command_line.add_flag(parser, "times", int, 1, "how often it is released", metavar="K")
   return parser

@@ -56,23 +56,23 @@ class Evaluation:
 
   def to_dict(self) -> dict[str, Any]:
     """Returns the entry as a JSON object."""
-    found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-    found["query"] = {name: getattr(self.query, name) for name in _QUERY_FIELDS}
-    found["guarantee"] = list(self.query.guarantee)
-    return found
+    content = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+    content["query"] = {name: getattr(self.query, name) for name in _QUERY_FIELDS}
+    content["guarantee"] = list(self.query.guarantee)
+    return content
 
   @classmethod
-  def from_dict(cls, found: Any) -> "Evaluation":
+  def from_dict(cls, content: Any) -> "Evaluation":
     """Reads an entry; a `ValueError` says what is wrong with it."""
     try:
-      values = {field.name: found[field.name] for field in dataclasses.fields(cls)}
+      values = {field.name: content[field.name] for field in dataclasses.fields(cls)}
       for name in ("released", "model", "split", "metric"):
         checks.of_type(name, values[name], str, "a text")
-      values["query"] = query_lib.Query(**{name: found["query"][name] for name in _QUERY_FIELDS})
-      values["noise_multiplier"] = checks.positive("noise_multiplier", found["noise_multiplier"])
-      values["counts"] = tuple(checks.number("counts", count) for count in found["counts"])
+      values["query"] = query_lib.Query(**{name: content["query"][name] for name in _QUERY_FIELDS})
+      values["noise_multiplier"] = checks.positive("noise_multiplier", content["noise_multiplier"])
+      values["counts"] = tuple(checks.number("counts", count) for count in content["counts"])
       values["estimates"] = {
-        name: (estimate, stddev) for name, (estimate, stddev) in found["estimates"].items()
+        name: (estimate, stddev) for name, (estimate, stddev) in content["estimates"].items()
       }
       return cls(**values)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -85,21 +85,20 @@ class Evaluation:
 def load(folder: pathlib.Path) -> list[dict[str, Any]]:
   """Returns the entries beside a run as they are written; none where there is no file.
 
-  Raises:
-    ValueError: If the file cannot be read, for nothing may be released on top of it.
+  Nothing may be released on top of a file that cannot be read: that is a `ValueError`.
   """
   path = folder / FILE_NAME
   try:
-    found = json.loads(path.read_text(encoding="utf-8"))
+    content = json.loads(path.read_text(encoding="utf-8"))
   except FileNotFoundError:
     return []
   except ValueError as error:
     raise ValueError(f"Found that {path} is not JSON ({error}); bring it back.") from None
-  if not isinstance(found, list):
+  if not isinstance(content, list):
     raise ValueError(f"Found that {path} is no list of evaluations; bring it back.")
-  if not all(isinstance(entry, dict) for entry in found):
+  if not all(isinstance(entry, dict) for entry in content):
     raise ValueError(f"Found an entry in {path} that is no JSON object; bring the file back.")
-  return found
+  return content
 
 
 def read(folder: pathlib.Path) -> list[Evaluation]:
@@ -116,14 +115,9 @@ def head(content: Sequence[Mapping[str, Any]]) -> str:
 
 
 def broken_chain(content: Sequence[Mapping[str, Any]], kept: Any) -> str | None:
-  """Compares the hashes of entries with one another and with the head in manifest.json.
+  """Says where the hashes of entries, and the head that manifest.json has `kept`, disagree.
 
-  Args:
-    content: The entries, from `load`.
-    kept: The head; None where the manifest has none.
-
-  Returns:
-    A sentence that says where the chain is broken; None if it is whole.
+  It is None for a whole chain; the head is None where the manifest has none.
   """
   first = next((i for i, entry in enumerate(content) if "previous" in entry), len(content))
   for number in range(first, len(content)):
@@ -154,15 +148,7 @@ def cost(evaluations: Sequence[Evaluation]) -> tuple[float, float]:
 def describe_costs(
   evaluations: Sequence[Evaluation], ledger: ledger_lib.Ledger | None
 ) -> list[str]:
-  """States the costs of all evaluations of a run, and how they add to that of training.
-
-  Args:
-    evaluations: All of the run, at least one.
-    ledger: The ledger of a private run; None of any other.
-
-  Returns:
-    Sentences.
-  """
+  """States the costs of all evaluations of a run, and how they add to that of training."""
   sentences = []
   splits = list(dict.fromkeys(evaluation.split for evaluation in evaluations))
   for split in splits:
@@ -200,19 +186,7 @@ def describe_costs(
 def audit(
   folder: pathlib.Path, ledger: ledger_lib.Ledger, manifest: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-  """Compares the evaluations beside a private run with their budgets, their chain and the run.
-
-  Args:
-    folder: The run's folder.
-    ledger: Its ledger.
-    manifest: The content of its manifest.json.
-
-  Returns:
-    Sentences that contradict an entry, and sentences on the costs; both empty without evaluations.
-
-  Raises:
-    ValueError: If the evaluations cannot be read.
-  """
+  """Compares the evaluations beside a private run with their budgets, their chain and the run."""
   content = load(folder)
   evaluations = [Evaluation.from_dict(entry) for entry in content]
   broken = broken_chain(content, manifest.get(HEAD))

@@ -81,10 +81,7 @@ class Participation:
     object.__setattr__(self, "most", min(most, fit))
 
   def bands(self, asked: int | None = None) -> int:
-    """Returns the number of bands of a run: b.
-
-    It is what the run asks for, at most one a round and 1,000; by default s, at most 1,000.
-    """
+    """Returns the number of bands of a run: b."""
     most = min(self.num_rounds, _MOST_BANDS)
     if asked is None:
       return min(self.separation, most)
@@ -97,25 +94,25 @@ class Participation:
   @property
   def earliest(self) -> np.ndarray:
     """The earliest rounds of a client, s apart: 1 in these and 0 in others, shape (T,)."""
-    found = np.zeros(self.num_rounds)
-    found[:: self.separation][: self.most] = 1.0
-    return found
+    turns = np.zeros(self.num_rounds)
+    turns[:: self.separation][: self.most] = 1.0
+    return turns
 
 
 def _checked(coefficients: Coefficients, num_rounds: int) -> np.ndarray:
   """Returns c as floats, or raises a ValueError."""
-  found = np.asarray(coefficients, float)
-  if found.ndim != 1 or not 1 <= found.size <= num_rounds:
+  vector = np.asarray(coefficients, float)
+  if vector.ndim != 1 or not 1 <= vector.size <= num_rounds:
     raise ValueError(
-      f"Found coefficients of shape {found.shape}; expected a vector of 1 to {num_rounds} numbers,"
+      f"Found coefficients of shape {vector.shape}; expected a vector of 1 to {num_rounds} numbers,"
       " one a band and no more bands than rounds."
     )
-  if not np.isfinite(found).all() or found[0] <= 0.0:
+  if not np.isfinite(vector).all() or vector[0] <= 0.0:
     raise ValueError(
-      f"Found coefficients that begin with {found[0]:g} or are not all finite; expected finite"
+      f"Found coefficients that begin with {vector[0]:g} or are not all finite; expected finite"
       " ones, the first of them positive."
     )
-  return found
+  return vector
 
 
 def square_root(bands: int) -> np.ndarray:
@@ -125,15 +122,11 @@ def square_root(bands: int) -> np.ndarray:
 
 
 def checked(coefficients: Coefficients) -> tuple[float, ...]:
-  """Returns coefficients as floats, of any number of rounds.
-
-  Raises:
-    ValueError: If they are no finite numbers, or the first is not 1.
-  """
-  found = _checked(coefficients, max(1, np.size(coefficients)))
-  if found[0] != 1.0:
-    raise ValueError(f"Found coefficients that begin with {found[0]:g}; expected 1.")
-  return tuple(map(float, found))
+  """Returns coefficients as floats, the first of which is 1, of any number of rounds."""
+  vector = _checked(coefficients, max(1, np.size(coefficients)))
+  if vector[0] != 1.0:
+    raise ValueError(f"Found coefficients that begin with {vector[0]:g}; expected 1.")
+  return tuple(map(float, vector))
 
 
 def is_exact(coefficients: Coefficients, separation: int) -> bool:
@@ -143,11 +136,10 @@ def is_exact(coefficients: Coefficients, separation: int) -> bool:
 
 
 def sensitivity(coefficients: Coefficients, participation: Participation) -> float:
-  """Returns Delta, the largest norm of C g, for contributions of norm 1 a round.
+  """Returns the largest norm of C g for contributions of norm 1 a round, when a client is removed.
 
-  It is about removing a client's data; sqrt(k) |c| if b <= s and the last column has all bands. If
-  not `is_exact`, it is the upper bound (k r_0 + 2 sum_(l < k) (k - l) max_(d >= l s) r_d)^(1/2)
-  with r_d = sum_t |c_t c_(t + d)|.
+  It is sqrt(k) |c| if `is_exact`, and otherwise the upper bound (k r_0 + 2 sum_(l < k) (k - l)
+  max_(d >= l s) r_d)^(1/2) with r_d = sum_t |c_t c_(t + d)|.
   """
   c = _checked(coefficients, participation.num_rounds)
   if is_exact(c, participation.separation):
@@ -179,10 +171,7 @@ def tracking_variance(coefficients: Coefficients, gain: float) -> float:
 
 
 def error(coefficients: Coefficients, num_rounds: int) -> float:
-  """Returns the RMS over rounds of the running sums' noise, for z of standard deviation 1.
-
-  It is (sum_ij (A C^-1)_ij^2 / T)^(1/2), for one coordinate.
-  """
+  """Returns the RMS over rounds of the running sums' noise, for z of standard deviation 1."""
   w = signal.lfilter([1.0], _checked(coefficients, num_rounds), np.ones(num_rounds))
   return float(np.sqrt((1.0 - np.arange(num_rounds) / num_rounds) @ np.square(w)))
 
@@ -225,7 +214,7 @@ def optimal(bands: int, participation: Participation) -> np.ndarray:
     value, gradient = _log_loss(np.cumsum(steps[::-1])[::-1], participation)
     return value, np.cumsum(gradient)
 
-  found = optimize.minimize(
+  solution = optimize.minimize(
     loss,
     -np.diff(start, append=0.0),
     jac=True,
@@ -233,7 +222,7 @@ def optimal(bands: int, participation: Participation) -> np.ndarray:
     bounds=[(0.0, None)] * start.size,
     options=dict(maxiter=_MOST_STEPS, maxfun=2 * _MOST_STEPS, ftol=_TOLERANCE, gtol=1e-9),
   )
-  c: np.ndarray = np.cumsum(found.x[::-1])[::-1]
+  c: np.ndarray = np.cumsum(solution.x[::-1])[::-1]
   c /= c[0]
   return c
 

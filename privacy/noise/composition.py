@@ -111,10 +111,10 @@ class Losses:
 
   def __init__(self, interval: float, masses: np.ndarray, infinity: float):
     self.interval, self.masses, self.infinity = interval, masses, infinity
-    (found,) = np.nonzero(masses)
-    self.steps = found - len(masses) // 2
+    (places,) = np.nonzero(masses)
+    self.steps = places - len(masses) // 2
     self._losses = interval * self.steps
-    self._log_masses = np.log(masses[found])
+    self._log_masses = np.log(masses[places])
 
   @property
   def total_variation(self) -> float:
@@ -175,11 +175,11 @@ class Composition:
 
   def _tilted(self, theta: float) -> tuple[float, float, float]:
     """Returns K, mean and variance of the sum of all losses."""
-    found = np.zeros(3)
+    sums = np.zeros(3)
     for losses, num_rounds in self.runs:
       log_moment, masses = losses.tilted(theta)
-      found += num_rounds * np.array([log_moment, *losses.moments(masses)])
-    log_moment, mean, variance = map(float, found)
+      sums += num_rounds * np.array([log_moment, *losses.moments(masses)])
+    log_moment, mean, variance = map(float, sums)
     return log_moment, mean, variance
 
   def _rounding(self, theta: float) -> float:
@@ -191,15 +191,7 @@ class Composition:
     return delta + math.expm1(finite)
 
   def chernoff(self, delta: float) -> tuple[float, float]:
-    """Finds the best tilt and Chernoff's bound.
-
-    Args:
-      delta: The delta of (epsilon, delta)-differential privacy.
-
-    Returns:
-      theta, and an upper bound on epsilon, infinite if delta is not above the probability of an
-      infinite loss.
-    """
+    """Returns the best tilt and Chernoff's bound on epsilon, infinite for a delta out of reach."""
     rest = self._rest(delta)
     if rest <= 0.0:
       return 1.0, math.inf
@@ -211,10 +203,10 @@ class Composition:
     while True:
       theta = min(max(theta, low), high)
       log_moment, mean, variance = self._tilted(theta)
-      found = max(theta * mean - log_moment + math.log1p(theta), 1e-300)
-      low, high = (low, theta) if found > wanted else (theta, high)
-      slope = theta * (theta * variance + 1.0 / (1.0 + theta)) / found
-      step = math.log(wanted / found) / slope
+      exponent = max(theta * mean - log_moment + math.log1p(theta), 1e-300)
+      low, high = (low, theta) if exponent > wanted else (theta, high)
+      slope = theta * (theta * variance + 1.0 / (1.0 + theta)) / exponent
+      step = math.log(wanted / exponent) / slope
       if abs(step) < 1e-3 or high < 1.001 * low:
         break
       following = theta * math.exp(min(max(step, -3.0), 3.0))
@@ -223,17 +215,7 @@ class Composition:
     return theta, (log_moment + wanted) / theta
 
   def compose(self, theta: float) -> Sums:
-    """Computes the tilted law of the sum of all losses.
-
-    Args:
-      theta: The tilt.
-
-    Returns:
-      The law, but for `_OUTSIDE`.
-
-    Raises:
-      ValueError: If that would take too many points.
-    """
+    """Returns the tilted law of the sum of all losses, but for `_OUTSIDE`, or refuses."""
     log_moment, _, variance = self._tilted(theta)
     room = math.log(2.0 / _OUTSIDE) + self._rounding(theta)
     # The best one for a normal variable.
@@ -287,17 +269,10 @@ class Composition:
     return sums, total * 2.0 / num_points
 
   def epsilon(self, delta: float, theta: float | None = None) -> float:
-    """Returns an upper bound on epsilon.
+    """Returns an upper bound on epsilon at a tilt theta, None for the best.
 
-    Args:
-      delta: The delta of (epsilon, delta)-differential privacy.
-      theta: The tilt; None for the best.
-
-    Returns:
-      The bound, infinite if delta is not above the probability of an infinite loss.
-
-    Raises:
-      ValueError: If that would take too many points.
+    It is infinite if delta is not above the probability of an infinite loss. Too many points are a
+    `ValueError`.
     """
     bound = math.inf
     if theta is None:

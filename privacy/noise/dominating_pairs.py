@@ -78,8 +78,8 @@ def _gaussian(epsilon: np.ndarray, mu: float) -> np.ndarray:
     return np.zeros_like(epsilon)
   first = special.log_ndtr(mu / 2.0 - epsilon / mu)
   second = epsilon + special.log_ndtr(-mu / 2.0 - epsilon / mu)
-  found: np.ndarray = np.maximum(np.exp(first) - np.exp(second), 0.0)
-  return found
+  divergence: np.ndarray = np.maximum(np.exp(first) - np.exp(second), 0.0)
+  return divergence
 
 
 def _poisson_add(epsilon: np.ndarray, q: float, mu: float) -> np.ndarray:
@@ -91,19 +91,14 @@ def _poisson_add(epsilon: np.ndarray, q: float, mu: float) -> np.ndarray:
     room = -np.expm1(epsilon + math.log1p(-q))  # 1 - e^epsilon (1 - q)
     log_ratio = np.log(np.maximum(room, 0.0)) - epsilon - math.log(q)
     below = log_ratio / mu + mu / 2.0
-    found = room * special.ndtr(below) - q * np.exp(epsilon + special.log_ndtr(below - mu))
-  return np.where(room > 0.0, np.maximum(found, 0.0), 0.0)
+    divergence = room * special.ndtr(below) - q * np.exp(epsilon + special.log_ndtr(below - mu))
+  return np.where(room > 0.0, np.maximum(divergence, 0.0), 0.0)
 
 
 def divergences(pair: SampledGaussian, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Bounds the hockey-stick divergences of one round.
+  """Bounds the hockey-stick divergences of one round at epsilon >= 0, float [n].
 
-  Args:
-    pair: The mechanism and its sample.
-    epsilon: float [n], not negative.
-
-  Returns:
-    H_(e^epsilon)(P || Q) with the client's data in P, and H_(e^epsilon)(Q || P), float [n] each.
+  They are H_(e^epsilon)(P || Q) with the client's data in P, and H_(e^epsilon)(Q || P).
   """
   q = pair.probability
   # a = 1 + (e^epsilon - 1) / q and b = e^epsilon / a.
@@ -113,8 +108,8 @@ def divergences(pair: SampledGaussian, epsilon: np.ndarray) -> tuple[np.ndarray,
   removed, replaced = _gaussian(inner, pair.removed), _gaussian(inner, pair.replaced)
   apart = replaced if pair.is_replaced else removed
   if pair.replace_one:
-    found = q * ((1.0 - share) * apart + share * replaced)
-    return found, found
+    both = q * ((1.0 - share) * apart + share * replaced)
+    return both, both
   forward = q * ((1.0 - share) * apart + share * removed)
   if pair.is_replaced:
     return np.minimum(forward, q * _gaussian(epsilon, pair.removed)), q * removed
@@ -122,15 +117,7 @@ def divergences(pair: SampledGaussian, epsilon: np.ndarray) -> tuple[np.ndarray,
 
 
 def _masses(curve: np.ndarray, interval: float) -> np.ndarray:
-  """Probabilities of the losses interval, 2 interval, ... of a pair with these divergences.
-
-  Args:
-    curve: H at e^(i interval), i = 0..n, float [n + 1].
-    interval: The distance between losses.
-
-  Returns:
-    float [n]; without the mass at infinity, `curve[-1]`.
-  """
+  """Returns the probabilities [n] of losses h, 2 h, ... by `curve`, H at e^(i h), [n + 1]."""
   steps = np.diff(curve)
   inner = (steps[1:] - steps[:-1] * math.exp(interval)) / math.expm1(interval)
   last = steps[-1] / math.expm1(-interval)
@@ -160,15 +147,7 @@ def _convex_minorant(curve: np.ndarray, interval: float) -> np.ndarray:
 
 
 def largest_loss(mixture: Mixture, beyond: float) -> float:
-  """Returns a loss that a round exceeds with a small probability.
-
-  Args:
-    mixture: The mechanisms of which a round is one, with probabilities.
-    beyond: The largest probability of a larger loss.
-
-  Returns:
-    The loss.
-  """
+  """Returns a loss that a round exceeds with a probability of at most `beyond`."""
   return max(_largest_loss(pair, beyond) for _, pair in mixture)
 
 
@@ -188,18 +167,10 @@ def _largest_loss(pair: SampledGaussian, beyond: float) -> float:
 def losses_of_round(
   mixture: Mixture, interval: float, beyond: float = 1e-21
 ) -> tuple[composition.Losses, ...]:
-  """Returns the privacy losses of one round, rounded upwards.
+  """Returns the privacy losses of one round, rounded upwards to multiples of `interval`.
 
-  Args:
-    mixture: The mechanisms of which a round is one, with probabilities that sum to 1.
-    interval: The distance between losses.
-    beyond: The largest probability of losses that count as infinite.
-
-  Returns:
-    The losses if the data are P's, and if they are Q's; once if they are equal.
-
-  Raises:
-    ValueError: If that would take more than a few million points.
+  They are those if the data are P's, and if they are Q's; once if they are equal. Losses that are
+  exceeded with probability `beyond` count as infinite. Millions of points are a `ValueError`.
   """
   num_points = max(2, math.ceil(largest_loss(mixture, beyond) / interval))
   if num_points * len(mixture) > _MOST_POINTS:

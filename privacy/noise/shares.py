@@ -65,16 +65,7 @@ _ROOM = 4.0
 
 
 def share_stddev(noise_multiplier: float, sensitivity: float, num_shares: int) -> float:
-  """Returns sigma = sqrt(((z Delta)^2 + 2) / K), of one share.
-
-  Args:
-    noise_multiplier: z, of the continuous Gaussian mechanism that the sum is worth.
-    sensitivity: Delta, in integers.
-    num_shares: K.
-
-  Returns:
-    The standard deviation (the square root of the variance proxy) of one client's noise.
-  """
+  """Returns sigma = sqrt(((z Delta)^2 + 2) / K) of one share; Delta is in integers."""
   total = math.hypot(noise_multiplier * sensitivity, math.sqrt(ROUNDING_VARIANCE))
   return total / math.sqrt(num_shares)
 
@@ -106,16 +97,7 @@ def sum_slack(local_stddev: float, num_shares: int) -> float:
 
 
 def slack(local_stddev: float, num_shares: int, protocol: str = COMPLEMENT) -> float:
-  """Returns tau of the theorem above, for one integer of one round.
-
-  Args:
-    local_stddev: sigma, of one share.
-    num_shares: K.
-    protocol: One of `PROTOCOLS`.
-
-  Returns:
-    tau, not negative: 1.8e-16 at sigma = 2.
-  """
+  """Returns tau of the theorem above, for one integer of one round: 1.8e-16 at sigma = 2."""
   tau = sum_slack(local_stddev, num_shares) + _ROUNDING_SLACK
   if protocol != HELPERS and num_shares > 1:
     apart = local_stddev * local_stddev * (num_shares - 1) / num_shares
@@ -128,13 +110,6 @@ def cohort_limit(population: int, clients_per_round: float) -> int:
 
   Larger cohorts lose clients at random. A lower limit would cost privacy (at K = m an epsilon of
   2.7 is 7.9), a higher one costs the server's view of the sum more.
-
-  Args:
-    population: n.
-    clients_per_round: m = q n, the expected size of a cohort.
-
-  Returns:
-    The most clients of a round.
   """
   return min(population, math.ceil(clients_per_round + _ROOM * math.sqrt(clients_per_round)))
 
@@ -147,16 +122,7 @@ def _survival(successes: int, trials: int, probability: float) -> float:
 
 
 def overflow_probability(population: int, probability: float, limit: int) -> float:
-  """Returns the probability that the other clients of a Poisson cohort alone fill it.
-
-  Args:
-    population: n.
-    probability: q.
-    limit: K, the most clients of a round.
-
-  Returns:
-    P[Binomial(n - 1, q) >= K]; in that case a client takes another one's place.
-  """
+  """Returns P[Binomial(n - 1, q) >= K]: that the other clients alone fill a Poisson cohort."""
   if limit >= population:
     return 0.0
   return _survival(limit - 1, population - 1, probability)
@@ -167,41 +133,29 @@ def reports_of_a_member(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the law of the number of reports in the rounds in which a given client reports.
 
-  Args:
-    population: n.
-    probability: q, of Poisson sampling.
-    limit: K, down to which larger cohorts are cut at random.
-
-  Returns:
-    The numbers of reports, int [K], and their probabilities, float [K].
+  Poisson samples of more than K clients are cut at random. It is the numbers of reports, int [K],
+  and their probabilities, float [K].
   """
-  found = np.zeros(limit)
+  probabilities = np.zeros(limit)
   if limit > 1:
     others, j = population - 1, np.arange(limit - 2)
     odds = special.logit(min(probability, 1.0 - 2.0**-53))
     # From the ratios of neighbours: Gamma functions lose digits in large populations.
     logs = np.append(0.0, np.cumsum(np.log((others - j) / (j + 1.0)) + odds))
     fewer = special.betaincc(limit - 1, population - limit + 1, probability)  # P[at most K - 2].
-    found[:-1] = special.softmax(logs) * fewer
+    probabilities[:-1] = special.softmax(logs) * fewer
   # One of j + 1 >= K that are cut at random stays with probability K / (j + 1), and
   # P[Binomial(n - 1, q) = j] / (j + 1) = P[Binomial(n, q) = j + 1] / (n q).
   expected = population * probability
-  found[-1] = limit / expected * _survival(limit - 1, population, probability)
-  return np.arange(1, limit + 1), found / found.sum()
+  probabilities[-1] = limit / expected * _survival(limit - 1, population, probability)
+  return np.arange(1, limit + 1), probabilities / probabilities.sum()
 
 
 def loss_ratio(num_reports: Any, num_shares: int) -> Any:
-  """Returns the ratio of squared noise multipliers of K shares and of k shares.
+  """Returns the ratio of squared noise multipliers of K shares and of k shares, at least 1.
 
   The noise of k shares is worth a continuous Gaussian of variance k sigma^2 - 2. The ratio to that
   of K falls with sigma, so that sigma = 2 bounds it: (4 K - 2) / (4 k - 2).
-
-  Args:
-    num_reports: k, a number or an array, at least 1.
-    num_shares: K.
-
-  Returns:
-    The ratio, at least 1.
   """
   least = MIN_STDDEV**2
   return (least * num_shares - ROUNDING_VARIANCE) / (least * num_reports - ROUNDING_VARIANCE)

@@ -64,21 +64,11 @@ class SumMechanism:
 def build_sum_mechanism(
   noise_multiplier: float, clip_norm: float, num_entries: int, num_shares: int
 ) -> SumMechanism:
-  """Derives all parameters of the private sum from its noise, norm, size and shares.
+  """Derives the parameters of the private sum of vectors of d numbers and norm C, with K shares.
 
-  Args:
-    noise_multiplier: z_w.
-    clip_norm: C.
-    num_entries: d, how many numbers a vector has.
-    num_shares: K, the most clients of a round, for as many of which there is noise in each.
-
-  Returns:
-    A `SumMechanism`: the scale is such that rounding adds at most a hundredth to the sensitivity
-    and a client's noise is at least `shares.MIN_STDDEV`, the modulus such that nothing wraps but
-    with a chance of 1e-6.
-
-  Raises:
-    ValueError: If a number is out of its range, or so large that sums would not fit 64 bits.
+  The scale is such that rounding adds at most a hundredth to the sensitivity and a client's noise
+  is at least `shares.MIN_STDDEV`, the modulus such that nothing wraps but with a chance of 1e-6.
+  Numbers so large that sums would not fit 64 bits are a `ValueError`.
   """
   noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   clip_norm = checks.scale("clip_norm", clip_norm)

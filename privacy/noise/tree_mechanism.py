@@ -30,8 +30,6 @@ _MAX_BINS = 2**16
 # The chance that anything wraps in a round of K clients.
 _WRAP_PROBABILITY = 1e-6
 
-_SENSITIVITIES = ("l2", "paper")
-
 
 @dataclasses.dataclass(frozen=True)
 class TreeMechanism:
@@ -46,7 +44,7 @@ class TreeMechanism:
     local_stddev: sigma_local, of the noise of one client on one scaled node.
     modulus: M.
     offset: Sums are decoded into -offset..M - offset - 1.
-    sensitivity: "l2", or "paper" for the paper's recipe, which is not private by its formulas.
+    sensitivity: "l2"; "paper" for the recipe of `paper.accounting`, not private by its formulas.
   """
 
   noise_multiplier: float
@@ -119,15 +117,12 @@ def check_modulus(modulus: int, noise_multiplier: float) -> None:
 
 
 def cumulative_variances(num_bins: int) -> np.ndarray:
-  """Returns variances of H(1), ..., H(b - 1) after least squares, for noise of variance 1.
+  """Returns variances of H(1), ..., H(b - 1) after least squares, float64 [b - 1], for noise of 1.
 
   Given the estimate of a node, that of its left child is half of it plus an independent half
   difference of its children. So the count of the first k bins below a node of n bins is
   (k / n) times the node's estimate plus independent noise, whose variance follows from that of the
   next smaller node.
-
-  Returns:
-    float64 [b - 1].
   """
   own = np.zeros(2)  # Variances for the first 0 or 1 bins, given the estimate of the single bin.
   height_of_bin = 1
@@ -160,19 +155,6 @@ def _check_clients(expected_clients: int, num_shares: int) -> None:
     )
 
 
-def _local_stddev(
-  noise_multiplier: float, sensitivity: float, num_shares: int, is_paper: bool
-) -> float:
-  """Returns sigma_local of so many shares; the paper's own, for its sensitivity, if asked for."""
-  if is_paper:
-    found = noise_multiplier * sensitivity / math.sqrt(num_shares)
-  else:
-    found = shares.share_stddev(noise_multiplier, sensitivity, num_shares)
-  if shares.MIN_STDDEV * (1.0 - 1e-12) < found < shares.MIN_STDDEV:
-    return shares.MIN_STDDEV  # It was below that by rounding alone.
-  return found
-
-
 def build_tree_mechanism(
   noise_multiplier: float,
   num_bins: int = 64,
@@ -181,7 +163,6 @@ def build_tree_mechanism(
   num_shares: int | None = None,
   scale: int | None = None,
   bits: int | None = None,
-  sensitivity: str = "l2",
 ) -> TreeMechanism:
   """Derives all parameters of the private histogram from its noise, bins and clients.
 
@@ -190,45 +171,27 @@ def build_tree_mechanism(
       t            = ceil(s sqrt(2 ln(2 d / 1e-6))),           s = sigma_local sqrt(K)
       M            = c K + 2 t + 1                             so that nothing wraps
 
-  Args:
-    noise_multiplier: z_q.
-    num_bins: b, a power of two.
-    expected_clients: The expected number of reports in a round.
-    num_shares: K, the most clients of a round, for as many of which there is noise in each; None
-      for `expected_clients`, for cohorts of fixed size.
-    scale: c; None for the smallest that will do.
-    bits: The modulus is 2^bits; None for the smallest modulus that will do.
-    sensitivity: "l2" for c sqrt(L). "paper" is for reproduction alone: noise for the paper's
-      sensitivity c L, any modulus, and decoding around zero, so that sums wrap where the paper's
-      do.
-
-  Returns:
-    A `TreeMechanism`.
-
-  Raises:
-    ValueError: If a number is out of its range, sigma_local would be below 2, or the modulus is
-      too small for the cohort.
+  z is z_q and b, a power of two, the number of bins. K, the most clients of a round, for as many of
+  which there is noise in each, is by default the expected number of reports, for cohorts of fixed
+  size. c may be another, and M may be 2^bits, if sigma_local is at least 2 and nothing wraps.
   """
   noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   num_bins = check_num_bins(num_bins)
-  if sensitivity not in _SENSITIVITIES:
-    raise ValueError(f"Found sensitivity = {sensitivity!r}; expected one of {_SENSITIVITIES}.")
   if num_shares is None:
     num_shares = expected_clients
   _check_clients(expected_clients, num_shares)
 
   num_levels = num_bins.bit_length() - 1
   num_nodes = 2 * num_bins - 2
-  is_paper = sensitivity == "paper"
-  sensitivity_per_scale = num_levels if is_paper else math.sqrt(num_levels)
+  sensitivity_per_scale = math.sqrt(num_levels)
   if scale is None:
     scale = math.ceil(least_sensitivity(noise_multiplier, num_shares) / sensitivity_per_scale)
   if scale != int(scale) or scale < 1:
     raise ValueError(f"Found scale = {scale}; expected a whole number of at least 1.")
-  local_stddev = _local_stddev(
-    noise_multiplier, scale * sensitivity_per_scale, num_shares, is_paper
-  )
-  if local_stddev < shares.MIN_STDDEV and not is_paper:
+  local_stddev = shares.share_stddev(noise_multiplier, scale * sensitivity_per_scale, num_shares)
+  if shares.MIN_STDDEV * (1.0 - 1e-12) < local_stddev < shares.MIN_STDDEV:
+    local_stddev = shares.MIN_STDDEV  # It was below that by rounding alone.
+  if local_stddev < shares.MIN_STDDEV:
     raise ValueError(
       f"Found scale = {scale}, with which a client's noise has a standard deviation of"
       f" {local_stddev:.3g}; expected at least {shares.MIN_STDDEV:g}, below which the sum is not"
@@ -238,14 +201,12 @@ def build_tree_mechanism(
   modulus = scale * num_shares + 2 * offset + 1
   check_modulus(modulus, noise_multiplier)
   if bits is not None:
-    if sensitivity == "l2" and modulus > 2**bits:
+    if modulus > 2**bits:
       raise ValueError(
         f"Found bits = {bits}; {num_shares} clients with {num_bins} bins and noise multiplier"
         f" {noise_multiplier:.4g} need a modulus of {modulus}, {(modulus - 1).bit_length()} bits."
       )
     modulus = 2**bits
-  if sensitivity == "paper":
-    offset = modulus // 2
   return TreeMechanism(
     noise_multiplier=noise_multiplier,
     num_bins=num_bins,
@@ -255,5 +216,4 @@ def build_tree_mechanism(
     local_stddev=local_stddev,
     modulus=int(modulus),
     offset=offset,
-    sensitivity=sensitivity,
   )

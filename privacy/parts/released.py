@@ -99,12 +99,7 @@ class ReleasedPart(part.Part, abc.ABC):
     return self.num_sums * shares.slack(stddev, num_shares, protocol)
 
   def completed(self: _Part, num_shares: int, expected: float) -> _Part:
-    """Returns the part with the mechanism of its noise.
-
-    Args:
-      num_shares: K, the most clients of a round.
-      expected: m, the expected number of clients whose data count.
-    """
+    """Returns the part with the mechanism of its noise, for K shares and m expected clients."""
     if self.mechanism is not None:
       return self
     return dataclasses.replace(self, mechanism=self.built(num_shares, expected))
@@ -132,13 +127,13 @@ class ReleasedPart(part.Part, abc.ABC):
 
   def entries(self) -> dict[str, Any]:
     """Returns its entries in a ledger."""
-    found = {name: getattr(self, attribute) for name, (attribute, _) in self.recorded.items()}
-    return {self.flag: self.noise_multiplier, **found}
+    recorded = {name: getattr(self, attribute) for name, (attribute, _) in self.recorded.items()}
+    return {self.flag: self.noise_multiplier, **recorded}
 
   @classmethod
-  def of_entries(cls, found: Mapping[str, Any]) -> ReleasedPart | None:
+  def of_entries(cls, content: Mapping[str, Any]) -> ReleasedPart | None:
     """Returns the part of a ledger's entries; None where there is none."""
-    z = found[cls.flag]
+    z = content[cls.flag]
     return None if z is None else cls(noise_multiplier=z)
 
   def flags(self) -> dict[str, Any]:
@@ -146,11 +141,7 @@ class ReleasedPart(part.Part, abc.ABC):
     return {self.flag: self.noise_multiplier}
 
   def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the columns of rounds.csv that follow from it, and those that may.
-
-    Args:
-      given: The columns that are there.
-    """
+    """Returns the columns of rounds.csv that follow from it, and those `given` that may."""
     del given
     return frozenset(), frozenset()
 

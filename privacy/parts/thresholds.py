@@ -1,8 +1,4 @@
-"""The thresholds of superquantile runs: a class each, which has its flags and its accounting.
-
-Whoever computes with one has a table from these classes to builders:
-`tff_superquantile.experiments.run.parts.thresholds`.
-"""
+"""The thresholds of superquantile runs: a class each, which has its flags and its accounting."""
 
 from __future__ import annotations
 
@@ -94,10 +90,10 @@ class PrivateThreshold(Threshold, released.ReleasedPart):
     """Returns the variance of the threshold's rank among the clients, over z^2."""
 
   @classmethod
-  def of_entries(cls, found: Mapping[str, Any]) -> released.ReleasedPart | None:
+  def of_entries(cls, content: Mapping[str, Any]) -> released.ReleasedPart | None:
     kinds = private_kinds()
-    checks.one_of("threshold_kind", found["threshold_kind"], tuple(kinds))
-    kind, z, tree = kinds[found["threshold_kind"]], *map(found.get, (cls.flag, "tree"))
+    checks.one_of("threshold_kind", content["threshold_kind"], tuple(kinds))
+    kind, z, tree = kinds[content["threshold_kind"]], *map(content.get, (cls.flag, "tree"))
     if tree is not None and (z is None or kind is not Tree):
       raise ValueError("Found a tree without a tree threshold's noise multiplier; expected both.")
     if z is None:
@@ -274,7 +270,7 @@ class PrimalDual(OneBit):
 
 # By the value of --threshold, which names the folders of its runs, too.
 _KINDS: tuple[type[Threshold], ...] = (Exact, Reweighting, Tree, Geometric, PrimalDual)
-THRESHOLDS = plugins.Table("threshold", "thresholds", Threshold, {k.kind: k for k in _KINDS})
+THRESHOLDS = plugins.Kinds("threshold", "thresholds", Threshold, {k.kind: k for k in _KINDS})
 
 
 def is_accounted(kind: type[Threshold]) -> bool:

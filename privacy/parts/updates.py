@@ -72,8 +72,8 @@ class UpdateSum(released.ReleasedPart):
     return f"{summed} with noise multiplier {self.z:.4g}{maker}"
 
   @classmethod
-  def of_entries(cls, found: Mapping[str, Any]) -> UpdateSum | None:
-    z, summed, is_weighted = found[cls.flag], found["update_sum"], found["weighted_updates"]
+  def of_entries(cls, content: Mapping[str, Any]) -> UpdateSum | None:
+    z, summed, is_weighted = content[cls.flag], content["update_sum"], content["weighted_updates"]
     if z is None and summed is not None:
       raise ValueError("Found update_sum without update_noise_multiplier; expected both.")
     if z is None and is_weighted:

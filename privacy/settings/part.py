@@ -1,8 +1,4 @@
-"""Parts of a run's config: values that check themselves. Each field is a flag, or a part again.
-
-A part that comes in several kinds is a class for each, of which the value of a flag chooses one:
-the fields of a kind are the flags that belong to this value.
-"""
+"""Parts of a run's config: values that check themselves. Each field is a flag, or a part again."""
 
 from __future__ import annotations
 
@@ -76,8 +72,8 @@ class Choice:
 
   def owners(self, name: str) -> str:
     """Returns to which kinds a flag belongs, for a sentence."""
-    found = [key for key, kind in self.kinds.items() if name in flags(kind)]
-    return " or ".join(found) if self.own_flag is None else self.phrase(", ".join(found))
+    kinds = [key for key, kind in self.kinds.items() if name in flags(kind)]
+    return " or ".join(kinds) if self.own_flag is None else self.phrase(", ".join(kinds))
 
 
 def choice(
@@ -97,32 +93,26 @@ def choice(
   `values` are all choices of the flag, if other parts have it with further kinds.
   """
   if usual is not None:
-    one = flag_lib.Flag(description, name=name, **options)
-    chosen = Choice(kinds, usual, one, values or {}, f"without --{name}")
+    own_flag = flag_lib.Flag(description, name=name, **options)
+    chosen = Choice(kinds, usual, own_flag, values or {}, f"without --{name}")
     return dataclasses.field(default=default, metadata={_CHOICE: chosen})
   first = default or next(iter(kinds))
-  one = flag_lib.Flag(description, name=name, default=first, **options)
-  chosen = Choice(kinds, lambda given: first, one)
+  own_flag = flag_lib.Flag(description, name=name, default=first, **options)
+  chosen = Choice(kinds, lambda given: first, own_flag)
   return dataclasses.field(default=kinds[first](), metadata={_CHOICE: chosen})
 
 
 def chosen_by(
   usual: Usual, kinds: Mapping[str, type[Part]], without: str = "", default: Any = None
 ) -> Any:
-  """Returns a field that is a part in several kinds, of which `usual` chooses by their flags.
-
-  The names of the kinds are words that say when they are chosen; `without` are those for no part.
-  """
+  """Returns a field that is a part in several kinds, of which `usual` chooses by their flags."""
   chosen = Choice(kinds, usual, without=without)
   return dataclasses.field(default=default, metadata={_CHOICE: chosen})
 
 
 def key(kinds: Mapping[str, type[_T]], part: Part) -> str:
-  """Returns the name of a part's class among kinds, or else that of its nearest base.
-
-  In a table that takes parts from outside each class has a name of its own.
-  """
-  if isinstance(kinds, plugins.Table):
+  """Returns the name of a part's class among kinds, or else that of its nearest base."""
+  if isinstance(kinds, plugins.Kinds):
     return kinds.name_of(type(part))
   names = {kind: name for name, kind in kinds.items()}
   return next(names[base] for base in type(part).__mro__ if base in names)
@@ -144,7 +134,7 @@ class Part:
     for field in _fields(type(self)):
       if _CHOICE in field.metadata:
         value, kinds = getattr(self, field.name), field.metadata[_CHOICE].kinds
-        if isinstance(kinds, plugins.Table) and isinstance(value, kinds.kind):
+        if isinstance(kinds, plugins.Kinds) and isinstance(value, kinds.kind):
           kinds.name_of(type(value))  # It may be one from outside.
         elif value is not field.default and not isinstance(value, tuple(kinds.values())):
           expected = ", ".join(kind.__name__ for kind in kinds.values())
@@ -164,17 +154,17 @@ def own_flags(kind: type[Part]) -> Mapping[str, flag_lib.Flag]:
   """Returns the flags of a part by their fields' names, without those of parts within it."""
   if kind in _own_flags:
     return _own_flags[kind]
-  found: dict[str, flag_lib.Flag] = {}
+  by_field: dict[str, flag_lib.Flag] = {}
   for field in _fields(kind):
     if flag_lib.METADATA in field.metadata:
-      one, hint = field.metadata[flag_lib.METADATA], _hints(kind)[field.name]
+      flag, hint = field.metadata[flag_lib.METADATA], _hints(kind)[field.name]
       of_union = [arg for arg in typing.get_args(hint) if arg is not type(None)]
       first, *others = of_union or [hint]
-      found[field.name] = dataclasses.replace(
-        one, name=one.name or field.name, kind=first, others=tuple(others)
+      by_field[field.name] = dataclasses.replace(
+        flag, name=flag.name or field.name, kind=first, others=tuple(others)
       )
-  _own_flags[kind] = found
-  return found
+  _own_flags[kind] = by_field
+  return by_field
 
 
 def _part_of(kind: type[Part], name: str) -> type[Part] | None:
@@ -185,64 +175,57 @@ def _part_of(kind: type[Part], name: str) -> type[Part] | None:
 
 def flags(kind: type[Part]) -> dict[str, flag_lib.Flag]:
   """Returns all flags of a part and of the parts within it, by name, in the order of its fields."""
-  found: dict[str, flag_lib.Flag] = {}
+  by_name: dict[str, flag_lib.Flag] = {}
   own = own_flags(kind)
   for field in _fields(kind):
     inner: list[type[Part]] = []
     if field.name in own:
-      found.setdefault(own[field.name].name, own[field.name])
+      by_name.setdefault(own[field.name].name, own[field.name])
     elif _CHOICE in field.metadata:
       chosen: Choice = field.metadata[_CHOICE]
       if chosen.flag is not None:
-        found.setdefault(chosen.flag.name, chosen.flag)
+        by_name.setdefault(chosen.flag.name, chosen.flag)
       inner = list(chosen.kinds.values())
     elif (part := _part_of(kind, field.name)) is not None:
       inner = [part]
     for one in inner:
       for name, flag in flags(one).items():
-        found.setdefault(name, flag)
-  return found
+        by_name.setdefault(name, flag)
+  return by_name
 
 
 def values(part: Part) -> dict[str, Any]:
-  """Returns the values of the flags that a part and the parts within it have, by name.
-
-  None stands for the default of a flag that has another one.
-  """
-  found: dict[str, Any] = {}
+  """Returns the values of the flags that a part and the parts within it have, by name."""
+  by_name: dict[str, Any] = {}
   own = own_flags(type(part))
   for field in _fields(type(part)):
     value = getattr(part, field.name)
     if field.name in own:
-      one = own[field.name]
-      found[one.name] = one.default if value is None else value
+      flag = own[field.name]
+      by_name[flag.name] = flag.default if value is None else value
       continue
     if _CHOICE in field.metadata:
       chosen: Choice = field.metadata[_CHOICE]
       if chosen.flag is not None:
         is_asked = value is not None and getattr(value, "is_asked", True)
-        found[chosen.flag.name] = key(chosen.kinds, value) if is_asked else None
+        by_name[chosen.flag.name] = key(chosen.kinds, value) if is_asked else None
     if isinstance(value, Part):
-      found.update(values(value))
-  return found
+      by_name.update(values(value))
+  return by_name
 
 
 def build(
   kind: type[_T], given: Mapping[str, Any], is_strict: bool = True, is_filled: bool = False
 ) -> _T:
-  """Builds a part of the values of its flags, and of those of the parts within it.
-
-  Flags that the part does not have are passed over; those of kinds that were not chosen are refused
-  if `is_strict`. If `is_filled`, kinds that are usual count as asked for.
-  """
+  """Builds a part of its flags' values; those of kinds not chosen are refused if `is_strict`."""
   own = own_flags(kind)
-  found: dict[str, Any] = {}
+  fields: dict[str, Any] = {}
   for field in _fields(kind):
     if field.name in own:
-      one = own[field.name]
-      value = given.get(one.name, one.default)
-      if value is not None or one.is_required:
-        found[field.name] = value
+      flag = own[field.name]
+      value = given.get(flag.name, flag.default)
+      if value is not None or flag.is_required:
+        fields[field.name] = value
     elif _CHOICE in field.metadata:
       chosen: Choice = field.metadata[_CHOICE]
       name = chosen.key(given)
@@ -252,10 +235,10 @@ def build(
       is_usual = chosen.flag is not None and chosen.flag_value(given) is None
       if part is not None and is_usual and not is_filled:
         part = dataclasses.replace(typing.cast(Any, part), is_asked=False)
-      found[field.name] = part
+      fields[field.name] = part
     elif (inner := _part_of(kind, field.name)) is not None:
-      found[field.name] = build(inner, given, is_strict, is_filled)
-  return kind(**found)
+      fields[field.name] = build(inner, given, is_strict, is_filled)
+  return kind(**fields)
 
 
 def _check_complete(part: Part, chosen_by: str = "") -> None:
@@ -273,10 +256,7 @@ def _check_complete(part: Part, chosen_by: str = "") -> None:
 
 
 def _refuse_others(chosen: Choice, name: str | None, given: Mapping[str, Any]) -> None:
-  """Raises a `ValueError` for a flag of kinds that were not chosen.
-
-  One that may idle is checked by itself, as it would be if its kind were chosen.
-  """
+  """Raises a `ValueError` for a flag of kinds that were not chosen, but for one that may idle."""
   own = {} if name is None else flags(chosen.kinds[name])
   for kind in chosen.kinds.values():
     for other, one in flags(kind).items():

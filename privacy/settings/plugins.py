@@ -16,7 +16,7 @@ import types
 from typing import Any
 
 
-class Table(dict[str, Any]):
+class Kinds(dict[str, Any]):
   """What a flag chooses, by name; `table[name]` brings in what is not there yet.
 
   A row that is a text is the MODULE:CLASS of one that is imported when it is asked for.
@@ -43,11 +43,7 @@ class Table(dict[str, Any]):
     return self._import(name, row) if isinstance(row, str) else row
 
   def load(self, name: str | None) -> bool:
-    """Brings in what a name from outside stands for; returns whether that is new.
-
-    Raises:
-      ValueError: If MODULE:CLASS or an entry point has no such part.
-    """
+    """Brings in what a name from outside stands for; returns whether that is new."""
     is_new = name is not None and name not in self and self._target(name) != ""
     return is_new and self[name or ""] is not None
 
@@ -76,9 +72,10 @@ class Table(dict[str, Any]):
     said, is_target = f"Found --{self._flag}={name}", re.fullmatch(r"([\w.]+):([\w.]+)", target)
     if is_target is None:
       nearest = difflib.get_close_matches(name, self, n=1, cutoff=0.0)
+      hint = f" (did you mean {''.join(nearest)!r}?), "
+      own = f"one of {', '.join(sorted(self))}{hint}" if self else ""
       raise ValueError(
-        f"{said}; expected one of {', '.join(sorted(self))} (did you mean {''.join(nearest)!r}?),"
-        f" MODULE:NAME in a file of yours, or an entry point of {self._group}."
+        f"{said}; expected {own}MODULE:NAME in a file of yours, or an entry point of {self._group}."
       )
     module = _import_module(said, is_target[1])
     row: Any = module
@@ -111,6 +108,11 @@ class Table(dict[str, Any]):
   def _is_from(self, module: types.ModuleType, value: Any) -> bool:
     is_own = getattr(value, "__module__", module.__name__) == module.__name__
     return (is_own or not self._of_classes) and not self._objection(value)
+
+
+def names(text: str | None) -> list[str]:
+  """Returns the names in the value of a flag that takes several, each once."""
+  return list(dict.fromkeys(filter(None, map(str.strip, (text or "").split(",")))))
 
 
 def changed(kind: type, names: Iterable[str]) -> list[str]:

@@ -105,13 +105,10 @@ def _open_file(request: task.Request, path: str) -> client_files.ClientFiles:
 
 
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
-  """Opens the writers of EMNIST, after converting the user's files on first use.
+  """Opens EMNIST's writers, after converting the user's files on first use: [train, test] or [all].
 
-  The request's `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
-  emnist_all.sqlite or emnist_all.sqlite.lzma or Hugging Face's train-00000-of-00001.parquet, or one
-  of these files; "" to download TFF's. The converted files take 0.6 GB of its `cache_dir` for all
-  of EMNIST, and the decompressed database 4.7 GB more until they are written. The result is the
-  [train, test] writers of LEAF's split by user, or [all].
+  The converted files take 0.6 GB of the request's `cache_dir` for all of EMNIST, and the
+  decompressed database 4.7 GB more until they are written.
   """
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
@@ -124,10 +121,7 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
 
 
 def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
-  """Opens generated handwriting, always of the same 400 writers, 60 MB; see `standin`.
-
-  It is not EMNIST, and no figure measured on it is one of EMNIST.
-  """
+  """Opens generated handwriting, always of the same 400 writers, 60 MB; see `standin`."""
   return [
     client_files.open_or_write_client_files(
       os.path.join(request.cache_dir, f"emnist_standin_{standin.VERSION}"),

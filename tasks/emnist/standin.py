@@ -1,10 +1,4 @@
-"""Generates handwriting with the shapes of EMNIST: writers, classes and pixels, all invented.
-
-For trying the EMNIST tasks where EMNIST can't be had. It is drawn, not learnt from any data: a
-class is a few curved strokes, and the classes of lower case letters vary those of upper case ones,
-so that some are hard to tell apart. Writers have a hand of their own (slant, size, thickness of the
-pen and how they write each letter); some of them write less regularly, and make the tail.
-"""
+"""Generates handwriting with the shapes of EMNIST: writers, classes and pixels, all invented."""
 
 from collections.abc import Iterator
 import functools
@@ -43,11 +37,7 @@ def _bernstein() -> np.ndarray:
 
 
 def _render(points: np.ndarray, thickness: float) -> np.ndarray:
-  """Draws n images, uint8 [n, 28, 28] with paper = 255, with a pen of a thickness in pixels.
-
-  `points` are [n, points, 2], (row, column) in pixels; those outside of the image are not seen. The
-  thickness is the standard deviation of the pen's tip.
-  """
+  """Draws n images, uint8 [n, 28, 28], paper = 255, through points (row, column) [n, points, 2]."""
   n = len(points)
   corner = np.floor(points).astype(np.int64)
   ink = np.zeros(n * _SIDE * _SIDE)
@@ -68,11 +58,7 @@ def _render(points: np.ndarray, thickness: float) -> np.ndarray:
 def _write(
   rng: np.random.Generator, classes: np.ndarray, y: np.ndarray, irregularity: float
 ) -> np.ndarray:
-  """Returns the images uint8 [n, 28, 28] that one writer makes of the labels y [n].
-
-  `irregularity` is the standard deviation of the writer's letters from the class's, as a fraction
-  of the image, and half of that is from one image of a letter to the next.
-  """
+  """Returns the images uint8 [n, 28, 28] that a more or less irregular writer makes of labels."""
   hand = classes + irregularity * rng.standard_normal(classes.shape)
   control = hand[y] + 0.5 * irregularity * rng.standard_normal((len(y), *classes.shape[1:]))
   points = (_bernstein() @ control).reshape(len(y), -1, 2) - 0.5

@@ -17,10 +17,7 @@ Writer = tuple[str, np.ndarray, np.ndarray]
 
 
 def check(path: str, writer: str, x: np.ndarray, y: np.ndarray) -> Writer:
-  """Returns a writer of a file, x float32 [n, 28, 28], y int32 [n], or says what is wrong.
-
-  As they come, x is float32 [n, ...], 784 pixels each, and y [n].
-  """
+  """Returns a writer of a file, x float32 [n, 28, 28], y int32 [n], or says what is wrong."""
   # `not all(within)` and not `any(outside)`: NaN is neither below 0 nor above 1.
   if not np.all((x >= 0.0) & (x <= 1.0)):
     raise ValueError(

@@ -10,14 +10,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 
-@tf.function(autograph=False)
 def _initialize_metrics() -> collections.OrderedDict:
   return collections.OrderedDict(
     loss_sum=tf.constant(0.0, tf.float32), num_examples=tf.constant(0, tf.int64)
   )
 
 
-@tf.function(autograph=False)
 def _update_metrics(
   state: collections.OrderedDict,
   labels: tf.Tensor,
@@ -32,7 +30,6 @@ def _update_metrics(
   )
 
 
-@tf.function(autograph=False)
 def _finalize_metrics(state: collections.OrderedDict) -> collections.OrderedDict:
   # Sums over clients are finalized just as one client's are.
   return collections.OrderedDict(
@@ -68,6 +65,10 @@ def _mean_binary_cross_entropy(
 KerasLayers = Callable[[], Sequence[tf.keras.layers.Layer]]
 
 
+def _as_it_is(method: Any) -> Any:
+  return tf.function(method.python_function, autograph=False)
+
+
 class Classifier(tff.learning.models.FunctionalModel):
   """A functional model that can also be written down as Keras layers.
 
@@ -77,9 +78,20 @@ class Classifier(tff.learning.models.FunctionalModel):
       one. None if nobody has written them down.
   """
 
+  # Autograph has nothing to convert in these.
+  predict_on_batch = _as_it_is(tff.learning.models.FunctionalModel.predict_on_batch)
+  initialize_metrics_state = _as_it_is(tff.learning.models.FunctionalModel.initialize_metrics_state)
+  update_metrics_state = _as_it_is(tff.learning.models.FunctionalModel.update_metrics_state)
+  finalize_metrics = _as_it_is(tff.learning.models.FunctionalModel.finalize_metrics)
+
   def __init__(self, *, keras_layers: KerasLayers | None = None, **kwargs: Any):
     super().__init__(**kwargs)
     self.keras_layers = keras_layers
+
+  def loss(self, output: Any, label: Any, sample_weight: Any = None) -> tf.Tensor:
+    return super().loss(output, label, sample_weight)
+
+  loss.needs_autograph = False  # type: ignore[attr-defined]
 
 
 def build_model(
@@ -102,12 +114,16 @@ def build_model(
     trainable, _ = model_weights
     return output_fn(trainable, x)
 
+  metrics_fns = (
+    tf.function(fn, autograph=False)  # The model's own: it keeps each graph in which it is called.
+    for fn in (_initialize_metrics, _update_metrics, _finalize_metrics)
+  )
   return Classifier(
     keras_layers=keras_layers,
     initial_weights=(tuple(initial_weights), ()),
     predict_on_batch_fn=predict_on_batch,
     loss_fn=loss_fn,
-    metrics_fns=(_initialize_metrics, _update_metrics, _finalize_metrics),
+    metrics_fns=tuple(metrics_fns),
     input_spec=input_spec,
   )
 
@@ -127,9 +143,6 @@ def build_classifier(
     logits_fn: A pure TensorFlow function from (weights, x) to logits [n, classes].
     input_spec: `tf.TensorSpec` of x (or a structure of them) and of y, int32 [None].
     keras_layers: The same function as layers of Keras, see `Classifier`; None without.
-
-  Returns:
-    The model.
   """
   return build_model(initial_weights, logits_fn, _mean_cross_entropy, input_spec, keras_layers)
 
@@ -140,19 +153,7 @@ def build_binary_classifier(
   input_spec: tuple[Any, tf.TensorSpec],
   keras_layers: KerasLayers | None = None,
 ) -> Classifier:
-  """Builds a classifier of two classes with the mean binary logistic loss.
-
-  Its metrics are the mean loss and the number of examples.
-
-  Args:
-    initial_weights: The trainable weights; there are no others.
-    logit_fn: A pure TensorFlow function from (weights, x) to logits [n], positive for class 1.
-    input_spec: `tf.TensorSpec` of x (or a structure of them) and of y, int32 [None], 0 or 1.
-    keras_layers: The same function as layers of Keras, see `Classifier`; None without.
-
-  Returns:
-    The model.
-  """
+  """Builds a classifier of two classes with the mean binary logistic loss."""
   return build_model(
     initial_weights, logit_fn, _mean_binary_cross_entropy, input_spec, keras_layers
   )
@@ -170,17 +171,10 @@ def count_features(x_spec: tf.TensorSpec) -> int:
 def build_linear_classifier(
   input_spec: tuple[tf.TensorSpec, tf.TensorSpec], num_classes: int, *, intercept: bool
 ) -> Classifier:
-  """Builds softmax regression on the flattened x, from zero weights.
+  """Builds softmax regression on the flattened x, float32 [None, ...], from zero weights.
 
   The paper's EMNIST model (W in R^{62 x 784}, no intercept) and its synthetic one (with intercept).
-
-  Args:
-    input_spec: `tf.TensorSpec` of x, float32 [None, ...], and of y, int32 [None].
-    num_classes: Number of labels.
-    intercept: Whether the logits are x W + b or x W.
-
-  Returns:
-    A model with weights W [features, classes] and, with an intercept, b [classes].
+  Its weights are W [features, classes] and, with an intercept, b [classes].
   """
   num_features = count_features(input_spec[0])
   initial_weights: list[np.ndarray] = [np.zeros((num_features, num_classes), np.float32)]
@@ -201,16 +195,10 @@ def build_linear_classifier(
 def build_logistic_regression(
   input_spec: tuple[tf.TensorSpec, tf.TensorSpec], *, intercept: bool
 ) -> Classifier:
-  """Builds binary logistic regression on the flattened x, from zero weights.
+  """Builds binary logistic regression on the flattened x, float32 [None, ...], from zero weights.
 
-  The paper's linear Sent140 model (w in R^50, no intercept).
-
-  Args:
-    input_spec: `tf.TensorSpec` of x, float32 [None, ...], and of y, int32 [None], 0 or 1.
-    intercept: Whether the logit is <x, w> + b or <x, w>.
-
-  Returns:
-    A model with weights w [features] and, with an intercept, b [].
+  The paper's linear Sent140 model (w in R^50, no intercept). Labels are 0 or 1; the weights are w
+  [features] and, with an intercept, b [].
   """
   num_features = count_features(input_spec[0])
   initial_weights: list[np.ndarray] = [np.zeros(num_features, np.float32)]

@@ -32,19 +32,11 @@ def build_convnet(
   """Builds the paper's ConvNet: twice (5 x 5 convolution, relu, 2 x 2 max pooling), then dense.
 
   For images of 28 x 28: convolutions of 32 and 64 channels without padding leave 4 x 4 x 64 = 1024
-  features, and a dense layer scores the classes. Every layer has a bias.
+  features, and a dense layer scores the classes. Every layer has a bias. Images, x float32 [None,
+  height, width], may not be too small for two convolutions.
 
-  Args:
-    seed: Seed of the initial weights (Glorot uniform; biases are zero), not negative.
-    input_spec: `tf.TensorSpec` of x, float32 [None, height, width], and of y, int32 [None].
-    num_classes: Number of labels.
-
-  Returns:
-    A model with weights (kernel, bias) of each convolution [5, 5, in, out], [out], then of the
-    dense layer [features, classes], [classes].
-
-  Raises:
-    ValueError: If the seed is negative or images are too small for two convolutions.
+  The weights are (kernel, bias) of each convolution [5, 5, in, out], [out], then of the dense layer
+  [features, classes], [classes]; at first Glorot uniform, and biases zero.
   """
   check_seed(seed)
   classifiers.count_features(input_spec[0])

@@ -65,20 +65,11 @@ def build_lstm(
   are unrolled in the graph: for a batch of 10 sequences of 20 vectors of dimension 50, a gradient
   takes 0.9 ms on one core, and 2.0 ms with `tf.while_loop`.
 
-  Args:
-    seed: Of the initial weights, not negative: Glorot uniform for x and for the logit, orthogonal
-      for h; biases are zero, but one in the forget gates.
-    input_spec: `tf.TensorSpec` of x, float32 [None, steps, features], and of y, int32 [None], 0
-      or 1.
-    hidden_size: Units of h and c.
-
-  Returns:
-    A model with weights of the gates in the order i, f, g, o, as Keras has them: of x
-    [features, 4 hidden_size], of h [hidden_size, 4 hidden_size], biases [4 hidden_size]; then w
-    [hidden_size, 1] and b [1].
-
-  Raises:
-    ValueError: If the seed is negative, the hidden size is not positive, or x is not of that shape.
+  Examples are x, float32 [None, steps, features], and y, int32 [None], 0 or 1. The weights are of
+  the gates in the order i, f, g, o, as Keras has them: of x [features, 4 hidden_size], of h
+  [hidden_size, 4 hidden_size], biases [4 hidden_size]; then w [hidden_size, 1] and b [1]. At first
+  they are Glorot uniform for x and for the logit, orthogonal for h; biases are zero, but one in the
+  forget gates.
   """
   networks.check_seed(seed)
   _check_hidden_size(hidden_size)
@@ -119,24 +110,13 @@ def build_character_lstm(
 ) -> classifiers.Classifier:
   """Builds LEAF's model of the next character: an embedding, two LSTM layers, a dense layer.
 
-  The second layer reads the outputs of the first, and its last output h_T scores the characters:
-  W h_T + b. See `_lstm_outputs`.
+  The second layer reads the outputs of the first, and its last output h_T scores the characters: W
+  h_T + b. See `_lstm_outputs`.
 
-  Args:
-    seed: Of the initial weights, not negative: uniform in [-0.05, 0.05] for the embedding, as
-      Keras', the others as in `build_lstm`.
-    input_spec: `tf.TensorSpec` of x, float32 [None, steps], the numbers of characters, and of y,
-      int32 [None], the number of the next one.
-    num_characters: Characters are numbered from 0 to this, exclusive.
-    embedding_size: Numbers that stand for a character.
-    hidden_size: Units of h and c of either layer.
-
-  Returns:
-    A model with weights of the embedding [num_characters, embedding_size]; of each LSTM as in
-    `build_lstm`; then W [hidden_size, num_characters] and b [num_characters].
-
-  Raises:
-    ValueError: If the seed is negative, a size is not positive, or x is not of that shape.
+  Examples are x, float32 [None, steps], the numbers of characters, and y, int32 [None], the number
+  of the next one. The weights are of the embedding [num_characters, embedding_size], at first
+  uniform in [-0.05, 0.05] as Keras'; of each LSTM as in `build_lstm`; then W [hidden_size,
+  num_characters] and b [num_characters].
   """
   networks.check_seed(seed)
   _check_hidden_size(hidden_size)

@@ -45,22 +45,13 @@ def build_table_model(
   num_classes: int,
   hidden_size: int = 0,
 ) -> tff.learning.models.FunctionalModel:
-  """Builds a model of rows of numbers.
+  """Builds a model of rows of numbers, x float32 [None, features].
 
   Scores s are x W + b from zero weights, or relu(x V + a) W + b with a hidden layer. For two
   classes there is one score, the logit of class 1, and the binary logistic loss; for more, one a
-  class and the softmax cross entropy. For numbers y the loss of an example is (s - y)^2 / 2.
-
-  Args:
-    seed: Seed of the initial weights of a hidden layer, not negative.
-    input_spec: `tf.TensorSpec` of x, float32 [None, features], and of y, [None], int32 classes or
-      float32 numbers.
-    num_classes: Number of classes; 0 for numbers.
-    hidden_size: Width of the hidden layer; 0 for none.
-
-  Returns:
-    A model with weights W [features, scores], b [scores], or V [features, hidden], a [hidden], W
-    [hidden, scores], b [scores].
+  class and the softmax cross entropy. For numbers y, where `num_classes` is 0, the loss of an
+  example is (s - y)^2 / 2. The weights are W [features, scores], b [scores], or V [features,
+  hidden], a [hidden], W [hidden, scores], b [scores].
   """
   num_features = classifiers.count_features(input_spec[0])
   num_scores = num_classes if num_classes > 2 else 1

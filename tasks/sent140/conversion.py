@@ -21,10 +21,7 @@ _CACHE_VERSION = 1  # A change of the conversion changes this too.
 def _convert(
   users: Iterable[tuple[str, list[str], np.ndarray]], glove_path: str, represent: features.Represent
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-  """Yields (user, x float32 [n, ...], y int32 [n]) of users as (user, n texts, y).
-
-  The word vectors are read when all words are known, for them alone.
-  """
+  """Yields (user, x float32 [n, ...], y int32 [n]) of users as (user, n texts, y)."""
   vocabulary: dict[str, int] = {}
   numbered = []
   for user, texts, y in users:
@@ -51,13 +48,10 @@ def _convert(
 def open_clients(
   request: task.Request, represent: features.Represent
 ) -> list[client_files.ClientFiles]:
-  """Opens the users of Sent140 with enough tweets, after converting the user's files on first use.
+  """Opens Sent140's users, after converting the user's files on first use: [train, test] or [all].
 
-  The request's `data_dir` is a directory with LEAF's train/*.json and test/*.json or with
-  Stanford's CSV or Hugging Face's Parquet, or such a file; "" to download Stanford's. Its `glove`
-  is GloVe's text file, of any dimension, or "" for glove.6B.50d.txt beside the data or downloaded.
-  The converted files take 0.3 GB of its `cache_dir` for the RNN, 15 MB for the linear model. The
-  result is the [train, test] users of LEAF's split by user, or [all].
+  The converted files take 0.3 GB of the request's `cache_dir` for the RNN, 15 MB for the linear
+  model.
   """
   request = readers.DATA_SET.complete(request)
   readers.DATA_SET.find(request.data_dir)  # Its error comes first.
@@ -89,11 +83,7 @@ def open_clients(
 def open_standin(
   request: task.Request, represent: features.Represent
 ) -> list[client_files.ClientFiles]:
-  """Opens generated tweets, always of the same 400 users; see `standin`.
-
-  They are not Sent140, and no figure measured on them is one of Sent140. They take 115 MB for the
-  RNN, 7 MB for the linear model.
-  """
+  """Opens generated tweets, always of the same 400 users; see `standin`."""
 
   def make_users() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     for user, vectors_of_tweets, y in standin.make_users(features.DIMENSION):

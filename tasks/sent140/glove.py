@@ -27,11 +27,7 @@ REMEDY = "./run_experiments.sh download sent140 gets it, and --glove names anoth
 
 
 def find_file(path: str, data_path: str, cache_dir: str) -> str:
-  """Returns the file of word vectors at `path`, or if that is "", the paper's `FILE_NAME`.
-
-  That may lie with the data ("" for none) or have been downloaded to `cache_dir`; the error says
-  how to get it.
-  """
+  """Returns the file of word vectors at `path`, or if that is "", the paper's `FILE_NAME`."""
   if path:
     if not os.path.isfile(path):
       raise ValueError(f"There is no file {path} of word vectors; {REMEDY}.")
@@ -80,10 +76,7 @@ def _parse_line(line: bytes, dimension: int) -> list[float]:
 
 
 def read_words(path: str) -> dict[str, int]:
-  """Numbers the words of a file of word vectors from 0, in their order.
-
-  Texts with spaces are no words, as for `read_vectors`, and neither is what is not UTF-8.
-  """
+  """Numbers the words of a file of word vectors from 0, in their order."""
   dimension = peek_dimension(path)
   words: dict[str, int] = {}
   with open(path, "rb") as f:

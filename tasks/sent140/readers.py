@@ -101,11 +101,7 @@ def _without_repeated(tweets: Iterable[_Tweet]) -> list[_Tweet]:
 
 @dataclasses.dataclass
 class Users:
-  """The users with enough tweets, of all that `read` returns, read while they are iterated over.
-
-  Those with fewer different tweets than `min_examples` are dropped; `num_dropped`, their number, is
-  None until all have been read. `source` is the place that they come from, for the error.
-  """
+  """The users with enough tweets, of all that `read` returns, read while they are iterated over."""
 
   read: Callable[[], _Tweeters]
   min_examples: int
@@ -159,12 +155,7 @@ def _leaf_tweet(path: str, user: str, x: Any, y: Any) -> _Tweet:
 
 
 def iterate_leaf(paths: list[str], min_examples: int) -> Users:
-  """Reads the users of a split's LEAF JSON files with enough tweets.
-
-  A user's x is a list of [id, date, query, user, text, "training"], or of the texts alone, and y a
-  list of integers 0 and 1, or of the strings "0" and "4", as other tools write them. Iterating
-  raises a `ValueError` if a file is damaged, a user is in two files, or nobody has enough tweets.
-  """
+  """Reads the users of a split's LEAF JSON files with enough tweets."""
 
   def read() -> Iterator[tuple[str, list[_Tweet]]]:
     for path, user, data in user_files.iterate_leaf(paths, DATA_SET):
@@ -240,12 +231,10 @@ def _iterate_parquet(path: str) -> Iterator[tuple[str, _Tweet]]:
 
 
 def iterate_table(path: str, min_examples: int) -> Users:
-  """Reads the users of a file with a row a tweet, sorted, with enough tweets.
+  """Reads the users of Stanford's CSV or of Hugging Face's Parquet, sorted, with enough tweets.
 
-  The file is Stanford's CSV: latin-1, rows of label (0 or 4), id, date, query, user, text. Or
-  Hugging Face's Parquet with the columns sentiment, date, user and text. It is read twice, so that
-  the texts of those who tweet little, who are most users, are never held in memory. Iterating
-  raises a `ValueError` if the file isn't of this form, or nobody has enough tweets.
+  The file is read twice, so that the texts of most users, who tweet little, are never held in
+  memory.
   """
   iterate = _iterate_parquet if path.endswith(_PARQUET) else _iterate_rows
 

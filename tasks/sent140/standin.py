@@ -1,12 +1,4 @@
-"""Generates tweets with the shapes of Sent140: users, words and word vectors, all invented.
-
-For trying the Sent140 tasks where Sent140 can't be had. No words are written: a tweet is a sequence
-of vectors from an invented vocabulary, of the size that GloVe's vectors have. Some words are
-positive or negative, along a direction that all topics share and one of the word's topic; the
-others say nothing. Users differ in what they write of, in how often they are positive, in how
-plainly they say so, and in whether they mean it: the ironic ones make the tail. A "not" turns the
-words after it around, which their order tells and their mean does not.
-"""
+"""Generates tweets with the shapes of Sent140: users, words and word vectors, all invented."""
 
 from collections.abc import Iterator
 import dataclasses
@@ -59,11 +51,7 @@ def _write_tweet(
   plainness: float,
   sincerity: float,
 ) -> np.ndarray:
-  """Writes one tweet, float32 [words, d], about topics of these probabilities.
-
-  A word is polar with the probability `plainness`; the polar words say what is meant with the
-  probability `sincerity`.
-  """
+  """Writes one tweet, float32 [words, d], about topics of these probabilities."""
   num_words = 2 + rng.poisson(_MEAN_WORDS - 2)
   topic = rng.choice(len(topics), p=topics)
   says_positive = is_positive == (rng.random() < sincerity)
@@ -78,10 +66,7 @@ def _write_tweet(
 
 
 def make_users(dimension: int) -> Iterator[tuple[str, list[np.ndarray], np.ndarray]]:
-  """Yields users, always the same, as (user, n tweets float32 [words, d], y int32 [n]).
-
-  y is 1 for positive tweets; n is from 50 to 150.
-  """
+  """Yields users, always the same, as (user, n tweets float32 [words, d], y int32 [n])."""
   logging.info("Making %d users of invented tweets, once.", NUM_USERS)
   vocabulary = _draw_vocabulary(np.random.default_rng(_SEED), dimension)
   for i in range(NUM_USERS):

@@ -26,11 +26,7 @@ _UNKNOWN = " "  # No word of the file's.
 def build_preprocessing(
   request: task.Request, represent: features.Represent
 ) -> preprocessing.Preprocessing:
-  """Builds the way from words to vectors, with the table of all words of the run's file.
-
-  The request's `glove`, `data_dir` or `cache_dir` says where the word vectors are; tweets are not
-  read. For generated tweets, which have no words, it is that of their vectors.
-  """
+  """Builds the way from words to vectors, with the table of all words of the run's file."""
   is_mean = represent is features.represent_mean
   steps = [] if is_mean else [features.MAX_WORDS]
   if request.is_standin:

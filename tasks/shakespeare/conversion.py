@@ -16,13 +16,7 @@ _CACHE_VERSION = 1  # A change of the conversion changes this too.
 
 
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
-  """Opens the speaking roles of Shakespeare, after converting the user's files on first use.
-
-  The request's `data_dir` is a directory with LEAF's train/*.json and test/*.json or with TFF's
-  shakespeare_train.h5, or that file; shakespeare_test.h5 is read, too, if it lies beside. "" to
-  download TFF's. The converted files take 20 MB of its `cache_dir` for TFF's. The result is the
-  [train, test] roles of LEAF's split by user, or [all].
-  """
+  """Opens Shakespeare's roles, converting the user's files on first use: [train, test] or [all]."""
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
     """Opens the roles that have a sequence; a change of a source file makes another cache."""
@@ -49,9 +43,6 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
 
 
 def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
-  """Opens generated plays, always of the same 200 roles, 2 MB; see `standin`.
-
-  They are not Shakespeare's, and no figure measured on them is one of Shakespeare.
-  """
+  """Opens generated plays, always of the same 200 roles, 2 MB; see `standin`."""
   directory = os.path.join(request.cache_dir, f"shakespeare_standin_{standin.VERSION}")
   return [client_files.open_or_write_client_files(directory, standin.make_roles)]

@@ -132,9 +132,6 @@ def _leaf_role(path: str, role: str, data: Mapping[str, Any]) -> _Role:
 
 
 def iterate_leaf(paths: Iterable[str]) -> Iterator[_Role]:
-  """Yields the roles of a split's LEAF JSON files, each in one file.
-
-  A user's x is a list of texts of 80 characters, and y one of single characters.
-  """
+  """Yields the roles of a split's LEAF JSON files, each in one file."""
   for path, role, data in user_files.iterate_leaf(paths, DATA_SET):
     yield _leaf_role(path, role, data)

@@ -1,9 +1,4 @@
-"""Generates plays with the shapes of Shakespeare's: roles and what they say, all invented.
-
-For trying the task where the plays can't be had. Words are invented from syllables; all roles share
-them, and each has favourites. Roles differ in how much they say and in their dialect, which turns
-some letters into others: those of a strong one make the tail.
-"""
+"""Generates plays with the shapes of Shakespeare's: roles and what they say, all invented."""
 
 from collections.abc import Iterator
 

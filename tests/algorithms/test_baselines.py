@@ -21,6 +21,11 @@ _MODEL = problems.linear_model()
 _MU, _L2 = 0.7, 0.05  # Of FedProx.
 
 
+def _later(*values):
+  """Values of which others are tried always, and these in the long run."""
+  return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def _sgd(learning_rate=_RATE):
   return tff.learning.optimizers.build_sgdm(learning_rate)
 
@@ -131,7 +136,7 @@ def test_fed_prox_with_a_weight_without_gradient():
 
 
 @pytest.mark.parametrize(
-  "q,weighting", [(0.001, _BY_EXAMPLES), (1.0, _UNIFORM), (10.0, _BY_EXAMPLES)]
+  "q,weighting", [_later(0.001, _BY_EXAMPLES), (1.0, _UNIFORM), (10.0, _BY_EXAMPLES)]
 )
 def test_q_fed_avg_against_numpy(q, weighting):
   """As Algorithm 2 of Li et al. writes it, with its powers."""
@@ -181,7 +186,7 @@ def test_q_fed_avg_with_extreme_powers_is_the_worst_client():
 
 
 @pytest.mark.parametrize(
-  "temperature,weighting", [(0.1, _UNIFORM), (1.0, _BY_EXAMPLES), (200.0, _BY_EXAMPLES)]
+  "temperature,weighting", [(0.1, _UNIFORM), _later(1.0, _BY_EXAMPLES), (200.0, _BY_EXAMPLES)]
 )
 def test_tilted_erm_against_numpy(temperature, weighting):
   arrays = problems.client_arrays()
@@ -196,7 +201,7 @@ def test_tilted_erm_against_numpy(temperature, weighting):
   assert metrics["threshold"]["effective_clients"] == pytest.approx(1 / np.sum(pi**2), rel=1e-3)
 
 
-@pytest.mark.parametrize("weighting", [_UNIFORM, _BY_EXAMPLES])
+@pytest.mark.parametrize("weighting", [_later(_UNIFORM), _BY_EXAMPLES])
 def test_prop_fair_against_numpy(weighting):
   arrays, utility_bound, max_loss = problems.client_arrays(), 2.5, 1.8
   process = algorithms.build_prop_fair(
@@ -213,7 +218,7 @@ def test_prop_fair_against_numpy(weighting):
   assert metrics["cohort"]["tail_size"] == len(arrays)
 
 
-@pytest.mark.parametrize("beta, weighting", [(0.3, _UNIFORM), (5.0, _BY_EXAMPLES)])
+@pytest.mark.parametrize("beta, weighting", [_later(0.3, _UNIFORM), (5.0, _BY_EXAMPLES)])
 def test_semi_vred_against_numpy(beta, weighting):
   arrays = problems.client_arrays()
   process = algorithms.build_semi_vred(_MODEL, beta, _sgd(), client_weighting=weighting)
@@ -285,7 +290,7 @@ def _indexed_problem(arrays):
   return dict(examples_fn=examples, local_batch_size=4)
 
 
-@pytest.mark.parametrize("weighting", [_UNIFORM, _BY_EXAMPLES])
+@pytest.mark.parametrize("weighting", [_later(_UNIFORM), _BY_EXAMPLES])
 def test_agnostic_fed_avg_against_numpy(weighting):
   """Mirror ascent over cohorts that change: a client's weight is kept while it is away."""
   arrays, rate = problems.client_arrays(), 0.8

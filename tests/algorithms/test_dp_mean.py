@@ -8,7 +8,6 @@ import tensorflow_federated as tff
 from tff_superquantile import algorithms
 
 _TYPE = tff.types.to_type(((np.float32, [2, 3]), (np.float32, [1])))
-_KEY = b"a key of 16 byte"
 
 
 def _values(number, scale=1.0):
@@ -68,14 +67,6 @@ def test_one_secure_sum_and_no_other(simulation_context):
   state = process.initialize()
   assert _flat(process.next(state, _values(12)).result).any()
   assert not _flat(process.next(state, _values(13)).result).any()
-
-
-def test_a_key_repeats_the_noise(simulation_context):
-  process, other = (
-    algorithms.dp_mean_factory(1.0, 1.0, 4, noise_key=_KEY).create(_TYPE) for _ in range(2)
-  )
-  first, second = (p.next(p.initialize(), _values(3)).result for p in (process, other))
-  np.testing.assert_array_equal(_flat(first), _flat(second))
 
 
 @pytest.mark.parametrize("secure", [False, True])

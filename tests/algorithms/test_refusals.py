@@ -86,14 +86,13 @@ _CALLS = (
     dict(examples=_EXAMPLES, held_in_fraction=ranges.FRACTION, seed=3),
   ),
   (
-    evaluation.build_personalizer,
+    evaluation.Personalizer,
     dict(
       model=problems.linear_model(),
       examples=evaluation.split_examples(_EXAMPLES, 0.5, 3),
       optimizer=_OTHERS["client_optimizer_fn"],
       seed=3,
       batch_size=ranges.whole(0),
-      epochs=ranges.whole(0),
       l2=ranges.NOT_NEGATIVE,
       proximal_strength=ranges.NOT_NEGATIVE,
     ),

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from paper import smoothed
 from tff_superquantile import algorithms
 from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
@@ -97,7 +98,7 @@ def test_rounds_against_numpy(threshold, weighting):
     "reweighting": ("reweighting", superquantile.dual_weights),
     "smoothed": (
       functools.partial(threshold_lib.build_exact_reweighting, smoothing=0.3),
-      lambda losses, theta, w: superquantile.smoothed_dual_weights(losses, theta, 0.3, w),
+      lambda losses, theta, w: smoothed.dual_weights(losses, theta, 0.3, w),
     ),
   }
   build_threshold, weigh = thresholds[threshold]
@@ -484,7 +485,7 @@ def test_clients_below_the_threshold_do_not_train():
   "factory",
   [
     tff.learning.secure_aggregator(),
-    tff.learning.compression_aggregator(),
+    pytest.param(tff.learning.compression_aggregator(), marks=pytest.mark.slow),
     tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
       noise_multiplier=1e-6, clients_per_round=6, clip=1.0
     ),

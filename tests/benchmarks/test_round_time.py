@@ -12,14 +12,12 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks import contender
 from benchmarks import lineup
 from benchmarks import make_workload
 from benchmarks import race
 from benchmarks import report
 from benchmarks import results
 from benchmarks import workloads
-from tff_superquantile.engine.processes import limits
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SECONDS = 120  # Of patience, not of duration.
@@ -299,19 +297,6 @@ def test_ratios_are_of_the_same_round_and_the_peer_is_the_fastest_that_counts():
   assert "at most 2.000            not measured" in said
 
 
-def test_a_busy_machine_is_said():
-  rows = [as_row(lineup.BEST_STOCK, [2.0]), as_row("superquantile", [1.0])]
-  assert "BUSY" not in report.format_table(as_table(rows))
-  rows[1].record.load = limits.num_cores() + 3.0
-  assert f"load was up to {limits.num_cores() + 3.0:.1f}" in report.format_table(as_table(rows))
-
-
-def test_cost_of_a_client_is_compared_between_sizes():
-  rows = {10: [as_row("fed_avg", [1.0])], 1000: [as_row("fed_avg", [110.0])]}
-  tables = [results.Table("synthetic", "linear", "", size, 1, rows[size]) for size in rows]
-  assert "found 1.100  reached" in report.format_targets(tables)
-
-
 def test_lineup_knows_engines_and_guesses_what_was_meant():
   assert lineup.find("tree_64@native", 0.3).options == dict(
     method="tree_64", engine="native", theta=0.3
@@ -333,6 +318,7 @@ def run_command(*flags):
   )
 
 
+@pytest.mark.slow  # The race of fakes, above, is as long as it has to be.
 def test_command_end_to_end(tmp_path):
   result = run_command(
     "--tasks=synthetic",
@@ -354,8 +340,6 @@ def test_command_end_to_end(tmp_path):
   [
     ("--tasks=syntetic", "Found no task 'syntetic'"),
     ("--contenders=fedavg", "Found no contender 'fedavg'"),
-    ("--clients_per_round=0", "expected at least 1"),
-    ("--theta=2", "expected a number in"),
   ],
 )
 def test_mistakes_are_told_in_one_sentence(flag, said):
@@ -363,19 +347,3 @@ def test_mistakes_are_told_in_one_sentence(flag, said):
   assert result.returncode == 2
   assert said in result.stderr
   assert "Traceback" not in result.stderr
-
-
-def test_protocol_refuses_unknown_commands(workload_dir, fake, tmp_path):
-  process = race.ContenderProcess(
-    fake("one"), python=sys.executable, workload_dir=workload_dir, output_dir=str(tmp_path)
-  )
-  assert process.ask("round 0")["seconds"] >= 0.0
-  with pytest.raises(race.ContenderError, match="Found the command 'dance'"):
-    process.ask("dance")
-
-
-def test_weights_are_read_as_they_were_saved(tmp_path):
-  weights = [np.arange(3.0), np.array(2.0)]
-  path = contender._save(str(tmp_path), "weights.npz", weights)
-  for found, saved in zip(contender.load_weights(path), weights):
-    np.testing.assert_array_equal(found, saved)

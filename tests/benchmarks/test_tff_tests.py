@@ -68,6 +68,7 @@ def checkout(tmp_path):
   return tmp_path / "checkout"
 
 
+@pytest.mark.slow
 def test_each_test_is_run_in_both_contexts(checkout, tmp_path):
   found = _run(f"--checkout={checkout}", f"--csv={tmp_path / 'outcomes.csv'}")
   assert found.returncode == 1, found.stderr

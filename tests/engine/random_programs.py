@@ -280,9 +280,15 @@ class _Drawer:
     kind = value.type_signature.member
     zero = tff.tensorflow.computation(lambda: (np.int32(0), tf.zeros([0], tf.int32)))
     state = tff.StructType([np.int32, tff.TensorType(np.int32, [None])])
-    accumulate = tff.tensorflow.computation(
-      lambda total, _: (total[0] + 1, tf.concat([total[1], [total[0]]], 0)), (state, kind)
-    )
+
+    def add(total, own):
+      parts = filter(tf.is_tensor, tf.nest.flatten(own))
+      # It uses the value, since what nobody uses is not computed here, and raises nothing.
+      texts = [t if t.dtype == tf.string else tf.strings.as_string(t) for t in parts]
+      none = 0 * sum(tf.reduce_sum(tf.strings.length(text)) for text in texts)
+      return total[0] + 1 + none, tf.concat([total[1], [total[0]]], 0)
+
+    accumulate = tff.tensorflow.computation(add, (state, kind))
     merge = tff.tensorflow.computation(
       lambda a, b: (a[0] + b[0], tf.concat([a[1], b[1]], 0)), (state, state)
     )

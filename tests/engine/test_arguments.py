@@ -8,7 +8,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import cohort_context
-from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort.graphs import errors
 
 pytestmark = pytest.mark.usefixtures("restored_context")
@@ -127,7 +126,7 @@ def test_an_argument_that_only_tffs_runtime_takes_does_not_send_the_next_one_the
   counting = _Counting(native)
   both = cohort_context.CohortContext(lambda: counting)
   for _ in range(2):
-    assert invoke(both, computation, [[1.0, 2.0]]) == [3.0]
+    assert invoke(both, computation, [[1, 2]]) == [3.0]  # A list of other numbers.
   data_set = tf.data.Dataset.from_tensor_slices(np.float32([1, 2]))
   assert invoke(both, computation, [data_set]) == [3.0]
   assert counting.count == 2

@@ -10,12 +10,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile import noise_source
-from tff_superquantile.secure_sums import discrete_gaussian
-from tff_superquantile.simulation import client_files
 from tff_superquantile.engine import context
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort import mapping
 from tff_superquantile.engine.cohort import reading
+from tff_superquantile.secure_sums import discrete_gaussian
+from tff_superquantile.simulation import client_files
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 
@@ -38,9 +38,12 @@ def unequal_files(tmp_path_factory):
 
 
 # These are made of parts that others here have: both, in the long run.
-_OF_OTHERS_PARTS = ("private geometric", "private weighted distributed", "private gifair")
+_OF_OTHERS_PARTS = (
+  *("private geometric", "private weighted distributed", "private gifair"),
+  *("tree", "prop_fair", "tilted_erm"),
+)
 # One of each way to add up, in blocks; the others, in the long run.
-_IN_BLOCKS = ("exact", "tree", "private distributed", "agnostic_fed_avg")
+_IN_BLOCKS = ("exact", "private tree", "private distributed", "agnostic_fed_avg")
 
 
 @pytest.fixture(scope="module")

@@ -425,7 +425,9 @@ def grows(x, axis):
 def test_variables_of_loops_may_grow_in_each_dimension(native, axis):
   component = component_of(lambda x: grows(x, axis), True)
   expected = invoke(native, at_clients(component), [0.0, 1.0, 4.0])
-  assert_same(invoke(cohort_context.CohortContext(), at_clients(component), [0.0, 1.0, 4.0]), expected)
+  assert_same(
+    invoke(cohort_context.CohortContext(), at_clients(component), [0.0, 1.0, 4.0]), expected
+  )
 
 
 @pytest.mark.parametrize("steps", range(4))

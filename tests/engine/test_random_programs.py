@@ -13,6 +13,8 @@ pytestmark = pytest.mark.usefixtures("restored_context")
 _PROGRAMS_A_TEST = 12
 # TFF's runtime cannot use what `tff.sequence_map` gives; here it can be used.
 _TFFS_LIMIT = "Cant embed a Seqeuence which is not proto-backed"
+# Nor can its Python side take data sets of tuples of one tensor.
+_TFFS_OTHER_LIMIT = "_to_representative_value"
 
 
 def assert_as_tff(seed, native, ours):
@@ -21,7 +23,7 @@ def assert_as_tff(seed, native, ours):
   expected, expected_error = calls.outcome(native, program, argument)
   found, error = calls.outcome(ours, program, argument)
   if _TFFS_LIMIT in str(expected_error):
-    assert error is None
+    assert error is None or _TFFS_OTHER_LIMIT in str(error)
     return False
   where = f"seed {seed}, {program.type_signature.compact_representation()}"
   assert (error is None) == (expected_error is None), (

@@ -22,11 +22,11 @@ import tree
 from benchmarks import child
 from tff_superquantile import evaluation
 from tff_superquantile import noise_source
-from tff_superquantile.simulation import client_files
 from tff_superquantile.engine.cohort import cohort_context
-from tff_superquantile.engine.processes import limits
-from tff_superquantile.simulation.client_files import files as files_lib
 from tff_superquantile.engine.cohort.graphs import errors as engine_errors
+from tff_superquantile.engine.processes import limits
+from tff_superquantile.simulation import client_files
+from tff_superquantile.simulation.client_files import files as files_lib
 
 pytestmark = pytest.mark.ray
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray>=2.51,<2.53'")
@@ -253,6 +253,7 @@ def test_a_worker_killed_in_the_first_stage(name, client, on_ray, exact, private
   assert [pid in pids(on_ray) for pid in before] == [pid != struck() for pid in before]
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_second_stage(on_ray, files):
   read = client_files.build_examples_fn(files, shuffle=False)
 

@@ -13,8 +13,8 @@ import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2
 
 from tff_superquantile.engine import context
-from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine import runtime
+from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.runtime import components
 from tff_superquantile.engine.runtime import evaluation

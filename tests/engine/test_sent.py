@@ -10,9 +10,9 @@ import tensorflow_federated as tff
 import tree
 
 from tff_superquantile import noise_source
-from tff_superquantile.secure_sums import gaussian_sum
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort.stages import functions
+from tff_superquantile.secure_sums import gaussian_sum
 
 _PRIVATE = [name for name in rounds.BUILDERS if "private" in name]
 _ADAPTIVE = "adaptive clip norm, primal-dual threshold"

@@ -11,10 +11,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile import algorithms
-from tff_superquantile.simulation import client_files
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort import stages
 from tff_superquantile.engine.cohort import values
+from tff_superquantile.simulation import client_files
 
 _FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 _VALUES = [3.0, -1.0, 4.0, 1.5, -9.0, 2.5, 6.0]

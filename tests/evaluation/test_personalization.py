@@ -1,7 +1,4 @@
-"""Fine-tuning of test clients against numpy SGD over the same batches, and the split it is for."""
-
-from concurrent import futures
-import threading
+"""Personal models against numpy SGD over the same batches, the choice, and the split it is for."""
 
 import numpy as np
 import problems
@@ -11,7 +8,7 @@ import tensorflow_federated as tff
 
 from tasks import models
 from tff_superquantile import evaluation
-from tff_superquantile.evaluation import personalization
+from tff_superquantile import personal
 from tff_superquantile.simulation import seeds
 
 _SIZES = (12, 7, 1, 20, 2, 33)
@@ -43,11 +40,10 @@ def _rows(part, i):
   return part.x[rows], part.y[rows]
 
 
-def _personalizer(examples, learning_rate=0.1, **options):
-  options = dict(seed=3, batch_size=4, epochs=10, l2=0.0) | options
-  return personalization.build_personalizer(
-    _model(), examples, tff.learning.optimizers.build_sgdm(learning_rate), **options
-  )
+def _personalizer(examples, learning_rate=0.1, momentum=None, **options):
+  options = dict(seed=3, batch_size=4, l2=0.0) | options
+  sgd = tff.learning.optimizers.build_sgdm(learning_rate, momentum)
+  return evaluation.Personalizer(_model(), examples, sgd, **options)
 
 
 def test_split_deals_every_example_once():
@@ -89,139 +85,168 @@ def test_split_refuses_clients_of_one_example():
     evaluation.split_examples(_examples((1, 1)), 0.5, seed=0)
 
 
-def test_batch_plan_passes_over_all_examples_in_every_epoch():
-  order, sizes = personalization.batch_plan(np.random.default_rng(0), 10, 4, 3)
+def test_batches_pass_over_all_examples_in_every_epoch():
+  order, sizes = personal.batches(np.random.default_rng(0), 10, 4, 3)
   assert [sorted(epoch) for epoch in order.reshape(3, 10)] == [list(range(10))] * 3
   assert len({tuple(epoch) for epoch in order.reshape(3, 10)}) == 3
   assert list(sizes) == [4] * 8 + [2] * 2 + [4] * 8 + [2] * 2 + [4] * 8 + [2] * 2
-  _, sizes = personalization.batch_plan(np.random.default_rng(0), 10, 0, 2)
+  _, sizes = personal.batches(np.random.default_rng(0), 10, 0, 2)
   assert list(sizes) == [10] * 20
+  assert [len(part) for part in personal.batches(np.random.default_rng(0), 0, 0, 2)] == [0, 0]
+
+
+def _sgd(rng, start, x, y, batch_size, *, rate=0.2, l2=0.0, momentum=0.0, proximal=0.0, epochs=10):
+  """Ten epochs of SGD in numpy."""
+  tuned, velocity = [w.astype(np.float64) for w in start], [0.0] * len(start)
+  plan = [rng.permutation(len(y)) for _ in range(epochs)]
+  for order in plan:
+    for first in range(0, len(y), batch_size or len(y)):
+      rows = order[first : first + (batch_size or len(y))]
+      _, gradient = problems.losses_and_gradient(tuned, x[rows], y[rows])
+      velocity = [
+        momentum * v + g + l2 * w + proximal * (w - w0)
+        for v, g, w, w0 in zip(velocity, gradient, tuned, start)
+      ]
+      tuned = [w - rate * v for w, v in zip(tuned, velocity)]
+  return tuned
 
 
 @pytest.mark.parametrize(
   "batch_size, l2, momentum, proximal",
   [(4, 0.0, None, 0.0), (0, 0.01, None, 0.0), (3, 0, 0.9, 0.0), (4, 0.01, None, 0.7)],
 )
-def test_fine_tuning_is_sgd_over_the_same_batches(batch_size, l2, momentum, proximal):
-  split = evaluation.split_examples(_examples(), 0.5, seed=3)
-  weights = _weights()
-  metrics = personalization.build_personalizer(
-    _model(),
-    split,
-    tff.learning.optimizers.build_sgdm(0.2, momentum),
-    seed=3,
-    batch_size=batch_size,
-    epochs=10,
-    l2=l2,
-    proximal_strength=proximal,
-  )(weights)
+def test_clients_tune_and_choose_as_numpy_does(batch_size, l2, momentum, proximal):
+  """By brute force: SGD over the same batches, and each cut of the held-in examples by itself."""
+  split, weights = evaluation.split_examples(_examples(), 0.5, seed=3), _weights()
+  options = dict(batch_size=batch_size, l2=l2)
+  found = _personalizer(split, 0.2, momentum, proximal_strength=proximal, **options)(weights, 10)
+  how = dict(options, momentum=momentum or 0.0, proximal=proximal)
+  models = {"shared": found.shared, "personal": found.personal, "chosen": found.chosen}
   for i, client_id in enumerate(split.held_in.client_ids):
     x, y = _rows(split.held_in, i)
     rng = seeds.generator(3, f"personalization of {client_id}")
-    tuned = [w.astype(np.float64) for w in weights.trainable]
-    velocity = [0.0, 0.0]
-    for _ in range(10):
-      order = rng.permutation(len(y))
-      for start in range(0, len(y), batch_size or len(y)):
-        rows = order[start : start + (batch_size or len(y))]
-        _, gradient = problems.losses_and_gradient(tuned, x[rows], y[rows])
-        velocity = [
-          (momentum or 0.0) * v + g + l2 * w + proximal * (w - w0)
-          for v, g, w, w0 in zip(velocity, gradient, tuned, weights.trainable)
-        ]
-        tuned = [w - 0.2 * v for w, v in zip(tuned, velocity)]
+    expected = {"shared": weights.trainable, "personal": _sgd(rng, weights.trainable, x, y, **how)}
+    parts = np.array_split(rng.permutation(len(y)), min(5, len(y))) if len(y) > 1 else []
+    sums = np.zeros(2)
+    for part in parts:
+      others = np.concatenate([other for other in parts if other is not part])
+      own = _sgd(rng, weights.trainable, x[others], y[others], **how)
+      for j, model in enumerate((weights.trainable, own)):
+        sums[j] += problems.losses_and_gradient(model, x[part], y[part])[0] * len(part)
+    keeps = sums[1] < sums[0]
+    assert found.is_personal[i] == keeps
+    expected["chosen"] = expected["personal" if keeps else "shared"]
     held_out_x, held_out_y = _rows(split.held_out, i)
-    loss, _ = problems.losses_and_gradient(tuned, held_out_x, held_out_y)
-    predicted = (held_out_x @ tuned[0] + tuned[1]).argmax(axis=1)
-    assert metrics.loss_after[i] == pytest.approx(loss, rel=1e-4, abs=1e-7)
-    assert metrics.error_after[i] == pytest.approx(np.mean(predicted != held_out_y))
-    assert (metrics.num_held_in[i], metrics.num_held_out[i]) == (len(y), len(held_out_y))
+    for name, of_model in models.items():
+      loss, _ = problems.losses_and_gradient(expected[name], held_out_x, held_out_y)
+      predicted = (held_out_x @ expected[name][0] + expected[name][1]).argmax(axis=1)
+      assert of_model.of_clients.loss[i] == pytest.approx(loss, rel=1e-4, abs=1e-7)
+      assert of_model.of_clients.error[i] == pytest.approx(np.mean(predicted != held_out_y))
+  assert found.shared.of_clients.num_examples.tolist() == np.diff(split.held_out.offsets).tolist()
+  assert len(set(found.is_personal)) == 2 or proximal or momentum  # Both happen.
 
 
-def test_before_is_the_evaluation_and_no_epoch_changes_nothing():
+def test_the_choice_never_sees_what_measures_it():
+  """Labels of held-out examples change results, and no client's choice."""
+  split, weights = evaluation.split_examples(_examples(), 0.5, seed=3), _weights()
+  other = split._replace(held_out=split.held_out._replace(y=1 - split.held_out.y.clip(0, 1)))
+  found, changed = (_personalizer(its, 0.2)(weights, 3) for its in (split, other))
+  np.testing.assert_array_equal(found.is_personal, changed.is_personal)
+  assert not np.array_equal(found.chosen.of_clients.loss, changed.chosen.of_clients.loss)
+
+
+@pytest.mark.parametrize(
+  "number, losses, keeps",
+  [
+    (0, lambda tuned_on, measured_on: (1.0, 0.0), False),
+    (1, lambda tuned_on, measured_on: (1.0, 0.0), False),
+    (2, lambda tuned_on, measured_on: (1.0, 0.0), True),
+    (9, lambda tuned_on, measured_on: (1.0, 1.0), False),
+    (9, lambda tuned_on, measured_on: (1.0, np.nan), False),
+    (9, lambda tuned_on, measured_on: (np.nan, 0.0), False),
+    (9, lambda tuned_on, measured_on: (np.inf, 0.0), True),
+    (9, lambda tuned_on, measured_on: (0.0, -1.0 if 3 in measured_on else 0.2), True),
+    (9, lambda tuned_on, measured_on: (0.0, -1.0 if 3 in measured_on else 0.3), False),
+  ],
+)
+def test_a_client_keeps_its_own_only_where_it_is_better(number, losses, keeps):
+  cuts = []
+
+  def noted(tuned_on, measured_on):
+    cuts.append((tuned_on, measured_on))
+    return losses(tuned_on, measured_on)
+
+  assert personal.is_better(np.random.default_rng(0), number, noted) is keeps
+  assert len(cuts) == (0 if number < 2 else min(5, number))
+  for cut in cuts:  # Each example is measured once, by a model that was not tuned on it.
+    assert sorted(np.concatenate(cut)) == list(range(number))
+  if cuts:
+    assert sorted(np.concatenate([measured for _, measured in cuts])) == list(range(number))
+
+
+def test_without_epochs_nothing_changes():
   split = evaluation.split_examples(_examples(), 0.5, seed=3)
   expected = evaluation.build_evaluator(_model(), split.held_out)(_weights())
-  metrics = _personalizer(split, epochs=0)(_weights())
-  np.testing.assert_array_equal(metrics.loss_before, expected.loss)
-  np.testing.assert_array_equal(metrics.error_before, expected.error)
-  np.testing.assert_allclose(metrics.loss_after, expected.loss, rtol=1e-6)
-  np.testing.assert_allclose(metrics.error_after, expected.error)
-  assert not metrics.diverged.any()
+  found = _personalizer(split)(_weights(), 0)
+  for of_model in (found.shared, found.personal, found.chosen):
+    np.testing.assert_allclose(of_model.of_clients.loss, expected.loss, rtol=1e-6)
+    np.testing.assert_array_equal(of_model.of_clients.error, expected.error)
+  assert not found.diverged.any() and not found.is_personal.any()
 
 
-def test_threads_decoding_and_the_size_of_passes_change_nothing(monkeypatch):
-  examples = _examples((12, 7, 20, 33, 9, 16, 40))
+def test_decoding_changes_nothing_and_one_trace_serves_all():
+  examples, traces, finished = _examples((12, 7, 20, 33, 9)), [], []
   stored = examples._replace(
     x=np.clip(examples.x * 40 + 128, 0, 255).astype(np.uint8),
     decode=lambda x: tf.cast(x, tf.float32) / 40 - 3.2,
   )
   decoded = stored._replace(x=stored.x.astype(np.float32) / 40 - 3.2, decode=None)
-  finished = []
-  first = _personalizer(evaluation.split_examples(stored, 0.5, 0))(
-    _weights(), lambda: finished.append(1)
-  )
-  assert len(finished) == 7
-  second = _personalizer(evaluation.split_examples(stored, 0.5, 0), num_threads=4)(_weights())
-  np.testing.assert_array_equal(first.loss_after, second.loss_after)
-  monkeypatch.setattr(personalization, "_BATCH_SIZE", 3)
-  third = _personalizer(evaluation.split_examples(decoded, 0.5, 0))(_weights())
-  np.testing.assert_allclose(first.loss_after, third.loss_after, rtol=1e-4)
-  np.testing.assert_allclose(first.error_after, third.error_after)
-
-
-def test_one_trace_serves_all_clients_and_weights():
-  traces = []
 
   def logits(weights, x):
     traces.append(1)
     return tf.matmul(x, weights[0]) + weights[1]
 
   model = models.build_classifier(_model().initial_weights[0], logits, _SPEC)
-  split = evaluation.split_examples(_examples(), 0.5, seed=3)
-  personalize = personalization.build_personalizer(
-    model, split, tff.learning.optimizers.build_sgdm(0.1), seed=3, batch_size=4
+  sgd = tff.learning.optimizers.build_sgdm(0.1)
+  personalize = evaluation.Personalizer(
+    model, evaluation.split_examples(stored, 0.5, 0), sgd, seed=3, batch_size=4
   )
-  personalize(_weights())
+  first = personalize(_weights(), 10, lambda: finished.append(1))
   count = len(traces)
-  assert count < len(split.held_in.client_ids)
-  personalize(_weights(1))
+  assert len(finished) == 5 and count < 5
+  personalize(_weights(1), 2)
   assert len(traces) == count
+  second = _personalizer(evaluation.split_examples(decoded, 0.5, 0))(_weights(), 10)
+  np.testing.assert_allclose(first.chosen.of_clients.loss, second.chosen.of_clients.loss, rtol=1e-4)
 
 
 def test_a_client_whose_fine_tuning_diverges_keeps_the_model():
   examples = _examples((12, 8))
   examples.x[:12] *= 1e25
   split = evaluation.split_examples(examples, 0.5, seed=0)
-  metrics = _personalizer(split, learning_rate=1e25)(_weights())
-  assert list(metrics.diverged)[0]
-  assert metrics.error_after[0] == metrics.error_before[0]
+  found = _personalizer(split, learning_rate=1e25)(_weights(), 10)
+  assert list(found.diverged)[0] and not list(found.is_personal)[0]
+  assert found.personal.of_clients.error[0] == found.shared.of_clients.error[0]
 
 
-def test_a_failure_ends_the_work(monkeypatch):
-  split = evaluation.split_examples(_examples([9] + [5] * 49), 0.5, seed=3)
-  first = len(split.held_in.of_client(0)[1])
-  plans, ended = [], threading.Event()
+def test_one_class_and_one_example_are_no_exception():
+  examples = _examples((2, 9, 40))
+  examples.y[2:11] = 1
+  split = evaluation.split_examples(examples, 0.5, seed=0)
+  found = _personalizer(split, 0.5)(_weights(), 5)
+  assert list(found.is_personal)[:2] == [False, True]  # Of one held-in example nobody can tell.
+  assert found.chosen.of_clients.error[1] <= found.shared.of_clients.error[1]
+  assert np.isfinite(found.chosen.of_clients.loss).all()
 
-  def plan(rng, num_examples, *arguments):
-    plans.append(num_examples)
-    if num_examples != first:  # All but the client that is reported wait for the end.
-      assert ended.wait(60)
-    return batch_plan(rng, num_examples, *arguments)
 
-  class Pool(futures.ThreadPoolExecutor):
-    def shutdown(self, wait=True, *, cancel_futures=False):
-      super().shutdown(wait=False, cancel_futures=cancel_futures)
-      ended.set()
-      super().shutdown(wait=wait)
-
-  batch_plan = personalization.batch_plan
-  monkeypatch.setattr(personalization, "batch_plan", plan)
-  monkeypatch.setattr(personalization.futures, "ThreadPoolExecutor", Pool)
-
-  def interrupt():
-    raise KeyboardInterrupt
-
-  with pytest.raises(KeyboardInterrupt):
-    _personalizer(split, num_threads=2)(_weights(), interrupt)
-  # It, and the next of each of the two threads.
-  assert plans.count(first) == 1 and len(plans) <= 3
+def test_validation_clients_choose_the_epochs():
+  split = evaluation.split_examples(_examples(), 0.5, seed=3)
+  personalize = _personalizer(split, 0.5)
+  losses = {
+    epochs: personalize(_weights(), epochs).personal.of_clients.loss.mean()
+    for epochs in (1, 2, 4, 8, 11)
+  }
+  assert personalize.best_epochs(_weights(), 11) == min(losses, key=losses.get)
+  # What is no number is never the best.
+  split.held_in.x[0] *= 1e30
+  assert _personalizer(split, 1e5).best_epochs(_weights(), 1) == 1

@@ -12,6 +12,7 @@ import sys
 import time
 
 import forks
+import here
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SECONDS = 400  # Of patience with a command, not what one takes.
@@ -194,10 +195,6 @@ class Lab:
     """Starts a command with the flags of a small task, which `arguments` override."""
     return self.python("-m", f"{_PACKAGE}.{module}", *self.small(arguments))
 
-  def start_fork(self, module, *arguments):
-    """As `start`, by a fork: where the start of a process is not the point."""
-    return self.fork("-m", f"{_PACKAGE}.{module}", *self.small(arguments))
-
   def held(self, module, *arguments, rows, forked=False):
     """As `start`, but the command is held after so many rows, and again in each of its forks."""
     name = self._name()
@@ -205,12 +202,22 @@ class Lab:
     script = _HELD.format(rows=rows, place=place, module=f"{_PACKAGE}.{module}")
     return self._command(["-c", script, *self.small(arguments)], name, forked=forked)
 
-  def bare(self, module, *arguments):
+  def forked(self, module, *arguments):
     """Carries out a command, as a fork."""
     return self.fork("-m", f"{_PACKAGE}.{module}", *arguments).wait()
 
+  def here(self, module, *arguments):
+    """Carries out a command of any package in this process."""
+    return carry_out(module, *arguments, folder=self.folder, name=self._name())
+
+  def bare(self, module, *arguments):
+    """Carries out a command, in this process unless it starts others."""
+    if module == "sweep" and "--print_commands" not in arguments:
+      return self.forked(module, *arguments)
+    return self.here(f"{_PACKAGE}.{module}", *arguments)
+
   def study(self, *arguments):
-    return self.fork("-m", "paper.studies", *arguments).wait()
+    return self.here("paper.studies", *arguments)
 
   def train(self, *arguments):
     return self.bare("train", *self.small(arguments))
@@ -221,6 +228,13 @@ class Lab:
   def close(self):
     for command in self._commands:
       command.kill()
+
+
+def carry_out(module, *arguments, folder, name="command"):
+  """Carries out a command as `python -m` does it, but in this process."""
+  files = [folder / f"{name}.{kind}" for kind in ("out", "err")]
+  code = here.run(module, arguments, folder, *files)
+  return Result(code, *(file.read_text() for file in files))
 
 
 def rows(run):

@@ -3,14 +3,9 @@
 import dataclasses
 import pathlib
 import signal
-import sys
 
+import commands
 import pytest
-
-# Lets the tests of this folder import `commands`, however they are run.
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-
-import commands  # noqa: E402
 
 _BASE = ("--num_rounds=30", "--rounds_per_evaluation=10")
 

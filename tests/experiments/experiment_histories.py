@@ -9,17 +9,16 @@ import collections
 import contextlib
 import hashlib
 import io
-import pathlib
 import random
 import re
-import sys
 
-from absl import flags
-from absl.testing import flagsaver
+import emnist_fixtures
 import numpy as np
 import pandas as pd
 import tensorflow_federated as tff
 
+from privacy.settings import command_line
+from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import evaluate
 from tff_superquantile.experiments import sweep
 from tff_superquantile.experiments.export import __main__ as export
@@ -32,10 +31,6 @@ from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tasks"))
-
-import emnist_fixtures  # noqa: E402
 
 _NUM_CLIENTS, _TEST_FRACTIONS = 24, {"own": 0.2, "emnist_linear": 0.5}
 _EXPERIMENT = "histories"
@@ -63,7 +58,6 @@ class _Still:
 
 def stand_still(monkeypatch):
   """Makes runs learn nothing, and sweeps run in this process and end without a report."""
-  flags.FLAGS.mark_as_parsed()
   monkeypatch.setattr(build, "build_process", lambda run, model, *_: _Still(model.initial_weights))
   monkeypatch.setattr(pool, "run_all", _run_all)
   monkeypatch.setattr(making, "make", lambda runs: None)
@@ -245,10 +239,9 @@ class History:
     self._train(**(dict(held_out_examples=0.3) if of_rows else dict(folds=3)))
 
   def _sweep(self, tune):
-    given = {name: str(value) for name, value in self._flags.items()}
-    asked = dict(experiment=_EXPERIMENT, tune=tune, delta="1e-3")
-    with flagsaver.as_parsed(**given, **asked):
-      sweep.main()
+    asked = dict(experiment=_EXPERIMENT, tune=tune, delta=1e-3, **self._flags)
+    arguments = [f"--{name}={value}" for name, value in asked.items()]
+    sweep.main(command_line.parse(sweep, arguments))
 
   def _finished(self):
     runs = sorted(path.parent for path in self.output_dir.rglob("metrics.json"))
@@ -265,16 +258,17 @@ class History:
       first = self._random.choice((0, 12, _NUM_CLIENTS))
       self._write(self._later, _names(first, _NUM_CLIENTS + 8))
       arguments += [f"--data_dir={self._later}"]
-    return evaluate.main(arguments)
+    return cli.run(evaluate, arguments)
 
   def _private_evaluation(self):
     split = self._random.choice(("test", "train", "validation"))
     arguments = (str(self._finished()), f"--split={split}", "--epsilon=1", "--delta=1e-3")
-    return private_evaluation.main(arguments)
+    return cli.run(private_evaluation, arguments)
 
   def _export(self):
     run = self._finished()
-    return export.main([str(run), "--format=npz", f"--out={run.parent / 'npz'}", "--overwrite"])
+    arguments = [str(run), "--format=npz", f"--out={run.parent / 'npz'}", "--overwrite"]
+    return cli.run(export, arguments)
 
   STEPS = {
     "private": _private,

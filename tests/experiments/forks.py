@@ -131,15 +131,14 @@ def _serve(path):
   """Forks until its parent ends; returns in each command, with its arguments."""
   parent = os.getppid()  # First: it may end meanwhile.
   gc.disable()  # The collector would go over what is imported again and again.
-  import seaborn  # noqa: F401
   import sklearn.datasets  # noqa: F401
   import tqdm
 
   import tasks
+  from tff_superquantile.engine.processes import worker
   from tff_superquantile.experiments.report import comparison  # noqa: F401
   from tff_superquantile.experiments.run import runner  # noqa: F401
   from tff_superquantile.simulation import training_loop  # noqa: F401
-  from tff_superquantile.engine.processes import worker
 
   tasks.get_task("synthetic")  # Its modules, too, are imported late.
   worker.Worker.__init__ = _refuse_worker

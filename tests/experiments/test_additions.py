@@ -1,5 +1,6 @@
 """The page on parts of one's own is true: its files and commands in a folder of a user's."""
 
+import csv
 import json
 import pathlib
 import re
@@ -18,7 +19,8 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 
 _PAGE = (commands.ROOT / "docs/how_to/add_a_part.md").read_text(encoding="utf-8")
-_COMMAND = str(pathlib.Path(__file__).parent / "additions" / "command.py")
+_STUDIES = str(pathlib.Path(__file__).parent / "additions" / "command.py")
+_COMMAND = f"import runpy; runpy.run_path({_STUDIES!r}, run_name='__main__')"
 _FEW = ("--num_rounds=4", "--rounds_per_evaluation=2")
 _CAPPED = "capped.CappedFedAvg_cap_1.5"
 _SLOW = "superquantile_theta_0.5_slow.SlowGeometric_epsilon_8"
@@ -75,19 +77,19 @@ def test_a_method_is_compared_reported_and_resumed(user, compared):
   again = user.start("train", flags, "--num_rounds=6").wait()  # Cold, as a cluster starts it.
   assert again.code == 0, again.err
   assert len(commands.rows(compared / _CAPPED / "seed_0")) == 7
-  help_text = user.bare("train", "--algorithm=capped:CappedFedAvg", "--help").out
-  assert "--cap: Largest loss that counts." in help_text
+  help_text = user.forked("train", "--algorithm=capped:CappedFedAvg", "--help").out
+  assert re.search(r"--cap FLOAT +Largest loss that counts\.", help_text)
 
 
 def test_where_the_file_is_missing_a_sentence_says_so(user, compared, tmp_path):
   elsewhere = commands.Lab(tmp_path, user.cache_dir)
   folder = compared / _CAPPED / "seed_0"
   said = ("--algorithm=capped:CappedFedAvg, but no module capped; expected", "PYTHONPATH")
-  elsewhere.bare("train", f"--flagfile={folder / 'flags.txt'}", "--num_rounds=9").assert_refused(
+  elsewhere.forked("train", f"--flagfile={folder / 'flags.txt'}", "--num_rounds=9").assert_refused(
     *said
   )
-  elsewhere.bare("evaluate", str(folder)).assert_refused(*said)
-  reported = elsewhere.bare("report", f"--output_dir={compared.parent}")
+  elsewhere.forked("evaluate", str(folder)).assert_refused(*said)
+  reported = elsewhere.forked("report", f"--output_dir={compared.parent}")
   assert reported.code == 0, reported.err
   assert f"| {_CAPPED} " in (compared / "report.md").read_text()
 
@@ -104,17 +106,18 @@ def test_a_format_is_written_and_replaced_and_the_card_mentions_it(user, carry_o
   said = "and of a table what its columns became; model.txt has neither, but the"
   assert said in " ".join((out / "MODEL_CARD.md").read_text().split())
   carry_out("--format=plain:TEXT", "--overwrite", run_dir=str(run))
-  user.bare("export", str(run), "--format=plain:TEX", "--out=other").assert_refused(
+  user.forked("export", str(run), "--format=plain:TEX", "--out=other").assert_refused(
     "--format=plain:TEX, which is not there; expected one of Format in", "such as TEXT"
   )
-  user.bare("export", str(run), "--format=np", "--out=other").assert_refused("did you mean 'npz'?")
+  refused = user.forked("export", str(run), "--format=np", "--out=other")
+  refused.assert_refused("did you mean 'npz'?")
 
 
 def test_a_private_method_and_threshold_are_accounted_for(user, carry_out, small):
   results = user.folder / "results" / "synthetic"
   for words, method in (("--cap=1.5 --epsilon=8", f"{_CAPPED}_epsilon_8"), ("slow:Slow", _SLOW)):
     carry_out(words, *small)
-    audited = user.python("-m", "privacy.account", "audit", str(results / method / "seed_0")).wait()
+    audited = user.fork("-m", "privacy.account", "audit", str(results / method / "seed_0")).wait()
     assert audited.code == 0, audited.out + audited.err
     is_noted = "--threshold=slow:SlowGeometric from outside the project" in audited.out
     assert is_noted == (method == _SLOW)
@@ -131,7 +134,7 @@ def test_a_task_is_trained(user, carry_out):
   carry_out("weather:WEATHER", *few)
   folder = user.folder / "results/weather.WEATHER/superquantile_theta_0.5/seed_0"
   assert json.loads((folder / "metrics.json").read_text())["test"]["error"]["mean"] < 0.4
-  evaluated = user.bare("evaluate", str(folder))
+  evaluated = user.forked("evaluate", str(folder))
   assert evaluated.code == 0, evaluated.err
 
 
@@ -148,9 +151,31 @@ def test_a_tracker_follows_a_run_and_goes_on_with_it(user, carry_out):
   assert lines[-1]["error"] == json.loads(path.read_text())["test"]["error"]["mean"]
 
 
+def test_a_hook_follows_a_run_and_private_runs_take_none(user, carry_out):
+  small = user.small(("--output_dir=hooked", "--rounds_per_evaluation=2"))
+  for num_rounds in (2, 4):
+    carry_out("clock:Seconds", *small, f"--num_rounds={num_rounds}")
+  run = user.folder / "hooked" / commands.METHOD / "seed_0"
+  with open(run / "rounds.csv") as rounds, open(run / "seconds.csv") as seconds:
+    expected = [[row["round"], row["seconds"]] for row in csv.DictReader(rounds)][1:]
+    written = list(csv.reader(seconds))
+  assert [number for number, _ in written] == ["1", "2", "3", "4"]
+  np.testing.assert_allclose(np.float64(written), np.float64(expected))
+  assert "--hook=clock:Seconds" in (run / "flags.txt").read_text()
+  without = user.train("--output_dir=hooked", "--rounds_per_evaluation=2", "--num_rounds=5")
+  assert without.code == 0 and (run / "seconds.csv").read_text().count("\n") == 4
+  # What it would see and write no accounting covers, whatever it does.
+  private = ("--output_dir=private", "--num_rounds=2", "--epsilon=8", "--clip_norm=0.5")
+  refused = user.train(*private, "--hook=clock:Seconds")
+  refused.assert_refused("Found --hook=clock:Seconds in a private run; expected none")
+  assert not list((user.folder / "private").rglob("flags.txt"))
+  user.train("--hook=clock:Second").assert_refused("which is not there", "such as Seconds")
+  user.train("--hook=clock").assert_refused("expected MODULE:NAME in a file of yours")
+
+
 def test_a_new_study_is_a_command(user, compared):
   def command(*arguments):
-    result = user.python(_COMMAND, *arguments).wait()
+    result = user.fork("-c", _COMMAND, *arguments).wait()
     assert "Traceback" not in result.err, result.err
     return result
 
@@ -340,6 +365,6 @@ def test_an_installed_package_names_its_parts(write, tmp_path):
 
 
 def test_a_table_imports_rows_when_they_are_asked_for():
-  table = plugins.Table("kind", "kinds", dict, {"late": "collections:Counter"})
+  table = plugins.Kinds("kind", "kinds", dict, {"late": "collections:Counter"})
   assert table["late"].__name__ == "Counter" and table["late"] is dict(table)["late"]
   assert table.load(None) is False

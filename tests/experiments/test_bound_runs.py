@@ -44,7 +44,7 @@ def test_a_killed_run_takes_no_other_data(copy, change):
   """B1: the difference of a round that is repeated on other data has no noise."""
   before = copy.public()
   copy.write_table(**{change: [3] if change != "added" else ["new"]})
-  copy.command().wait().assert_fails_with_a_sentence(2, "Found other clients, or other examples")
+  copy.whole().assert_fails_with_a_sentence(2, "Found other clients, or other examples")
   assert copy.public() == before
 
 
@@ -55,7 +55,7 @@ def test_a_run_takes_no_other_key(copy, with_checkpoints):
   if not with_checkpoints:
     shutil.rmtree(copy.run / "checkpoints")
   before = copy.public()
-  result = copy.command("--noise_key_file=other").wait()
+  result = copy.whole("--noise_key_file=other")
   result.assert_fails_with_a_sentence(2, "Found another", "key")
   assert copy.public() == before
 
@@ -82,7 +82,7 @@ def test_a_round_that_does_not_repeat_itself_ends_the_run(copy):
   path.write_text("\n".join([*lines[:3], ",".join(cells), *lines[4:]]) + "\n")
   shutil.rmtree(copy.run / "checkpoints")
   before = copy.public()
-  result = copy.command("--noise_key_file=key").wait()
+  result = copy.whole("--noise_key_file=key")
   result.assert_fails_with_a_sentence(2, "repeated after an interruption", "in round 2")
   after = copy.public()
   assert {name for name in before if before[name] != after[name]} <= {"privacy.json"}
@@ -92,7 +92,7 @@ def test_a_round_that_does_not_repeat_itself_ends_the_run(copy):
 def test_without_what_binds_it_a_run_does_not_go_on(copy, name):
   (copy.run / name).unlink()
   before = copy.public()
-  copy.command().wait().assert_fails_with_a_sentence(2, f"no {name}")
+  copy.whole().assert_fails_with_a_sentence(2, f"no {name}")
   assert copy.public() == before
 
 
@@ -102,9 +102,9 @@ def test_a_row_that_was_released_is_needed_to_repeat_its_round(copy):
   path.write_text("\n".join(lines[:3]) + "\n")
   before = copy.public()
   # The checkpoint is further on, but the row would be missing for ever.
-  result = copy.command("--noise_key_file=key").wait()
+  result = copy.whole("--noise_key_file=key")
   result.assert_fails_with_a_sentence(2, "Found no row of round 2")
   shutil.rmtree(copy.run / "checkpoints")
-  result = copy.command("--noise_key_file=key").wait()
+  result = copy.whole("--noise_key_file=key")
   result.assert_fails_with_a_sentence(2, "Found no row of round 2")
   assert copy.public() == before

@@ -70,7 +70,7 @@ import sys
 import tasks
 tasks.__path__.append(sys.argv.pop(1))
 from tff_superquantile.experiments import cli, train
-cli.run(train.main)
+sys.exit(cli.run(train))
 """
 # What the task does wrong for a seed.
 _MISTAKES = {
@@ -112,15 +112,18 @@ def test_a_flag_that_a_task_does_not_take_is_refused(failed, lab):
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SCRIPT = """
-import os, resource, signal
+import os, resource, signal, sys
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 
-def main():
+def define(parser):
+  pass
+
+def main(args):
   print("begun", flush=True)
   {}
 
-cli.run(main)
+sys.exit(cli.run(sys.modules[__name__]))
 """
 
 

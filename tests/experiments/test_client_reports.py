@@ -93,36 +93,21 @@ def _mean_error(clients, ids, index):
 
 
 def test_history_is_that_of_a_plain_count(runs, groups):
-  for method, of_method in groups.items():
-    for run in of_method:
-      clients = runs[1][method, run.seed]
-      found = worst_tenth.history(run)
-      assert list(found.index) == [10, 20, 25]  # Round 0 has a model that nobody trained.
-      first, last = _worst(clients, 1), _worst(clients, 3)
-      for index, (_, row) in enumerate(found.iterrows(), start=1):
-        now = _worst(clients, index)
-        assert len(now) == 5
-        assert row["now"] == pytest.approx(_mean_error(clients, now, index))
-        assert row["first"] == pytest.approx(_mean_error(clients, first, index))
-        assert row["last"] == pytest.approx(_mean_error(clients, last, index))
-        everybody = {client_id for client_id, *_ in clients}
-        assert row["all"] == pytest.approx(_mean_error(clients, everybody, index))
-        assert row["overlap"] == pytest.approx(len(now & last) / 5)
-        assert row["chance"] == pytest.approx(5 / 43)
-
-
-def test_the_table_has_the_first_and_the_last_evaluation(runs, groups):
-  results = worst_tenth.results(groups.histories, groups.leading_by_round.name)
+  results = worst_tenth.results(groups.histories)
   for method in _METHODS:
     for seed in (0, 1):
       clients = runs[1][method, seed]
+      # Round 0 has a model that nobody trained.
+      assert groups.histories[method][seed]["round"] == 10
       first, last = _worst(clients, 1), _worst(clients, 3)
+      assert len(first) == 5
       for metric, expected in {
         "first.error_first": _mean_error(clients, first, 1),
         "first.error_last": _mean_error(clients, first, 3),
         "last.error_first": _mean_error(clients, last, 1),
         "last.error_last": _mean_error(clients, last, 3),
         "overlap": len(first & last) / 5,
+        "chance": 5 / 43,
       }.items():
         found = _values(results, method, f"test.worst_tenth.{metric}")
         assert found[seed] == pytest.approx(expected), metric
@@ -144,14 +129,14 @@ def test_clients_without_examples_and_short_runs_have_no_history(tmp_path):
   folder = tmp_path / "clients"
   values = dict(client_id=["a", "b"], num_examples=[3, 0], loss=[1.0, np.nan], error=[0.5, np.nan])
   run = run_folder.Run(tmp_path, 0)
-  assert worst_tenth.history(run).empty
+  assert not worst_tenth.history(run)
   evaluation_files.write(folder, 0, {"test": values})
   evaluation_files.write(folder, 5, {"test": values})
-  assert worst_tenth.history(run).empty
+  assert not worst_tenth.history(run)
   evaluation_files.write(folder, 10, {"test": values})
-  assert worst_tenth.history(run)["now"].tolist() == [0.5, 0.5]
+  assert worst_tenth.history(run)["first.error_last"] == 0.5
   evaluation_files.write(folder, 5, {"validation": values})
-  assert worst_tenth.history(run).empty
+  assert not worst_tenth.history(run)
 
 
 # Sizes.
@@ -241,7 +226,7 @@ def test_the_report_has_the_tables_and_figures(runs):
   assert "## The worst-off tenth, first and last" in markdown
   assert "chance alone would give 11.6 %" in markdown  # 5 of 43.
   names = [figure.name for figure in page.figures(content)]
-  assert names[-3:] == ["worst-tenth-by-round", "worst-tenth-overlap", "clients-changes"]
+  assert names[-1] == "clients-changes"
   assert "synthetic,fed_avg,test.worst_tenth.overlap," in content.csv
   assert "synthetic,fed_avg,test.largest_third.error.std," in content.csv
 
@@ -264,16 +249,12 @@ def test_tasks_with_numbers_have_their_own_units(tmp_path, monkeypatch):
 
   monkeypatch.setattr(style, "to_svg", collect)
   content = comparison.report(tmp_path, "own_costs_linear")
-  shares = {"Test clients (%)", "Training clients (%)", "In the last worst tenth, too (%)"}
-  assert {text for text in texts if "(%)" in text} == shares
+  assert {text for text in texts if "(%)" in text} == {"Test clients (%)"}
   assert {text for text in texts if "label sd" in text} == {
     *("Mean error (label sd)", "90th percentile (label sd)", "Error of a test client (label sd)"),
     *("90th percentile of error (label sd)", "Change of error (label sd)"),
   }
-  assert {text for text in texts if "label var." in text} == {
-    "Loss of a training client (label var.)",
-    "Threshold (loss, label var.)",
-  }
+  assert {text for text in texts if "label var." in text} == {"Threshold (loss, label var.)"}
   captions = [figure.caption for figure in page.figures(content)]
   markdown = page.render(content, "md")
   for text in (*texts, *captions, markdown):

@@ -25,7 +25,7 @@ _FLAGS = (
 # Blocks of 3, 3 and 2 of the 8 clients, as those of --block_size=3.
 _RAY = (*_FLAGS, "--engine=ray", "--num_blocks=3")
 _SECONDS_TO_END = 120.0
-_TRAIN = "from tff_superquantile.experiments import cli, train; cli.run(train.main)"
+_TRAIN = "from tff_superquantile.experiments import cli, train; raise SystemExit(cli.run(train))"
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ def test_no_cluster_at_an_address(with_ray, lab):
 
 
 _CONNECTS = """
-import os, signal, threading, time
+import os, signal, sys, threading, time
 import ray
 from tff_superquantile.experiments import cli
 from tff_superquantile.engine.cluster import connection
@@ -212,12 +212,15 @@ def wait():
   while not os.path.exists("seen"):  # What Ray's folder is like.
     time.sleep(0.02)
 
-def main():
+def define(parser):
+  pass
+
+def main(args):
   {}
   connection.connect("local")
   {}
 
-cli.run(main)
+sys.exit(cli.run(sys.modules[__name__]))
 """
 # Before Ray starts and when it has: what is done, and the exit code.
 _ENDS = {
@@ -235,7 +238,9 @@ _ENDS = {
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("end", _ENDS)
+@pytest.mark.parametrize(
+  "end", ["end", "killed", "starting", pytest.param("failed", marks=pytest.mark.slow)]
+)
 def test_ray_on_this_machine_leaves_no_folder_and_nobody(with_ray, tmp_path, cache_dir, end):
   before, after, code = _ENDS[end]
   place = pathlib.Path(tempfile.mkdtemp(dir="/tmp"))  # Sockets have short paths.

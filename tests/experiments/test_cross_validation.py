@@ -1,11 +1,10 @@
 """Runs with --folds through `train` and the report: every client is a test client once."""
 
-from absl import flags
-from absl.testing import flagsaver
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from privacy.settings import command_line
 import tasks
 from tff_superquantile.experiments import describe
 from tff_superquantile.experiments import run
@@ -99,26 +98,23 @@ def test_a_task_with_test_clients_of_its_own_refuses_folds():
 @pytest.mark.parametrize(
   "num_clients, num_inputs, given, folds",
   [
-    (19, 1_000, {}, 0),
-    (20, 1_000, {}, 5),
-    (100, 250_000, {}, 5),
-    (100, 250_001, {}, 0),
-    (101, 1_000, {}, 0),
-    (40, 1_000, {"quick": "true"}, 0),
-    (40, 1_000, {"held_out_examples": "0.5"}, 0),
-    (40, 1_000, {"num_rounds": "9"}, 5),
+    (19, 1_000, [], 0),
+    (20, 1_000, [], 5),
+    (100, 250_000, [], 5),
+    (100, 250_001, [], 0),
+    (101, 1_000, [], 0),
+    (40, 1_000, ["--quick"], 0),
+    (40, 1_000, ["--held_out_examples=0.5"], 0),
+    (40, 1_000, ["--num_rounds=9"], 5),
   ],
 )
 def test_few_clients_of_a_table_have_folds(monkeypatch, num_clients, num_inputs, given, folds):
   monkeypatch.setattr(describe, "clients_and_inputs", lambda _: (num_clients, num_inputs))
-  with flagsaver.flagsaver():
-    flags.FLAGS(["sweep", *(f"--{name}={value}" for name, value in given.items())])
-    assert sweep._usual_folds(run_config.of(task="own")) == folds
+  args = command_line.parse(sweep, given)
+  assert sweep._usual_folds(args, run_config.of(task="own")) == folds
 
 
 def test_private_runs_have_no_folds_by_themselves(monkeypatch):
   monkeypatch.setattr(describe, "clients_and_inputs", lambda _: (40, 1_000))
   config = run_config.of(task="own", epsilon=5.0, clip_norm=1.0, threshold="tree")
-  with flagsaver.flagsaver():
-    flags.FLAGS(["sweep"])
-    assert sweep._usual_folds(config) == 0
+  assert sweep._usual_folds(command_line.parse(sweep, []), config) == 0

@@ -438,9 +438,7 @@ def saved(lab, results):
 
 def test_command_writes_all_or_nothing(lab, results):
   run = results / "superquantile_theta_0.5" / "seed_0"
-  # A process of its own: what ends with it says nothing.
-  arguments = (str(run), "--format=npz", "--out=sub/model")
-  result = lab.python("-m", "tff_superquantile.experiments.export", *arguments).wait()
+  result = _export(lab, run, "--format=npz", "--out=sub/model")
   assert (result.code, result.out) == (0, "Written: sub/model\n")
   assert re.fullmatch(r"Exporting .*/seed_0\n", result.err)
   out = lab.folder / "sub" / "model"

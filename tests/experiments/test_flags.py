@@ -8,7 +8,11 @@ import pytest
 from privacy import checks
 from privacy.settings import flag as flag_lib
 from privacy.settings import part
+import tasks
 from tff_superquantile.experiments import run
+from tff_superquantile.experiments.run import build
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.parts import methods
 
 # What rules refuse beyond kinds, choices and the least and largest values.
 _OF_RULES = {
@@ -16,6 +20,7 @@ _OF_RULES = {
   flag_lib.positive: (0.0, math.inf, math.nan),
   flag_lib.below_one: (1.0, math.nan),
   checks.scale: (0.0, 1e300, math.nan),
+  run_config.named: ("",),
 }
 
 
@@ -73,3 +78,21 @@ def test_values_that_the_declaration_does_not_allow_are_refused(kind, field):
 def test_the_walk_finds_parts_within_parts():
   names = {"num_rounds", "theta", "num_bins", "epsilon", "clip_norm", "folds"}
   assert {name for name, _ in _FLAGS} >= names and len(_FLAGS) > 100
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_a_method_takes_the_flags_of_its_own_and_no_others(name):
+  known = {
+    flag.name: flag for kind in methods.METHODS.values() for flag in part.own_flags(kind).values()
+  }
+  own = part.flags(methods.METHODS[name])
+  needed = {flag: _good(known[flag]) for flag in own if flag in known and known[flag].is_required}
+  for left_out in needed:
+    rest = {flag: value for flag, value in needed.items() if flag != left_out}
+    with pytest.raises(ValueError, match=f"Found --algorithm={name} without --{left_out}; give"):
+      build.resolve(run_config.of(algorithm=name, **rest), tasks.get_task("synthetic"))
+  for other, flag in known.items():
+    if other not in own and flag.default is None:  # A default tells of nobody who asked for it.
+      said = f"Found --{other}=.* with --algorithm={name}; it belongs to --algorithm="
+      with pytest.raises(ValueError, match=said):
+        run_config.of(algorithm=name, **needed, **{other: _good(flag)})

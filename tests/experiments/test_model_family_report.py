@@ -6,9 +6,9 @@ import finished_runs
 import numpy as np
 import pytest
 
+from paper.studies import choosing
 from paper.studies import family_choices
 from paper.studies import model_family
-from tff_superquantile.evaluation import model_family as model_family_lib
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.report import page
 
@@ -114,7 +114,7 @@ def test_report_has_what_brute_force_finds(tmp_path, tiny_task):
   assert "Seeds that not all models have are left out: 7." in markdown
 
   in_csv = {(row["way"], row["metric"]): row for row in _rows(paths["csv"])}
-  entry = in_csv[model_family_lib.TUNED_SINGLE, "gain.p90"]
+  entry = in_csv[choosing.TUNED_SINGLE, "gain.p90"]
   assert float(entry["mean"]) == pytest.approx(gain.mean() / 100)
   assert float(entry["sd"]) == pytest.approx(gain.std(ddof=1) / 100)
   of_clients = _rows(tmp_path / "tiny" / "model_family_clients.csv")

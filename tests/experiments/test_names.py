@@ -4,11 +4,9 @@ import math
 import pathlib
 import random
 
-from absl import flags
 import pytest
 
 from privacy.settings import part
-from tff_superquantile.experiments import train_flags  # noqa: F401  Defines the flags.
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
@@ -35,127 +33,65 @@ def _order(name):
   return name.order
 
 
-# (flags, folder, name for people), in the order of the paper's tables.
+# In the order of the paper's tables; kept_results/configs.json has such runs' folders and labels.
 _METHODS = (
-  (dict(algorithm="fed_avg"), "fed_avg", "FedAvg"),
-  (
-    dict(algorithm="fed_avg_sub", theta=0.8),
-    "fed_avg_sub_theta_0.8",
-    "FedAvg-Sub θ = 0.8",
+  dict(algorithm="fed_avg"),
+  dict(algorithm="fed_avg_sub", theta=0.8),
+  dict(algorithm="fed_avg_sub", theta=0.1),
+  dict(algorithm="fed_prox", proximal_weight=0.01),
+  *(dict(algorithm="q_fed_avg", q=q) for q in (1e-5, 9.0, 100.0)),
+  dict(algorithm="tilted_erm", temperature=5.0),
+  dict(algorithm="tilted_erm", temperature=5.0, moving_average_rate=0.2),
+  dict(algorithm="tilted_erm", temperature=200.0),
+  dict(algorithm="q_fed_avg", q=10.0),  # AFL.
+  dict(algorithm="agnostic_fed_avg", ascent_rate=1e-3),
+  dict(algorithm="prop_fair", utility_bound=5.0),
+  dict(algorithm="prop_fair", utility_bound=5.0, share_weight=0.5),
+  dict(algorithm="semi_vred", beta=0.5),
+  dict(algorithm="gifair", fairness_strength=1.0),
+  dict(algorithm="aaggff"),
+  dict(algorithm="aaggff", decision_step=2.0),
+  dict(theta=1.0),
+  dict(theta=0.8, threshold="exact"),
+  dict(theta=0.5, threshold="reweighting"),
+  dict(theta=0.5, threshold="reweighting", smoothing=0.05),
+  dict(threshold="geometric", threshold_noise_multiplier=2.0, update_noise_multiplier=1.5),
+  dict(theta=0.05),
+  dict(wanted_updates=25),  # Who decides theta by the number of updates has none of its own.
+  dict(algorithm="fed_avg", epsilon=0.5, update_sum="distributed"),
+  dict(algorithm="fed_avg", epsilon=0.5, update_sum="distributed", noise_shares="helpers"),
+  dict(algorithm="fed_avg", epsilon=0.5, relation="replace_one"),
+  dict(theta=0.25, epsilon=0.5, threshold="tree"),
+  dict(
+    **dict(theta=0.25, epsilon=0.5, threshold="tree", noise_shares="private_coin"),
+    **dict(contacted_clients=300, relation="replace_one"),
   ),
-  (dict(algorithm="fed_avg_sub", theta=0.1), "fed_avg_sub_theta_0.1", "FedAvg-Sub θ = 0.1"),
-  (dict(algorithm="fed_prox", proximal_weight=0.01), "fed_prox_mu_0.01", "FedProx μ = 0.01"),
-  (dict(algorithm="q_fed_avg", q=1e-5), "q_fed_avg_q_1e-05", "q-FFL q = 1e-05"),
-  (dict(algorithm="q_fed_avg", q=9.0), "q_fed_avg_q_9", "q-FFL q = 9"),
-  (dict(algorithm="q_fed_avg", q=100.0), "q_fed_avg_q_100", "q-FFL q = 100"),
-  (dict(algorithm="tilted_erm", temperature=5.0), "tilted_erm_t_5", "Tilted-ERM t = 5"),
-  (
-    dict(algorithm="tilted_erm", temperature=5.0, moving_average_rate=0.2),
-    "tilted_erm_t_5_average_0.2",
-    "Tilted-ERM t = 5, moving average = 0.2",
-  ),
-  (dict(algorithm="tilted_erm", temperature=200.0), "tilted_erm_t_200", "Tilted-ERM t = 200"),
-  (dict(algorithm="q_fed_avg", q=10.0), "q_fed_avg_q_10", "AFL (q-FFL q = 10)"),
-  (
-    dict(algorithm="agnostic_fed_avg", ascent_rate=1e-3),
-    "agnostic_fed_avg_rate_0.001",
-    "Agnostic FedAvg rate = 0.001",
-  ),
-  (dict(algorithm="prop_fair", utility_bound=5.0), "prop_fair_M_5", "PropFair M = 5"),
-  (
-    dict(algorithm="prop_fair", utility_bound=5.0, share_weight=0.5),
-    "prop_fair_M_5_k_0.5",
-    "PropFair M = 5, k = 0.5",
-  ),
-  (dict(algorithm="semi_vred", beta=0.5), "semi_vred_beta_0.5", "Semi-VRed β = 0.5"),
-  (dict(algorithm="gifair", fairness_strength=1.0), "gifair_lambda_1", "GIFAIR λ = 1"),
-  (dict(algorithm="aaggff"), "aaggff", "AAggFF-D"),
-  (dict(algorithm="aaggff", decision_step=2.0), "aaggff_step_2", "AAggFF-D step = 2"),
-  (dict(theta=1.0), "superquantile_theta_1", "Superquantile θ = 1"),
-  (dict(theta=0.8, threshold="exact"), "superquantile_theta_0.8", "Superquantile θ = 0.8"),
-  (
-    dict(theta=0.5, threshold="reweighting"),
-    "superquantile_theta_0.5_reweighting",
-    "Superquantile θ = 0.5, reweighting",
-  ),
-  (
-    dict(theta=0.5, threshold="reweighting", smoothing=0.05),
-    "superquantile_theta_0.5_reweighting_smoothing_0.05",
-    "Superquantile θ = 0.5, reweighting, ν = 0.05",
-  ),
-  (
-    dict(
-      theta=0.5,
-      threshold="geometric",
-      threshold_noise_multiplier=2.0,
-      update_noise_multiplier=1.5,
-    ),
-    "superquantile_theta_0.5_geometric_z_2_update_z_1.5",
-    "Superquantile θ = 0.5, geometric, z = 2, update z = 1.5",
-  ),
-  (dict(theta=0.05), "superquantile_theta_0.05", "Superquantile θ = 0.05"),
-  # Who decides theta by the number of updates has none of its own.
-  (dict(wanted_updates=25), "superquantile_updates_25", "Superquantile updates = 25"),
-  (
-    dict(algorithm="fed_avg", epsilon=0.5, update_sum="distributed"),
-    "fed_avg_distributed_epsilon_0.5",
-    "FedAvg, distributed noise, ε = 0.5",
-  ),
-  (
-    dict(algorithm="fed_avg", epsilon=0.5, update_sum="distributed", noise_shares="helpers"),
-    "fed_avg_distributed_helpers_epsilon_0.5",
-    "FedAvg, distributed noise, helpers, ε = 0.5",
-  ),
-  (
-    dict(algorithm="fed_avg", epsilon=0.5, relation="replace_one"),
-    "fed_avg_replace_one_epsilon_0.5",
-    "FedAvg, replace one, ε = 0.5",
-  ),
-  (
-    dict(theta=0.25, epsilon=0.5, threshold="tree"),
-    "superquantile_theta_0.25_tree_epsilon_0.5",
-    "Superquantile θ = 0.25, tree, ε = 0.5",
-  ),
-  (
-    dict(
-      theta=0.25,
-      epsilon=0.5,
-      threshold="tree",
-      noise_shares="private_coin",
-      contacted_clients=300,
-      relation="replace_one",
-    ),
-    "superquantile_theta_0.25_tree_private_coin_replace_one_epsilon_0.5",
-    "Superquantile θ = 0.25, tree, private coin, replace one, ε = 0.5",
-  ),
-  (dict(algorithm="fed_avg", epsilon=15.0), "fed_avg_epsilon_15", "FedAvg, ε = 15"),
+  dict(algorithm="fed_avg", epsilon=15.0),
 )
-_FOLDERS = [folder for _, folder, _ in _METHODS]
 
 
-@pytest.mark.parametrize("values, folder, name", _METHODS, ids=_FOLDERS)
-def test_flags_make_the_name_that_people_read(values, folder, name):
+@pytest.mark.parametrize("values", _METHODS, ids=lambda values: str(_name(**values)))
+def test_names_know_what_the_flags_say(values):
   config, own = _config(**values), _name(**values)
-  assert (own, own.label) == (folder, name)
   has_theta = config.algorithm in ("superquantile", "fed_avg_sub")
   has_theta = has_theta and "wanted_updates" not in values
   assert own.theta == (values.get("theta", 0.5) if has_theta else None)
   assert own.epsilon == config.epsilon
   assert own.is_superquantile == (config.algorithm == "superquantile")
-  assert own.without_epsilon == folder.removesuffix(f"_epsilon_{values.get('epsilon', 0):g}")
+  assert own.without_epsilon == own.removesuffix(f"_epsilon_{values.get('epsilon', 0):g}")
   assert own.without_epsilon.epsilon is None
   if "epsilon" in values:  # What follows from a budget changes no name.
     resolved = dict(update_noise_multiplier=2.0, delta=1e-5, rho_ratio=0.5)
     if "threshold" in values:
       resolved["threshold_noise_multiplier"] = 3.0
     calibrated = _name(**values, **resolved)
-    assert (calibrated, calibrated.label) == (folder, name)
+    assert (calibrated, calibrated.label) == (own, own.label)
     assert calibrated.without_epsilon == own.without_epsilon
 
 
 def test_every_algorithm_is_named_here():
-  assert {_config(**values).algorithm for values, *_ in _METHODS} == set(methods.METHODS)
-  assert tuple(flags.FLAGS["algorithm"].parser.enum_values) == tuple(methods.METHODS)
+  assert {_config(**values).algorithm for values in _METHODS} == set(methods.METHODS)
+  assert run_config.flags()["algorithm"].choices == tuple(methods.METHODS)
 
 
 def test_flags_of_other_algorithms_are_no_part_of_the_folder():
@@ -186,20 +122,13 @@ def test_flags_of_other_algorithms_are_no_part_of_the_folder():
 
 
 def test_methods_are_ordered_as_in_the_papers_tables():
-  ordered = [_name(**values) for values, *_ in _METHODS]
+  ordered = [_name(**values) for values in _METHODS]
   others = [_other("mine"), _name(run_name="zz")]
-  private = _FOLDERS.index("fed_avg_distributed_epsilon_0.5")
+  private = ordered.index("fed_avg_distributed_epsilon_0.5")
   expected = [*ordered[:private], *others, *ordered[private:]]
   shuffled = list(expected)
   random.Random(0).shuffle(shuffled)
   assert sorted(shuffled, key=_order) == expected
-
-
-def test_numbers_are_ordered_as_numbers():
-  temperatures = [
-    _name(algorithm="tilted_erm", temperature=t) for t in (1e-5, 0.5, 9.0, 10.0, 200.0, 1e6)
-  ]
-  assert sorted(sorted(temperatures), key=_order) == temperatures
 
 
 @pytest.mark.parametrize(
@@ -224,50 +153,23 @@ def test_without_epsilon_is_without_what_private_runs_alone_have():
 
 
 def test_plain_is_a_method_with_nothing_but_its_own_parameter_and_the_options_of_fed_avg():
-  plain = [str(_name(**values)) for values, *_ in _METHODS if _name(**values).is_plain]
-  assert plain == [
-    *("fed_avg", "fed_avg_sub_theta_0.8", "fed_avg_sub_theta_0.1", "fed_prox_mu_0.01"),
-    *("q_fed_avg_q_1e-05", "q_fed_avg_q_9", "q_fed_avg_q_100", "tilted_erm_t_5"),
-    *("tilted_erm_t_5_average_0.2", "tilted_erm_t_200", "q_fed_avg_q_10"),
-    *("agnostic_fed_avg_rate_0.001", "prop_fair_M_5", "prop_fair_M_5_k_0.5"),
-    *("semi_vred_beta_0.5", "gifair_lambda_1", "aaggff", "aaggff_step_2"),
-    *("superquantile_theta_1", "superquantile_theta_0.8", "superquantile_theta_0.05"),
-    "superquantile_updates_25",
-    *("fed_avg_distributed_epsilon_0.5", "fed_avg_distributed_helpers_epsilon_0.5"),
-    *("fed_avg_replace_one_epsilon_0.5", "fed_avg_epsilon_15"),
+  others = [str(name) for name in map(lambda v: _name(**v), _METHODS) if not name.is_plain]
+  assert others == [
+    *("superquantile_theta_0.5_reweighting", "superquantile_theta_0.5_reweighting_smoothing_0.05"),
+    "superquantile_theta_0.5_geometric_z_2_update_z_1.5",
+    "superquantile_theta_0.25_tree_epsilon_0.5",
+    "superquantile_theta_0.25_tree_private_coin_replace_one_epsilon_0.5",
   ]
   assert _name(theta=0.5, server_optimizer="adam", keep="best").is_plain
   assert not _name(theta=0.5, server_optimizer="adam", threshold="primal_dual").is_plain
   assert not _name(run_name="mine").is_plain and not _other("mine").is_plain
 
 
-@pytest.mark.parametrize(
-  "values, baseline",
-  [
-    (dict(theta=0.5), "fed_avg"),
-    (dict(theta=0.5, server_optimizer="adam"), "fed_avg_adam"),
-    (dict(theta=0.5, threshold="primal_dual", keep="best"), "fed_avg_best"),
-    (dict(theta=0.5, threshold="reweighting", smoothing=0.1), "fed_avg"),
-    (dict(algorithm="fed_prox", proximal_weight=0.1, server_optimizer="yogi"), "fed_avg_yogi"),
-    (dict(algorithm="fed_avg", server_optimizer="yogi"), "fed_avg_yogi"),
-    (dict(theta=0.5, server_optimizer="adam", run_name="mine"), "fed_avg_adam"),
-    (dict(theta=0.5, initial_weights="r/t/fed_avg/seed_0"), "fed_avg_from_fed_avg"),
-    (dict(theta=0.5, epsilon=5.0, server_optimizer="adam"), "fed_avg_adam_epsilon_5"),
-    (
-      dict(theta=0.5, epsilon=5.0, threshold="tree", noise_shares="private_coin"),
-      "fed_avg_epsilon_5",
-    ),
-    (
-      dict(theta=0.5, epsilon=5.0, update_sum="distributed", noise_shares="private_coin"),
-      "fed_avg_distributed_private_coin_epsilon_5",
-    ),
-  ],
-)
-def test_the_baseline_is_fed_avg_with_the_same_options(values, baseline):
-  name = _name(**values)
-  assert name.fed_avg == baseline and name.fed_avg.is_fed_avg
-  assert name.fed_avg.fed_avg == baseline
-  assert name.is_fed_avg == (values.get("algorithm") == "fed_avg")
+def test_the_baseline_is_fed_avg_with_the_same_options():
+  # Others are in kept_results/configs.json.
+  name = _name(theta=0.5, initial_weights="r/t/fed_avg/seed_0", run_name="mine")
+  assert name.fed_avg == "fed_avg_from_fed_avg" and name.fed_avg.is_fed_avg
+  assert name.fed_avg.fed_avg == name.fed_avg and not name.is_fed_avg
 
 
 def test_runs_of_another_setting_have_no_baseline():
@@ -404,7 +306,7 @@ def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
     parameters = part.own_flags(methods.METHODS[method["algorithm"]])
     assert method.keys() & every <= set(parameters)
     for flag in method.keys() & every:
-      assert flags.FLAGS[flag].default is None or flag in ("theta", "min_theta", "max_theta")
+      assert run_config.defaults()[flag] is None or flag in ("theta", "min_theta", "max_theta")
     assert {name for name, one in parameters.items() if one.is_required} <= method.keys()
     for value in method.values():
       if isinstance(value, preset_lib.Grid):

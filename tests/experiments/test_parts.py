@@ -221,11 +221,6 @@ def test_what_is_wrong_cannot_be_written_down(write, said):
     write()
 
 
-def test_help_names_the_tasks_of_the_folder_of_tasks():
-  words = re.findall(r"\w+", run_config.flags()["task"].help)
-  assert set(tasks.task_names()) <= set(words)
-
-
 @pytest.mark.parametrize(
   "flags, said",
   [

@@ -5,10 +5,7 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
-import commands
 import finished_runs
 import flat
 import numpy as np
@@ -231,16 +228,8 @@ def test_other_clients_than_the_run_s_are_refused(run_dir):
     _evaluate(run_dir)
 
 
-def _command(*arguments, cwd):
-  return subprocess.run(
-    [sys.executable, "-m", _COMMAND, *map(str, arguments)],
-    cwd=cwd,
-    env={**commands.os.environ, "PYTHONPATH": str(commands.ROOT)},
-    capture_output=True,
-    text=True,
-    timeout=600,
-    check=False,
-  )
+def _command(lab, *arguments):
+  return lab.bare("private_evaluation", *map(str, arguments))
 
 
 @pytest.fixture(scope="module")
@@ -249,16 +238,15 @@ def private_run(tmp_path_factory):
   return pathlib.Path(shutil.copytree(_KEPT, output_dir)) / _PRIVATE
 
 
-def test_command_and_audit_of_a_private_run(private_run, tmp_path, cache_dir):
-  flags = ("--epsilon=8", f"--cache_dir={cache_dir}")
-  result = _command(private_run, *flags, cwd=tmp_path)
-  assert result.returncode == 0 and "Traceback" not in result.stderr, result.stderr
+def test_command_and_audit_of_a_private_run(private_run, lab):
+  flags = ("--epsilon=8", f"--cache_dir={lab.cache_dir}")
+  result = _command(lab, private_run, *flags)
+  assert result.code == 0 and "Traceback" not in result.err, result.err
   for words in ("clients", "p90", "worst 10 %", "± standard error", "parallel composition", "(8, "):
-    assert words in result.stdout
-  assert max(map(len, result.stdout.splitlines()[1:])) <= 100
-  result = _command(private_run, *flags, "--split=elsewhere", cwd=tmp_path)
-  assert (result.returncode, result.stdout) == (2, "")
-  assert "Found --split=elsewhere; expected one of test, train, validation." in result.stderr
+    assert words in result.out
+  assert max(map(len, result.out.splitlines()[1:])) <= 100
+  result = _command(lab, private_run, *flags, "--split=elsewhere")
+  result.assert_refused("Found --split=elsewhere; expected one of test, train, validation.")
   (found,) = entries.read(private_run)
 
   audited = audit.audit_folder(private_run)
@@ -287,21 +275,8 @@ def test_command_and_audit_of_a_private_run(private_run, tmp_path, cache_dir):
     (["run", "--epsilon=1", "--metric=size"], "Found --metric=size; expected one of error, loss"),
   ],
 )
-def test_command_ends_with_one_sentence(tmp_path, arguments, message):
-  result = _command(*arguments, cwd=tmp_path)
-  assert (result.returncode, result.stdout) == (2, "")
-  assert result.stderr.startswith(f"Error: {message}") and len(result.stderr.splitlines()) == 1
-
-
-def test_help_needs_no_tensorflow():
-  code = (
-    f"import sys; from {_COMMAND} import __main__ as command\n"
-    "try: command.main(['--help'])\n"
-    "except SystemExit as end: assert end.code == 0\n"
-    "assert 'tensorflow' not in sys.modules"
-  )
-  result = subprocess.run([sys.executable, "-c", code], cwd=commands.ROOT, capture_output=True)
-  assert result.returncode == 0 and b"--noise_key_file" in result.stdout, result.stderr
+def test_command_ends_with_one_sentence(lab, arguments, message):
+  _command(lab, *arguments).assert_refused(f"Error: {message}")
 
 
 def test_entries_are_read_as_they_are_written():

@@ -143,36 +143,6 @@ def test_curves_are_of_the_tail_fraction_with_most_values_and_of_other_optimizer
   assert found["theta"].values == [0.1, 0.5, 1.0]
 
 
-def test_theta_alone_has_no_legend(tmp_path):
-  for method in (_FED_AVG, _HALF, _TAIL):
-    _write(tmp_path, method)
-  text = page.render(sensitivity.report(tmp_path, _TASK), "html")
-  assert "every_theta" not in text and list(_find(tmp_path)) == ["theta"]
-
-
-def test_one_method_is_enough(tmp_path):
-  for epochs in (1, 2):
-    _write(tmp_path, {**_FED_AVG, "local_epochs": epochs})
-  (curve,) = _find(tmp_path).values()
-  assert list(curve.lines) == ["fed_avg"]
-  assert "from 1 to 2" in sensitivity.report(tmp_path, _TASK).summary
-
-
-def test_runs_that_diverged_have_no_lowest_error(tmp_path):
-  for method in (_FED_AVG, _HALF):
-    _write(tmp_path, method, p90=float("nan"))
-  text = page.render(sensitivity.report(tmp_path, _TASK), "md")
-  assert "no run has a finite error" in text and "NaN" in text
-
-
-def test_seeds_that_methods_do_not_share_are_said(tmp_path):
-  for epochs in (1, 2):
-    _write(tmp_path, {**_FED_AVG, "local_epochs": epochs}, seeds=(0,))
-    _write(tmp_path, {**_HALF, "local_epochs": epochs}, seeds=(1,))
-  text = page.render(sensitivity.report(tmp_path, _TASK), "md")
-  assert "share no seed" in text and "different seeds" in text
-
-
 @pytest.mark.parametrize("methods", [(_FED_AVG,), (dict(algorithm="q_fed_avg", q=1.0),)])
 def test_refuses_runs_without_two_values_of_a_setting(tmp_path, methods):
   for method in methods:

@@ -1,6 +1,5 @@
 """The train command: what a run leaves, repeats, continues and refuses."""
 
-import concurrent.futures
 import csv
 import fcntl
 import json
@@ -183,62 +182,17 @@ _WITHOUT_ROOM = """
 import resource
 from tff_superquantile.experiments import cli, train
 resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
-cli.run(train.main)
+raise SystemExit(cli.run(train))
 """
 
 
-# Further runs. A process takes seconds to start, and there is more than one core.
-
-
-class _Steps:
-  """Carries out steps on all cores in the background; a step that is asked for goes first."""
-
-  def __init__(self, argument, steps):
-    self._pool = concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0)))
-    self._argument, self._steps = argument, steps
-    self._futures = {name: self._pool.submit(step, argument) for name, step in steps.items()}
-
-  def __getitem__(self, name):
-    future = self._futures[name]
-    if future.cancel():  # It waits for its turn.
-      self._futures[name] = future = concurrent.futures.Future()
-      try:
-        future.set_result(self._steps[name](self._argument))
-      except Exception as error:
-        future.set_exception(error)
-    return future.result()
-
-  def close(self):
-    self._pool.shutdown(cancel_futures=True)
-
-
-_STEPS = {}
-
-
-def _step(function):
-  _STEPS[function.__name__] = function
-  return function
-
-
-class _Bench:
-  """The lab, and the ordinary run to compare with and to spoil copies of."""
-
-  def __init__(self, lab, base):
-    self.lab, self.base = lab, base
-    self.train, self.folder = lab.train, lab.folder
-
-  def copy(self, output_dir):
-    """Copies the ordinary run there; its folder."""
-    run = self.folder / output_dir / _RUN
-    shutil.copytree(self.base.path, run)
-    return run
+# Further runs.
 
 
 @pytest.fixture(scope="module")
-def steps(lab, base):
-  steps = _Steps(_Bench(lab, base), _STEPS)
-  yield steps
-  steps.close()
+def copy(lab, base):
+  """Copies the ordinary run to an output directory, and returns its folder."""
+  return lambda output_dir: shutil.copytree(base.path, lab.folder / output_dir / _RUN)
 
 
 # What a run leaves that is killed while it writes.
@@ -249,15 +203,15 @@ _LEFT = (
 )
 
 
-@_step
-def interrupted_run(bench):
+@pytest.fixture(scope="module")
+def interrupted_run(lab, base):
   """One run, ended by each signal in turn and then left in peace."""
-  flags = ("--output_dir=interrupted", "--seconds_per_checkpoint=0", *bench.base.flags)
-  run = bench.folder / "interrupted" / _RUN
+  flags = ("--output_dir=interrupted", "--seconds_per_checkpoint=0", *base.flags)
+  run = lab.folder / "interrupted" / _RUN
   ends = {}
   for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
     before = commands.num_rows(run)
-    command = bench.lab.held("train", *flags, rows=4, forked=True)
+    command = lab.held("train", *flags, rows=4, forked=True)
     command.wait_until_held()
     assert commands.num_rows(run) > before + 3
     versions = [path.name for path in (run / "checkpoints").iterdir()]
@@ -269,36 +223,7 @@ def interrupted_run(bench):
   # As if it had been killed while it wrote the first digit of the next row, or the power was lost.
   with open(run / "rounds.csv", "a") as file:
     file.write(commands.rows(run)[-1]["round"][:1])
-  return run, ends, bench.train(*flags)
-
-
-@_step
-def full_disk_run(bench):
-  """The ordinary run, at first where no checkpoint has room."""
-  flags = [
-    *bench.lab.small(bench.base.flags),
-    *("--output_dir=full", "--seconds_per_checkpoint=0"),
-  ]
-  full = bench.lab.fork("-c", _WITHOUT_ROOM, *flags).wait()
-  return full, bench.train(*flags)
-
-
-@_step
-def repeated_run(bench):
-  """The ordinary run again by its flags, some of its rounds first."""
-  shutil.copy(bench.base.path / "flags.txt", bench.folder / "repeat_these.txt")
-  flags = ("--flagfile=repeat_these.txt", "--output_dir=repeated")
-  some = bench.lab.bare("train", *flags, "--num_rounds=20")
-  return some, bench.lab.bare("train", *flags)
-
-
-@_step
-def shorter_run(bench):
-  """(result, files before, files after) of fewer rounds than the copy already has."""
-  run = bench.copy("shorter")
-  before = commands.contents(run)
-  result = bench.train("--output_dir=shorter", *bench.base.flags, "--num_rounds=10")
-  return result, before, commands.contents(run)
+  return run, ends, lab.train(*flags)
 
 
 def _write_leaf(folder):
@@ -319,29 +244,9 @@ def _write_leaf(folder):
     )
 
 
-@_step
-def emnist_run(bench):
-  _write_leaf(bench.folder / "leaf")
-  return bench.lab.bare(
-    "train",
-    *("--task=emnist_linear", "--algorithm=fed_avg", "--num_rounds=2", "--clients_per_round=3"),
-    *("--data_dir=leaf", f"--cache_dir={bench.lab.cache_dir}", "--output_dir=emnist"),
-    "--run_name=mine",
-  )
-
-
-@_step
-def diverged_run(bench):
-  """Good rounds, then a step that no float32 can hold."""
-  return bench.train(
-    *("--output_dir=diverged", "--num_rounds=9"),
-    *("--client_learning_rate=100", "--learning_rate_decay=1e38", "--rounds_per_decay=4"),
-  )
-
-
 @pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_interrupted_run_saves_and_leaves_nobody(steps, signum, code):
-  _, ends, _ = steps["interrupted_run"]
+def test_interrupted_run_saves_and_leaves_nobody(interrupted_run, signum, code):
+  _, ends, _ = interrupted_run
   result, left_behind, _, _ = ends[signum]
   assert result.code == code and "Traceback" not in result.err
   assert not left_behind
@@ -350,16 +255,16 @@ def test_interrupted_run_saves_and_leaves_nobody(steps, signum, code):
     assert "same command continues" in line
 
 
-def test_killed_run_leaves_checkpoints_and_nobody(steps):
-  _, ends, _ = steps["interrupted_run"]
+def test_killed_run_leaves_checkpoints_and_nobody(interrupted_run):
+  _, ends, _ = interrupted_run
   result, left_behind, versions, num_rows = ends[signal.SIGKILL]
   assert result.code == -signal.SIGKILL and num_rows < 31
   assert not left_behind
   assert any(re.fullmatch(r"program_state_\d+", name) for name in versions)
 
 
-def test_interrupted_run_ends_where_an_uninterrupted_one_does(steps, base):
-  run, _, last = steps["interrupted_run"]
+def test_interrupted_run_ends_where_an_uninterrupted_one_does(interrupted_run, base):
+  run, _, last = interrupted_run
   assert (last.code, last.out) == (0, f"Finished: interrupted/{_RUN}\n"), last.err
   assert not [name for name in _LEFT if (run / name).parent != run and (run / name).exists()]
   assert not [path for path in run.rglob("*") if re.search(r"\.tmp$|_temp\d+$", path.name)]
@@ -367,8 +272,13 @@ def test_interrupted_run_ends_where_an_uninterrupted_one_does(steps, base):
   _assert_same_checkpoints(run, base.path)
 
 
-def test_a_full_disk_is_a_failure_with_a_sentence_and_harms_nothing(steps, base, lab):
-  full, last = steps["full_disk_run"]
+def test_a_full_disk_is_a_failure_with_a_sentence_and_harms_nothing(base, lab):
+  flags = [
+    *lab.small(base.flags),
+    *("--output_dir=full", "--seconds_per_checkpoint=0"),
+  ]
+  full = lab.fork("-c", _WITHOUT_ROOM, *flags).wait()
+  last = lab.train(*flags)
   full.assert_fails_with_a_sentence(1, "checkpoints/", "File too large", "same command again")
   assert (last.code, last.out) == (0, f"Finished: full/{_RUN}\n"), last.err
   run = lab.folder / "full" / _RUN
@@ -376,24 +286,35 @@ def test_a_full_disk_is_a_failure_with_a_sentence_and_harms_nothing(steps, base,
   _assert_same_checkpoints(run, base.path)
 
 
-def test_flagfile_repeats_a_run_and_more_rounds_continue_it(steps, base, lab):
-  for result in steps["repeated_run"]:
+def test_flagfile_repeats_a_run_and_more_rounds_continue_it(base, lab):
+  shutil.copy(base.path / "flags.txt", lab.folder / "repeat_these.txt")
+  flags = ("--flagfile=repeat_these.txt", "--output_dir=repeated")
+  results = [lab.bare("train", *flags, *more) for more in (("--num_rounds=20",), ())]
+  for result in results:
     assert (result.code, result.out) == (0, f"Finished: repeated/{_RUN}\n"), result.err
-  assert re.search(r"20/30 .*30/30", re.sub(r"\s+", " ", steps["repeated_run"][1].err))
+  assert re.search(r"20/30 .*30/30", re.sub(r"\s+", " ", results[1].err))
   run = lab.folder / "repeated" / _RUN
   commands.assert_same_results(run, base.path)
   _assert_same_checkpoints(run, base.path)
   assert "--num_rounds=30" in (run / "flags.txt").read_text().splitlines()
 
 
-def test_fewer_rounds_are_refused_and_harm_nothing(steps):
-  result, before, after = steps["shorter_run"]
+def test_fewer_rounds_are_refused_and_harm_nothing(base, lab, copy):
+  run = copy("shorter")
+  before = commands.contents(run)
+  result = lab.train("--output_dir=shorter", *base.flags, "--num_rounds=10")
   result.assert_refused("30", "10")
-  assert after == before
+  assert commands.contents(run) == before
 
 
-def test_emnist_run_weights_training_clients_by_their_examples(steps, lab):
-  result = steps["emnist_run"]
+def test_emnist_run_weights_training_clients_by_their_examples(lab):
+  _write_leaf(lab.folder / "leaf")
+  result = lab.bare(
+    "train",
+    *("--task=emnist_linear", "--algorithm=fed_avg", "--num_rounds=2", "--clients_per_round=3"),
+    *("--data_dir=leaf", f"--cache_dir={lab.cache_dir}", "--output_dir=emnist"),
+    "--run_name=mine",
+  )
   assert result.code == 0, result.err
   run = lab.folder / "emnist" / "emnist_linear" / "mine" / "seed_0"
   assert result.out == "Finished: emnist/emnist_linear/mine/seed_0\n"
@@ -403,8 +324,12 @@ def test_emnist_run_weights_training_clients_by_their_examples(steps, lab):
   assert sorted(sizes) == [100, 110, 150, 190, 260]
 
 
-def test_divergence_is_a_failure_with_a_sentence(steps, lab):
-  result = steps["diverged_run"]
+def test_divergence_is_a_failure_with_a_sentence(lab):
+  """Good rounds, then a step that no float32 can hold."""
+  result = lab.train(
+    *("--output_dir=diverged", "--num_rounds=9"),
+    *("--client_learning_rate=100", "--learning_rate_decay=1e38", "--rounds_per_decay=4"),
+  )
   result.assert_fails_with_a_sentence(1, "diverged", "--client_learning_rate", "round 5")
   run = lab.folder / "diverged" / _RUN
   assert not (run / "metrics.json").exists()
@@ -419,15 +344,10 @@ def test_divergence_is_a_failure_with_a_sentence(steps, lab):
 _COPIES = ("finished", "flags", "named", "occupied")
 # Arguments besides those of the ordinary run, and what the sentence holds.
 _REFUSED = {
-  "--theta=0": ("theta = 0", "(0, 1]"),
   "--clients_per_round=31": ("31", "30 training clients"),
   "--num_train_clients=3000": ("3000", "2500"),
   "--task=emnist_liner": ("--task=emnist_liner", "did you mean 'emnist_linear'"),
-  "--client_learning_rate=-0.1": ("client_learning_rate=-0.1", "positive"),
-  "--client_learning_rate=nan": ("client_learning_rate=nan", "positive"),
   "--output_dir=a_file": ("a_file", "--output_dir"),
-  "--output_dir=a_file/below": ("a_file/below", "--output_dir"),
-  "--cache_dir=a_file": ("a_file",),
   "--task=emnist_linear --data_dir=nowhere": ("nowhere", "--data_dir"),
   "--task=emnist_linear --data_dir=empty": ("empty", "train"),
   "--output_dir=flags --client_learning_rate=0.2": (
@@ -435,8 +355,6 @@ _REFUSED = {
   ),
   "--output_dir=named --run_name=superquantile_theta_0.5 --theta=0.25": ("--theta=0.5", "0.25"),
   "--run_name=../elsewhere": ("--run_name='../elsewhere'", "the name of one folder"),
-  "--run_name=..": ("--run_name='..'",),
-  "--run_name=.hidden": ("--run_name='.hidden'",),
   "--run_name=red\x1b[31m": (r"--run_name='red\x1b[31m'",),
   "--data_dir=empty": ("--data_dir=", "for synthetic, which has no use for it"),
   "--min_examples_per_client=9": ("--min_examples_per_client=9", "has no use for it"),
@@ -456,12 +374,7 @@ _REFUSED_AT_ONCE = {
   "synthetic": ("'synthetic'", "--name=value"),
   "--algorithm=fedavg": ("algorithm", "fed_avg"),
   "--num_rounds=0": ("num_rounds",),
-  "--num_rounds=many": ("num_rounds", "many"),
-  "--seed=-1": ("seed",),
-  "--num_rounds=99999999999999999999": ("num_rounds", "expected at most 1000000: ", "seven digits"),
-  "--local_epochs=999999999": ("local_epochs", "expected at most 1000000: ", "interrupted"),
   "--seed=100000000000000000000": ("seed", "expected at most 9223372036854775807: ", "63 bits"),
-  "--batch_size=4294967296": ("batch_size", "expected at most 2147483647: ", "32 bits"),
   "--output_dir=": ("output_dir", "Found no folder", "name it"),
   "--no_such_flag=1": ("no_such_flag",),
   "--flagfile=no_such_file": ("no_such_file",),
@@ -469,54 +382,40 @@ _REFUSED_AT_ONCE = {
 }
 
 
-@_step
-def quick_ends(bench):
+@pytest.fixture(scope="module")
+def quick_ends(lab, base, copy):
   """{arguments: result}, and what the copies of the ordinary run held before."""
-  (bench.folder / "a_file").touch()
-  (bench.folder / "empty").mkdir()
-  _write_leaf(bench.folder / "few")
-  runs = {name: bench.copy(name) for name in _COPIES}
+  (lab.folder / "a_file").touch()
+  (lab.folder / "empty").mkdir()
+  _write_leaf(lab.folder / "few")
+  runs = {name: copy(name) for name in _COPIES}
   before = {name: commands.contents(run) for name, run in runs.items()}
   arguments = ("--output_dir=finished", *_REFUSED)
   with open(runs["occupied"] / "lock", "w") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
-    results = [
-      bench.train("--output_dir=refused", *bench.base.flags, *one.split()) for one in arguments
-    ]
+    results = [lab.train("--output_dir=refused", *base.flags, *one.split()) for one in arguments]
   return dict(zip(arguments, results)), before
 
 
-def test_finished_run_is_not_run_again(steps):
-  result = steps["quick_ends"][0]["--output_dir=finished"]
+def test_finished_run_is_not_run_again(quick_ends):
+  result = quick_ends[0]["--output_dir=finished"]
   assert result == commands.Result(0, f"Finished before: finished/{_RUN}\n", "")
 
 
 @pytest.mark.parametrize("arguments", _REFUSED)
-def test_bad_input_is_refused(steps, arguments):
-  steps["quick_ends"][0][arguments].assert_refused(*_REFUSED[arguments])
+def test_bad_input_is_refused(quick_ends, arguments):
+  quick_ends[0][arguments].assert_refused(*_REFUSED[arguments])
 
 
 @pytest.mark.parametrize("name", _COPIES)
-def test_what_is_not_run_is_left_as_it_is(steps, lab, name):
-  _, before = steps["quick_ends"]
+def test_what_is_not_run_is_left_as_it_is(quick_ends, lab, name):
+  _, before = quick_ends
   assert commands.contents(lab.folder / name / _RUN) == before[name]
 
 
 @pytest.mark.parametrize("arguments", _REFUSED_AT_ONCE)
 def test_bad_flags_are_refused(lab, arguments):
   lab.train(*arguments.split()).assert_refused(*_REFUSED_AT_ONCE[arguments])
-
-
-# Help.
-
-
-@pytest.mark.parametrize("module", ["train", "sweep"])
-@pytest.mark.parametrize("flag", ["--help", "--helpfull"])
-def test_help_lists_the_flags(lab, module, flag):
-  result = lab.bare(module, flag)
-  assert (result.code, result.err) == (0, "")
-  for name in ("theta", "clients_per_round", "num_rounds", "output_dir", "data_dir"):
-    assert f"--{name}" in result.out
 
 
 def test_modules_of_the_commands_start_no_tensorflow(lab):

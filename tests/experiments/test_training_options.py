@@ -250,7 +250,7 @@ def test_ledger_says_what_the_start_has_cost(train, adam, capsys):
   assert f"epsilon = {entries[0].epsilon_spent:.4g} at delta" in said[1][0]
   assert said[1][1] == said[0][0]  # What came before goes on.
   capsys.readouterr()
-  assert account.main(["audit", str(second.path)]) == 0
+  assert account.run(["audit", str(second.path)]) == 0
   printed = " ".join(capsys.readouterr().out.split())
   assert all(sentence in printed for sentence in said[1])
 
@@ -258,7 +258,7 @@ def test_ledger_says_what_the_start_has_cost(train, adam, capsys):
   changed = json.loads(path.read_text())
   changed["starts"].clear()
   path.write_text(json.dumps(changed))
-  assert account.main(["audit", str(second.path)]) == 1
+  assert account.run(["audit", str(second.path)]) == 1
   assert "do not name the same initial weights" in " ".join(capsys.readouterr().out.split())
 
 
@@ -300,7 +300,7 @@ def test_private_ledger_has_the_rounds_done(train):
   entry = ledger.Ledger.from_json((run.path / "privacy.json").read_text())
   assert entry.rounds_done == run.manifest["rounds_done"] == run.last_round < 40
   assert entry.num_rounds_planned == 40
-  assert account.main(["audit", str(run.path)]) == 0
+  assert account.run(["audit", str(run.path)]) == 0
 
 
 # Schedules of the local learning rate.
@@ -361,9 +361,6 @@ def test_run_follows_its_schedule_and_momentum(train):
       dict(learning_rate_schedule="cosine", learning_rate_decay=0.5),
       "with --learning_rate_schedule=cosine; it belongs to --learning_rate_schedule=step",
     ),
-    (dict(client_momentum=1.0), r"Found --client_momentum=1.0; expected a number in \[0, 1\)"),
-    (dict(server_learning_rate=0.0), "Found --server_learning_rate=0.0; expected a positive"),
-    (dict(server_learning_rate=math.nan), "Found --server_learning_rate=nan; expected a positive"),
     (dict(patience=3), "Found --patience=3 with --keep=last; it belongs to --keep=best"),
     (dict(keep="best", best_by="test.error.p90"), "Found --best_by=test.error.p90; expected one"),
     (dict(keep="best", rounds_per_evaluation=7), "Found --rounds_per_evaluation=7 with"),

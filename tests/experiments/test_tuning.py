@@ -444,7 +444,7 @@ presets.PRESETS["synthetic"] = dataclasses.replace(
   ),
   variants=(),
 )
-cli.run(sweep.main)
+raise SystemExit(cli.run(sweep))
 """
 _ARGUMENTS = ("--experiment=synthetic", "--num_rounds=3", "--output_dir=whole")
 # As a queue of a cluster does, two at a time.

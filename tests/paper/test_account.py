@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from paper import account
+from privacy.settings import command_line
 
 _RUN = ("--population=2500", "--clients_per_round=100", "--num_rounds=1000", "--delta=4e-4")
 _CALIBRATE = ("calibrate", "--epsilon=3", *_RUN)
@@ -14,7 +15,7 @@ _SPEND = ("spend", "--update_noise_multiplier=2.0907", *_RUN)
 
 
 def _json(capsys, *argv):
-  assert account.main([*argv, "--json"]) == 0
+  assert command_line.run(account, [*argv, "--json"]) == 0
   printed = capsys.readouterr()
   assert printed.err == ""
   return json.loads(printed.out)
@@ -37,7 +38,7 @@ def test_calibrate(capsys):
 
 
 def test_calibrate_for_people(capsys):
-  assert account.main(_CALIBRATE) == 0
+  assert command_line.run(account, _CALIBRATE) == 0
   printed = capsys.readouterr().out
   assert "2.0907  (z_w)" in printed and "none  (z_q)" in printed
   assert "6.0911 to 7.6403  (replace one)" in printed
@@ -68,7 +69,7 @@ def test_spend(capsys):
   ],
 )
 def test_mistakes_end_in_one_sentence(capsys, argv, message):
-  assert account.main(argv) == 2
+  assert command_line.run(account, argv) == 2
   printed = capsys.readouterr()
   assert printed.out == ""
   assert message in printed.err and len(printed.err.splitlines()) == 1

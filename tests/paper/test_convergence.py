@@ -3,16 +3,15 @@
 import csv
 import dataclasses
 import functools
-import os
-import subprocess
-import sys
 
+import commands
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import optimize
 
 from paper import convergence
+from paper import smoothed
 from paper import theory
 from paper.convergence import algorithm
 from paper.convergence import cutting
@@ -58,7 +57,7 @@ def _central_differences(function, point, step=1e-6):
 def _smoothed_objective(problem, point, theta, smoothing):
   """F_theta^nu = max over P_theta of sum_i pi_i F_i - nu KL(pi || uniform), + lambda / 2 |w|^2."""
   losses = problem.losses(point)
-  weights = superquantile.smoothed_dual_weights(losses, theta, smoothing)
+  weights = smoothed.dual_weights(losses, theta, smoothing)
   kept = weights[weights > 0]
   entropy = np.sum(kept * np.log(kept * losses.size))
   return weights @ losses - smoothing * entropy + 0.5 * problem.l2 * point @ point
@@ -88,15 +87,15 @@ def test_objective_is_a_linear_program_and_has_the_subgradient(problem, points, 
 @pytest.mark.parametrize("theta", _CHECKED_THETAS)
 @pytest.mark.parametrize("nu", [1.0, 0.1, 0.01])
 def test_smoothed_objective_is_near_and_has_the_gradient(problem, points, theta, nu):
-  def smoothed(w):
+  def objective(w):
     return _smoothed_objective(problem, w, theta, nu)
 
   for point in points:
     losses = problem.losses(point)
-    weights = superquantile.smoothed_dual_weights(losses, theta, nu)
+    weights = smoothed.dual_weights(losses, theta, nu)
     expected = weights @ _gradients(problem, point) + problem.l2 * point
-    np.testing.assert_allclose(_central_differences(smoothed, point), expected, atol=1e-7)
-    distance = problem.objective(point, _ranks(problem, theta)) - smoothed(point)
+    np.testing.assert_allclose(_central_differences(objective, point), expected, atol=1e-7)
+    distance = problem.objective(point, _ranks(problem, theta)) - objective(point)
     # The proof has 2 nu log n; the entropy of P_theta is within [0, log(1 / theta)].
     assert -1e-12 <= distance <= 2.0 * nu * np.log(problem.num_clients)
 
@@ -364,21 +363,15 @@ def test_simulation_is_the_librarys_learning_process(theta, smoothing):
   assert np.linalg.norm(weights - start) > 0.5
 
 
-def _run(output_dir, *arguments):
-  command = [sys.executable, "-m", "paper.convergence"]
-  return subprocess.run(
-    [*command, f"--output_dir={output_dir}", *arguments],
-    capture_output=True,
-    text=True,
-    timeout=600,
-    env=dict(os.environ, OMP_NUM_THREADS="1"),
-  )
+def _run(folder, *arguments):
+  arguments = ("--quick", f"--output_dir={folder}", *arguments)
+  return commands.carry_out("paper.convergence", *arguments, folder=folder)
 
 
 def test_command_leaves_tables_and_figures(tmp_path):
-  result = _run(tmp_path, "--quick", f"--figures_dir={tmp_path}/figures")
-  assert result.returncode == 0, result.stderr
-  assert "less its minimum, n = 100" in result.stdout
+  result = _run(tmp_path, f"--figures_dir={tmp_path}/figures")
+  assert result.code == 0, result.err
+  assert "less its minimum, n = 100" in result.out
   folder = tmp_path / "convergence"
   names = {path.name for path in folder.iterdir()}
   assert names == {"report.html", "report.md", "report.csv", "bias.csv", "smoothing.csv"}
@@ -454,6 +447,5 @@ def test_an_empty_tail_leaves_the_model(problem):
   ],
 )
 def test_mistakes_end_in_one_sentence(tmp_path, flag, message):
-  result = _run(tmp_path, "--quick", flag)
-  assert result.returncode == 2
-  assert message in result.stderr and "Traceback" not in result.stderr
+  result = _run(tmp_path, flag)
+  result.assert_fails_with_a_sentence(2, message)

@@ -2,9 +2,8 @@
 
 import functools
 import itertools
-import subprocess
-import sys
 
+import commands
 import numpy as np
 import pandas as pd
 import pytest
@@ -273,16 +272,12 @@ def test_checks_fail_where_the_measured_does_not_hold(measured):
     assert not all(nonconvex.check(*arguments).values())
 
 
-def _run(*arguments):
-  command = [sys.executable, "-m", "paper.nonconvex", "--quick", *arguments]
-  return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-
-
 def test_command_leaves_tables_and_figures(tmp_path):
   figures_dir = tmp_path / "figures"
-  result = _run(f"--output_dir={tmp_path}", f"--figures_dir={figures_dir}")
-  assert result.returncode == 0, result.stderr
-  assert "over rounds, n = 100" in result.stdout and "T = 256" in result.stdout
+  flags = ("--quick", f"--output_dir={tmp_path}", f"--figures_dir={figures_dir}")
+  result = commands.carry_out("paper.nonconvex", *flags, folder=tmp_path)
+  assert result.code == 0, result.err
+  assert "over rounds, n = 100" in result.out and "T = 256" in result.out
   folder = tmp_path / "nonconvex"
   assert {path.name for path in folder.iterdir()} == {"report.html", "report.md", "report.csv"}
   assert {path.name for path in figures_dir.iterdir()} == {

@@ -29,7 +29,7 @@ _BUDGET = ("calibrate", *_RUN, "--epsilon=3")
 
 
 def _json(capsys, *argv):
-  assert account.main([*argv, "--json"]) == 0
+  assert account.run([*argv, "--json"]) == 0
   printed = capsys.readouterr()
   assert printed.err == ""
 
@@ -63,28 +63,6 @@ def test_calibrate(capsys):
   assert found["bits_per_client"] == 126 * int(np.ceil(np.log2(found["modulus"])))
   assert len(found["guarantee"]) == 5
   assert "one client chosen at random" in found["warnings"][0]
-
-
-def test_calibrate_for_people(capsys):
-  assert account.main(_EXAMPLE) == 0
-  printed = capsys.readouterr().out
-  for words in (
-    "Warning:",
-    "(by PLD)",
-    "by RDP",
-    "against the server",
-    "(sigma_W = z_w C)",
-    "140  (K)",
-    "Gaussian mechanism",
-    "zero-out",
-    "Sampling: Poisson",
-    "Adversary:",
-    "Choosing hyperparameters",
-    "Evaluation on held-out clients",
-    "must stay secret",
-  ):
-    assert words in printed
-  assert max(map(len, printed.splitlines())) <= 100
 
 
 def test_spend(capsys):
@@ -136,7 +114,7 @@ def test_plot(capsys, tmp_path):
 
 def test_plot_without_matplotlib(capsys, monkeypatch):
   monkeypatch.setitem(sys.modules, "matplotlib", None)  # As if it were not installed.
-  assert account.main([*_SPEND, "--plot=x.png"]) == 2
+  assert account.run([*_SPEND, "--plot=x.png"]) == 2
   assert "Found no matplotlib with --plot; expected it: pip install" in capsys.readouterr().err
 
 
@@ -150,7 +128,7 @@ def test_the_first_line_is_the_answer(capsys):
     (("spend", "--rho=0.5", "--delta=1e-5"), "epsilon = 4.72"),
     (("compose", f"--run={' '.join(_SPEND[1:])}"), "epsilon = 2.8"),
   ):
-    assert account.main(argv) == 0
+    assert account.run(argv) == 0
     assert capsys.readouterr().out.startswith(first)
 
 
@@ -237,22 +215,11 @@ def test_mistakes_are_one_sentence(capsys, monkeypatch, tmp_path, row):
   words = shlex.split(row["command"])
   argv = [part for word in words for part in _WORDS.get(word, [word])]
   argv = [part.replace("=RUN", f"={' '.join(_RUN)}") for part in argv]
-  assert account.main(argv) == account.USAGE_ERROR
+  assert account.run(argv) == account.USAGE_ERROR
   printed = capsys.readouterr()
   assert printed.out == ""
   assert printed.err.startswith("Error: Found ") and row["words"] in printed.err
   assert printed.err.count("\n") == 1
-
-
-@pytest.mark.parametrize("command", [(), ("calibrate",), ("spend",), ("compose",), ("audit",)])
-def test_help(capsys, command):
-  with pytest.raises(SystemExit) as exited:
-    account.main([*command, "--help"])
-  assert exited.value.code == 0
-  printed = capsys.readouterr().out
-  assert "usage: account.py" in printed
-  if command[:1] == ("spend",):
-    assert "--threshold_noise_multiplier" in printed
 
 
 def _run_folder(path, rounds=10, claim=3.0):
@@ -271,7 +238,7 @@ def test_audit(capsys, tmp_path):
   assert found["holds"] is True
   assert 2.99 < found["epsilon"] <= 3.0
   assert (found["rounds_done"], found["failures"]) == (10, [])
-  assert account.main(["audit", folder]) == 0
+  assert account.run(["audit", folder]) == 0
   printed = capsys.readouterr().out
   assert "The claim holds." in printed
   assert "10 of 10" in printed
@@ -279,12 +246,12 @@ def test_audit(capsys, tmp_path):
 
 def test_audit_fails(capsys, tmp_path):
   folder = _run_folder(tmp_path, rounds=15)
-  assert account.main(["audit", folder]) == 1
+  assert account.run(["audit", folder]) == 1
   printed = capsys.readouterr()
   assert "does NOT hold" in printed.out
   assert "more than the claimed 3" in printed.out
   assert printed.err == ""
-  assert account.main(["audit", folder, "--json"]) == 1
+  assert account.run(["audit", folder, "--json"]) == 1
   assert json.loads(capsys.readouterr().out)["holds"] is False
 
 

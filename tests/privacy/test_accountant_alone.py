@@ -96,7 +96,7 @@ def _check(python, capsys):
   assert {"dp-accounting", "scipy", "numpy", "absl-py"} <= found
   assert not {"tensorflow", "tensorflow-cpu", "pandas", "matplotlib"} & found and len(found) < 15
   for command in (_SPEND, _CALIBRATE):
-    assert account.main(command) == account.SUCCESS
+    assert account.run(command) == account.SUCCESS
     here, there = json.loads(capsys.readouterr().out), json.loads(_answer(python, *command))
     for name in ("epsilon", "epsilon_rdp", "threshold_noise_multiplier"):
       assert there[name] == pytest.approx(here[name], rel=1e-5), name

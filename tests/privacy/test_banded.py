@@ -201,7 +201,7 @@ def test_mistakes(coefficients, words):
 
 
 def _json(capsys, *argv):
-  assert account.main(["calibrate", *argv, "--json"]) == 0
+  assert account.run(["calibrate", *argv, "--json"]) == 0
   return json.loads(capsys.readouterr().out)
 
 
@@ -226,12 +226,3 @@ def test_command(capsys):
     capsys, *_RUN, "--epsilon=5", "--sampling=spaced", "--separation=12", "--num_rounds=20"
   )
   assert (longer["bands"], longer["separation"], longer["participations"]) == (12, 12, 2)
-
-
-def test_command_for_people(capsys):
-  argv = ("--population=40", "--clients_per_round=10", "--num_rounds=20", "--epsilon=3")
-  assert account.main(["calibrate", *argv, "--sampling=cyclic"]) == 0
-  printed = capsys.readouterr().out
-  assert max(map(len, printed.splitlines())) <= 100
-  for words in ("(one Gaussian mechanism)", "  4  (s)", "  5  (k)", "for all to know"):
-    assert words in printed

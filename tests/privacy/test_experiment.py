@@ -147,7 +147,7 @@ def test_claims_in_different_relations(tmp_path):
 def test_the_command(tmp_path, capsys):
   for seed in range(2):
     _run(tmp_path / f"own/m/seed_{seed}", f"key {seed}")
-  assert account.main(["audit", str(tmp_path)]) == 0
+  assert account.run(["audit", str(tmp_path)]) == 0
   lines = capsys.readouterr().out.splitlines()
   own, both = _epsilon(_ROUNDS), _epsilon(2 * _ROUNDS)
   assert lines[0] == (
@@ -155,13 +155,13 @@ def test_the_command(tmp_path, capsys):
     " private runs together."
   )
   assert lines[1].split() == [f"{own:.5g}", "holds", str(tmp_path / "own/m/seed_0")]
-  assert account.main(["audit", str(tmp_path), "--json"]) == 0
+  assert account.run(["audit", str(tmp_path), "--json"]) == 0
   (found,) = json.loads(capsys.readouterr().out)["populations"]
   assert found["epsilon"] == pytest.approx(both) and len(found["runs"]) == 2
   # Two folders, one of which claims too little.
   _change(tmp_path / "own/m/seed_1/privacy.json", epsilon_spent=0.1)
   folders = [str(tmp_path / f"own/m/seed_{seed}") for seed in range(2)]
-  assert account.main(["audit", *folders]) == 1
+  assert account.run(["audit", *folders]) == 1
   printed = " ".join(capsys.readouterr().out.split())
   assert "(other data): 1 of the claims do NOT hold; epsilon = " in printed
   assert (
@@ -169,7 +169,7 @@ def test_the_command(tmp_path, capsys):
     and "The ledger says that 6 rounds spent epsilon" in printed
   )
   _public(tmp_path / "own/fed_avg/seed_0")
-  assert account.main(["audit", str(tmp_path / "own")]) == 1
+  assert account.run(["audit", str(tmp_path / "own")]) == 1
   assert "NO finite epsilon for some clients" in capsys.readouterr().out
 
 
@@ -177,5 +177,5 @@ def test_the_command(tmp_path, capsys):
 def test_folders_without_private_runs_are_refused(tmp_path, capsys, content):
   if content:
     _public(tmp_path / "own/m/seed_0")
-  assert account.main(["audit", str(tmp_path)]) == 2
+  assert account.run(["audit", str(tmp_path)]) == 2
   assert "Found no privacy.json in or below" in capsys.readouterr().err

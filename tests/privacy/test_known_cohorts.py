@@ -142,7 +142,7 @@ def test_what_follows_noisy_measurements():
 def test_the_command_plans_known_cohorts(capsys):
   run = ("--population=11", "--clients_per_round=2", "--num_rounds=12", "--delta=1e-5")
   command = ("calibrate", *run, "--epsilon=2", "--sampling=cyclic", "--bands=4")
-  assert account.main([*command, "--threshold=primal_dual", "--rho_ratio=0.2", "--json"]) == 0
+  assert account.run([*command, "--threshold=primal_dual", "--rho_ratio=0.2", "--json"]) == 0
   found = json.loads(capsys.readouterr().out)
   expected = calibration.calibrate(
     releases.Release(

@@ -424,30 +424,11 @@ def test_rows_that_were_removed(tmp_path):
   assert found.num_rounds == _PLANNED
 
 
-def test_more_rounds_than_the_ledger_has(tmp_path):
-  found = audit.audit_folder(_folder(tmp_path, _ledger(rounds_done=40)))
-  assert not found.holds
-  assert found.failures[0].startswith(f"rounds.csv has {_PLANNED} rounds and the ledger 40")
-
-
-def test_overspent(tmp_path):
-  entry = _ledger(rounds_done=_PLANNED + 5)
-  found = audit.audit_folder(_folder(tmp_path, entry))
-  assert not found.holds
-  assert "more than the claimed 3" in found.failures[0]
-
-
 def test_plans_that_go_too_far(tmp_path):
   entry = run_folders.ledger_of(_release(), 100, done=40, claim=3.0, delta=_DELTA)
   found = audit.audit_folder(_folder(tmp_path, entry, rounds=40))
   assert found.holds
   assert "All 100 planned rounds would cost" in found.notes[0]
-
-
-def test_a_ledger_that_says_too_little(tmp_path):
-  found = audit.audit_folder(_folder(tmp_path, dataclasses.replace(_ledger(), epsilon_spent=2.0)))
-  assert not found.holds
-  assert "The ledger says" in found.failures[0]
 
 
 @pytest.mark.parametrize(

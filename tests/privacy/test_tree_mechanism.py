@@ -93,15 +93,6 @@ def test_the_default_scale_is_large_enough_despite_rounding(z, num_bins, clients
   assert _build(z, num_bins, clients).local_stddev >= 2
 
 
-def test_the_papers_recipe():
-  # Noise for c L instead of c sqrt(L); any modulus, decoded around zero.
-  paper = _build(2.0, 64, 100, sensitivity="paper", bits=5)
-  assert (paper.scale, paper.modulus, paper.offset, paper.sensitivity) == (2, 32, 16, "paper")
-  assert paper.local_stddev == pytest.approx(2.0 * 2 * 6 / 10)
-  free = _build(2.0, 64, 100, sensitivity="paper")
-  assert free.modulus > 2 * 100 and free.offset == free.modulus // 2
-
-
 @pytest.mark.parametrize(
   "arguments,message",
   [

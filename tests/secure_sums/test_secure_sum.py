@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from privacy.noise import shares
 from tff_superquantile.secure_sums import discrete_gaussian
-from tff_superquantile.secure_sums import secure_sum
+from tff_superquantile.secure_sums import noisy_sum
 
 _NUM_SHARES = 7
 _NUM_ENTRIES = 60_000
@@ -26,7 +26,7 @@ def _shares_of_clients(num_clients):
 
 
 def _completed(num_clients, seed=(2, 3)):
-  return secure_sum.complete(
+  return noisy_sum.complete(
     tf.constant(_shares_of_clients(num_clients)),
     tf.constant(num_clients, tf.int64),
     _STDDEV,
@@ -71,7 +71,7 @@ def test_too_little_or_too_much_noise_would_be_noticed():
 def test_with_all_shares_and_beyond_nothing_is_added(more):
   sums = tf.constant([[3, -1], [2**40, 0]], tf.int64)
   num_reports = tf.constant(_NUM_SHARES + more, tf.int64)
-  found = secure_sum.complete(sums, num_reports, _STDDEV, _NUM_SHARES, _seed(1, 2))
+  found = noisy_sum.complete(sums, num_reports, _STDDEV, _NUM_SHARES, _seed(1, 2))
   np.testing.assert_array_equal(found, sums)
 
 
@@ -88,11 +88,11 @@ def test_in_a_graph_that_knows_neither_the_number_nor_the_shape():
     input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64)], autograph=False
   )
   def complete(sums, num_reports):
-    return secure_sum.complete(sums, num_reports, _STDDEV, _NUM_SHARES, _seed(2, 3))
+    return noisy_sum.complete(sums, num_reports, _STDDEV, _NUM_SHARES, _seed(2, 3))
 
   for num_clients in (0, 3, _NUM_SHARES, _NUM_SHARES + 1):
     sums = np.arange(1000)
-    expected = secure_sum.complete(
+    expected = noisy_sum.complete(
       tf.constant(sums), tf.constant(num_clients, tf.int64), _STDDEV, _NUM_SHARES, _seed(2, 3)
     )
     np.testing.assert_array_equal(complete(sums, num_clients), expected)
@@ -105,6 +105,6 @@ def test_modular_reports_are_remainders(modulus):
   for beyond, values in ((0, ends), (1, np.append(ends, [-modulus - 1, modulus]))):
     values = np.unique(np.clip(values, -modulus - beyond, modulus - 1 + beyond))
     smallest, largest = int(values[0]), int(values[-1])
-    modular = secure_sum.ModularSum(modulus, smallest, largest)
+    modular = noisy_sum.ModularSum(modulus, smallest, largest)
     reports = modular.at_client(tf.constant(values, tf.int64)).numpy()
     np.testing.assert_array_equal(reports, values % modulus)

@@ -82,10 +82,16 @@ def test_everybody_may_take_part():
   assert sorted(cohort) == sorted(_CLIENTS)
 
 
-@pytest.mark.parametrize("size", [0, -1, 21, 10_000])
-def test_impossible_size_is_refused(size):
-  with pytest.raises(ValueError, match=rf"clients_per_round = {size} with 20 .* from 1 to 20"):
-    cohorts.build_fixed_size_sampler(_CLIENTS, size, seed=0)
+@pytest.mark.parametrize("size", [0, -1, 21, 10_000, float("nan"), float("inf")])
+def test_impossible_sizes_are_refused(size):
+  builders = [cohorts.build_poisson_sampler, cohorts.build_diurnal_sampler]
+  if np.isfinite(size):
+    builders.append(cohorts.build_fixed_size_sampler)
+  for build in builders:
+    with pytest.raises(ValueError, match=f"clients_per_round = {size} with 20"):
+      build(_CLIENTS, size, seed=0)
+    with pytest.raises(ValueError, match="with 0 training clients"):
+      build([], 1, seed=0)
 
 
 def test_purposes_rounds_and_seeds_have_streams_of_their_own():

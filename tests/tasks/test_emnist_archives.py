@@ -5,7 +5,7 @@ import numpy as np
 
 from tasks.emnist import parquet
 from tasks.emnist import readers
-from tff_superquantile.doctor import data as doctors_data
+from tff_superquantile.doctor import __main__ as doctor
 
 
 def _synthetic():
@@ -68,7 +68,7 @@ def test_all_formats_hold_the_same_clients(tmp_path):
       assert other[split].client_ids == first.client_ids and other[split].x_dtype == "uint8"
       for array, expected in zip(other[split].load(), first.load()):
         np.testing.assert_array_equal(array, expected)
-  assert next(doctors_data.check_data(str(paths["black"]), "")).state.startswith("EMNIST: ")
+  assert doctor.check_data(str(paths["black"]), "")[0].state.startswith("EMNIST: ")
 
 
 def test_all_formats_hold_the_same_handwriting(shared_dir, tmp_path):
@@ -102,7 +102,7 @@ def test_broken_parquet_files(tmp_path):
   path = tmp_path / parquet.FILE_NAME
   path.write_bytes(b"no Parquet")
   _assert_wrong(path, "not readable as Parquet", "flwrlabs/femnist")
-  assert next(doctors_data.check_data(str(tmp_path), "")).status == "FAIL"
+  assert doctor.check_data(str(tmp_path), "")[0].status == "FAIL"
 
   def write(**changes):
     [levels] = emnist_fixtures.make_writers([1]).values()

@@ -4,6 +4,7 @@ import numpy as np
 import problems
 import pytest
 
+from paper import smoothed
 from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
 
@@ -78,7 +79,7 @@ def test_smoothed_reweighting(theta, smoothing):
     _, shares = _run(process, losses, weights)
     pi = shares * weights / np.sum(shares * weights)
     np.testing.assert_allclose(
-      pi, superquantile.smoothed_dual_weights(losses, theta, smoothing, weights), atol=2e-5
+      pi, smoothed.dual_weights(losses, theta, smoothing, weights), atol=2e-5
     )
 
 

@@ -100,50 +100,20 @@ def test_sensitivities(num_bins):
   assert noise / sensitivity == pytest.approx(mechanism.noise_multiplier)
 
 
-def _partition(num_bins, end):
-  """The fewest nodes that cover bins 0..end - 1, as positions in the histogram."""
-  offsets = np.cumsum([0] + [num_bins // width for width in _widths(num_bins)])
-  nodes, start = [], 0
-  while start < end:
-    level, width = max(
-      (level, width)
-      for level, width in enumerate(_widths(num_bins))
-      if start % width == 0 and start + width <= end
-    )
-    nodes.append(offsets[level] + start // width)
-    start += width
-  return nodes
-
-
-@pytest.mark.parametrize("num_bins", [2, 4, 64])
-def test_dyadic_decoder(num_bins):
-  rng = np.random.default_rng(1)
-  noisy = rng.normal(size=[3, 2, 2 * num_bins - 2])
-  decoded = hierarchical_histogram.decode_dyadic(tf.constant(noisy), num_bins)
-  assert decoded.below.shape == (3, 2, num_bins)
-  for j in range(num_bins):
-    nodes = _partition(num_bins, j)
-    assert len(nodes) == bin(j).count("1")
-    np.testing.assert_allclose(decoded.below[..., j], noisy[..., nodes].sum(axis=-1), atol=1e-12)
-  np.testing.assert_allclose(decoded.total, noisy[..., -2:].sum(axis=-1))
-
-
-@pytest.mark.parametrize("decoder", ["decode_dyadic", "decode_least_squares"])
 @pytest.mark.parametrize("num_bins", [2, 32, 1024, 4096])
-def test_decoders_are_exact_without_noise(decoder, num_bins):
+def test_decoder_is_exact_without_noise(num_bins):
   rng = np.random.default_rng(2)
   values = rng.uniform(0, 5, size=[2, 400]).astype(np.float32)
   histogram = tf.reduce_sum(hierarchical_histogram.encode(values, num_bins, 5.0), axis=1)
-  decoded = getattr(hierarchical_histogram, decoder)(tf.cast(histogram, tf.float64), num_bins)
+  counts = tf.cast(histogram, tf.float64)
+  decoded = hierarchical_histogram.decode_least_squares(counts, num_bins)
   edges = hierarchical_histogram.bin_edges(num_bins, 5.0)[:-1]
   below = np.sum(values[:, np.newaxis] < edges[:, np.newaxis], axis=-1)
   np.testing.assert_allclose(decoded.below, below, atol=1e-9)
   np.testing.assert_allclose(decoded.total, [400, 400])
   # With noise: as many bins, in order.
   noise = 3 * rng.normal(size=histogram.shape)
-  noisy = hierarchical_histogram.decode_least_squares(
-    tf.cast(histogram, tf.float64) + noise, num_bins
-  )
+  noisy = hierarchical_histogram.decode_least_squares(counts + noise, num_bins)
   assert np.all(np.diff(noisy.below) >= 0) and np.all(noisy.below[:, 0] == 0)
   assert np.abs(noisy.below - below).max() < 60
 

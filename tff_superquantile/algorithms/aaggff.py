@@ -26,18 +26,11 @@ def build_aaggff(
   round the losses F_i of the cohort become responses r_i, and p follows the regularized leader on
   the decision losses -log(1 + <p, r>), a softmax of the sums of their gradients; see
   `threshold.build_ftrl` for the equations. The cohort's updates are averaged with weights
-  proportional to alpha_i p_i. Clients need an index.
+  proportional to alpha_i p_i.
 
-  Args:
-    model_fn: See `Options`.
-    client_optimizer_fn: See `Options`.
-    server_optimizer_fn: See `Options`.
-    num_clients: K, the number of all clients that ever take part.
-    decision_step: Factor on the paper's step, >= 0; 0 is FedAvg.
-    **options: See `Options`; `index_fn` must be given, with indices in [0, num_clients).
-
-  Raises:
-    ValueError: If there is no `index_fn`, or an argument is out of its range.
+  `num_clients` is K, the number of all clients that ever take part, and `decision_step` a factor on
+  the paper's step, >= 0; 0 is FedAvg. Of the other arguments, which are those of `Options`,
+  `index_fn` must be given, with indices in [0, num_clients).
   """
   weighting = threshold.build_ftrl(num_clients, decision_step)
   return fed_avg.build_weighted_fed_avg(

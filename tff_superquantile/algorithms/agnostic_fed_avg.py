@@ -21,21 +21,13 @@ def build_agnostic_fed_avg(
 ) -> tff.learning.templates.LearningProcess:
   """Builds agnostic federated averaging (Mohri et al. 2019; Ro et al. 2021).
 
-  It minimises the worst mixture of the clients' losses, max over lambda in the simplex of
-  sum_i lambda_i F_i(w), by descent in w and entropic mirror ascent in lambda: a round multiplies
-  lambda_i of its cohort by exp(ascent_rate * F_i(w)) and averages the cohort's models with these
-  weights. The server keeps a weight for each client, so clients need an index.
+  It minimises the worst mixture of the clients' losses, max over lambda in the simplex of sum_i
+  lambda_i F_i(w), by descent in w and entropic mirror ascent in lambda: a round multiplies lambda_i
+  of its cohort by exp(ascent_rate * F_i(w)) and averages the cohort's models with these weights; a
+  rate of 0 is FedAvg. The server keeps a weight for each of `num_clients`, all that ever take part.
 
-  Args:
-    model_fn: See `Options`.
-    ascent_rate: Step size on lambda >= 0; 0 is FedAvg.
-    client_optimizer_fn: See `Options`.
-    server_optimizer_fn: See `Options`.
-    num_clients: The number of all clients that ever take part.
-    **options: See `Options`; `index_fn` must be given, with indices in [0, num_clients).
-
-  Raises:
-    ValueError: If there is no `index_fn`.
+  Of the other arguments, which are those of `Options`, `index_fn` must be given, with indices in
+  [0, num_clients).
   """
   weighting = threshold.build_mirror_ascent(num_clients, ascent_rate)
   return fed_avg.build_weighted_fed_avg(

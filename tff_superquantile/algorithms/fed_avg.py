@@ -20,13 +20,8 @@ def build_fed_avg(
 
   Its weights equal those of `tff.learning.algorithms.build_weighted_fed_avg`, round by round. It is
   several times faster, because no data set is iterated in a client's graph. On a random fraction
-  theta of each cohort it is the paper's FedAvg-Sub.
-
-  Args:
-    model_fn: See `Options`.
-    client_optimizer_fn: See `Options`.
-    server_optimizer_fn: See `Options`.
-    **options: See `Options`; with `private` it is DP-FedAvg.
+  theta of each cohort it is the paper's FedAvg-Sub. The arguments are those of `Options`; with
+  `private` it is DP-FedAvg.
   """
   return learning_process.build(model_fn, client_optimizer_fn, server_optimizer_fn, options)
 
@@ -40,14 +35,10 @@ def build_weighted_fed_avg(
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging in which a client's weight is multiplied by a share of its loss.
 
-  Args:
-    model_fn: See `Options`.
-    weighting: From the losses of a cohort to the clients' shares, such as
-      `threshold.build_own_loss_weighting`, `threshold.build_relative_weighting` and, for all else
-      that a server makes of losses, `threshold.build_process_of_losses` return.
-    client_optimizer_fn: See `Options`.
-    server_optimizer_fn: See `Options`.
-    **options: See `Options`.
+  `weighting` makes the clients' shares of a cohort's losses, such as
+  `threshold.build_own_loss_weighting`, `threshold.build_relative_weighting` and, for all else that
+  a server makes of losses, `threshold.build_process_of_losses` return. The other arguments are
+  those of `Options`.
   """
   checks.of_type("weighting", weighting, ThresholdProcess, "a ThresholdProcess")
   return learning_process.build(

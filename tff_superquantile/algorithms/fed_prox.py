@@ -18,15 +18,9 @@ def build_fed_prox(
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedProx (Li et al. 2020, "Federated optimization in heterogeneous networks").
 
-  Clients minimise F_i(w) + mu / 2 |w - w0|^2, with w0 the round's weights. With a single local step
-  that is FedAvg bit for bit, as the penalty has no gradient at w0.
-
-  Args:
-    model_fn: See `Options`.
-    proximal_strength: mu >= 0; 0 is FedAvg.
-    client_optimizer_fn: See `Options`.
-    server_optimizer_fn: See `Options`.
-    **options: See `Options`.
+  Clients minimise F_i(w) + mu / 2 |w - w0|^2, with w0 the round's weights and mu,
+  `proximal_strength`, >= 0; 0 is FedAvg. With a single local step that is FedAvg bit for bit, as
+  the penalty has no gradient at w0. The other arguments are those of `Options`.
   """
   return learning_process.build(
     model_fn,

@@ -20,20 +20,13 @@ def build_gifair(
   """Builds GIFAIR for individual fairness (Yue, Nouiehed and Al Kontar, 2023).
 
   It minimises sum_i alpha_i F_i + lambda sum_(i < j) alpha_i alpha_j |F_i - F_j|, the mean of the
-  losses and their spread: a round averages the clients' updates with the weights
-  alpha_i (1 + lambda r_i), r_i = sum_j alpha_j sign(F_i - F_j), which sum to one. The ranks are
-  those within the cohort. See `threshold.build_rank_share` for the paper's notation.
+  losses and their spread: a round averages the clients' updates with the weights alpha_i (1 +
+  lambda r_i), r_i = sum_j alpha_j sign(F_i - F_j), which sum to one. The ranks are those within the
+  cohort. See `threshold.build_rank_share` for the paper's notation.
 
   Clients look up their rank in the sorted losses of the cohort, which the server sends without
-  names.
-
-  Args:
-    model_fn: See `Options`.
-    fairness_strength: lambda in [0, 1]; 0 is FedAvg. With 1 the best client hardly counts, and the
-      worst counts twice.
-    client_optimizer_fn: See `Options`.
-    server_optimizer_fn: See `Options`.
-    **options: See `Options`.
+  names. lambda, `fairness_strength`, is in [0, 1]; 0 is FedAvg, and with 1 the best client hardly
+  counts, and the worst counts twice. The other arguments are those of `Options`.
   """
   share = threshold.build_rank_share(fairness_strength)
   weighting = threshold.build_relative_weighting(share)

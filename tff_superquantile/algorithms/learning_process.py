@@ -1,8 +1,4 @@
-"""Builds the learning process of every algorithm from its options and the parts that it changes.
-
-The module is longer than others, because `Options` describes each keyword argument of all
-algorithms once.
-"""
+"""Builds the learning process of every algorithm from its options and the parts that it changes."""
 
 import collections
 from collections.abc import Callable
@@ -188,10 +184,10 @@ def build(
   aggregator = _weighted(factory).create(reported_type, tff.TensorType(np.float32))
   if server_optimizer_fn is None:
     server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0)
+  server_optimizer = optimizers.as_tff_optimizer(server_optimizer_fn, "server_optimizer_fn")
   finalizer = tff.learning.templates.build_apply_optimizer_finalizer(
-    optimizers.as_tff_optimizer(server_optimizer_fn, "server_optimizer_fn"),
+    optimizers.without_autograph(server_optimizer),
     weights_type,
-    # TFF's default, of which autograph has nothing to convert: it takes a tenth of a second.
     tf.autograph.experimental.do_not_convert(tff.learning.templates.reject_non_finite_update),
   )
   return _compose(initial_weights_fn, distributor, work, aggregator, finalizer, divisor_fn)
@@ -327,24 +323,14 @@ def build_averaged(
 ) -> tff.learning.templates.LearningProcess:
   """Builds iterate averaging: clients train the models of a process, and its mean is what it finds.
 
-  With w_t the process's model after round t, the model is
+  With w_t the process's model after round t and K = `num_rounds`, the model is
 
       m_t = m_(t-1) + (w_t - m_(t-1)) / min(t, K),    m_0 = w_0,
 
   the mean of all models up to round K, and then one in which a model's weight falls by 1 / e in K
   rounds. Noise is less in the mean, and noise that later rounds cancel is much less. A private run
-  releases its models, and so their mean costs nothing.
-
-  Args:
-    process: The process.
-    num_rounds: K, at least 1.
-
-  Returns:
-    A `LearningProcess` with the rounds and the metrics of `process`. To set its model sets both w
-    and m; the mean goes on from there.
-
-  Raises:
-    ValueError: If `num_rounds` is no whole number of at least 1.
+  releases its models, and so their mean costs nothing. Rounds and metrics are those of `process`.
+  To set the model sets both w and m; the mean goes on from there.
   """
   most = float(checks.whole("num_rounds", num_rounds, 1))
   weights_type = process.get_model_weights.type_signature.result

@@ -23,20 +23,14 @@ def build_prop_fair(
 
   It minimises -sum_i alpha_i log(M - F_i), so that a client's loss counts by the relative change of
   its utility M - F_i. The gradient is sum_i alpha_i grad F_i / (M - F_i): a round averages the
-  clients' updates with weights proportional to alpha_i / (M - min(F_i(w), B)). Zhang et al. put
-  the logarithm into the local objective instead; with one full-batch step the two differ by the
+  clients' updates with weights proportional to alpha_i / (M - min(F_i(w), B)). Zhang et al. put the
+  logarithm into the local objective instead; with one full-batch step the two differ by the
   normalisation of the weights alone, a factor on the step.
 
-  The server sees no loss: a client's weight follows from its own loss and from constants.
-
-  Args:
-    model_fn: See `Options`.
-    utility_bound: M > B, in units of the loss; a large one is FedAvg.
-    client_optimizer_fn: See `Options`.
-    server_optimizer_fn: See `Options`.
-    max_loss: B, in units of the loss. Larger losses weigh as this one does; M - B is the epsilon
-      of Zhang et al., 0.2 in their experiments.
-    **options: See `Options`.
+  The server sees no loss: a client's weight follows from its own loss and from constants. M,
+  `utility_bound`, and B < M, `max_loss`, are in units of the loss; a large M is FedAvg. Larger
+  losses than B weigh as B does; M - B is the epsilon of Zhang et al., 0.2 in their experiments. The
+  other arguments are those of `Options`.
   """
   share_fn = threshold.build_proportional_share(utility_bound, max_loss)
   weighting = threshold.build_own_loss_weighting(share_fn)

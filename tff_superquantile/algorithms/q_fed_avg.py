@@ -9,7 +9,7 @@ from tff_superquantile import threshold
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
-from tff_superquantile.threshold.soft import power
+from tff_superquantile.threshold.soft import relative
 
 
 def build_q_fed_avg(
@@ -21,27 +21,22 @@ def build_q_fed_avg(
 ) -> tff.learning.templates.LearningProcess:
   """Builds q-FedAvg (Li et al. 2020, "Fair resource allocation in federated learning").
 
-  It minimises sum_i alpha_i F_i^(q + 1) / (q + 1). With u_i the update of client i (initial minus
-  final weights) and L = 1 / learning rate for the Lipschitz constant of its gradient, a round is
+  It minimises sum_i alpha_i F_i^(q + 1) / (q + 1), q >= 0; 0 is FedAvg. With u_i the update of
+  client i (initial minus final weights) and L = 1 / learning rate for the Lipschitz constant of its
+  gradient, a round is
 
       w <- w - sum_i alpha_i F_i^q L u_i / sum_i alpha_i (q F_i^(q - 1) |L u_i|^2 + L F_i^q),
 
-  which is computed as the mean of u_i / d_i with weights alpha_i (F_i / max_j F_j)^q d_i, where
-  d_i = 1 + q L |u_i|^2 / F_i: the same numbers, without powers that overflow. A large q (10 in the
-  paper) stands for AFL, the worst client's loss.
-
-  Args:
-    model_fn: See `Options`.
-    q: The exponent q >= 0; 0 is FedAvg.
-    client_optimizer_fn: See `Options`; must have a learning rate.
-    server_optimizer_fn: See `Options`.
-    **options: See `Options`.
+  which is computed as the mean of u_i / d_i with weights alpha_i (F_i / max_j F_j)^q d_i, where d_i
+  = 1 + q L |u_i|^2 / F_i: the same numbers, without powers that overflow. A large q (10 in the
+  paper) stands for AFL, the worst client's loss. The other arguments are those of `Options`; the
+  client's optimizer must have a learning rate.
   """
 
   def damping(loss, update, hparams):
     lipschitz = 1.0 / hparams[tff.learning.optimizers.LEARNING_RATE_KEY]
     squared_norm = tf.add_n([tf.reduce_sum(u**2) for u in tf.nest.flatten(update)])
-    return 1.0 + q * lipschitz * squared_norm / tf.maximum(loss, power.MIN_LOSS)
+    return 1.0 + q * lipschitz * squared_norm / tf.maximum(loss, relative.MIN_LOSS)
 
   return learning_process.build(
     model_fn,

@@ -20,16 +20,10 @@ def build_semi_vred(
   """Builds Semi-VRed (Malekmohammadi and Yu, "Semi-Variance Reduction for Fair FL", 2024).
 
   It minimises mean + beta sum_i alpha_i (F_i - mean)_+^2, the mean of the losses and their
-  semi-variance: a round averages the clients' updates with weights proportional to
-  alpha_i (1 + 2 beta (F_i - mean)_+), with the mean over the cohort. The mean's own gradient is
-  left out, which acts as a smaller beta: see `threshold.build_semi_variance_share`.
-
-  Args:
-    model_fn: See `Options`.
-    beta: The coefficient of the semi-variance >= 0, in units of one over the loss; 0 is FedAvg.
-    client_optimizer_fn: See `Options`.
-    server_optimizer_fn: See `Options`.
-    **options: See `Options`.
+  semi-variance: a round averages the clients' updates with weights proportional to alpha_i (1 + 2
+  beta (F_i - mean)_+), with the mean over the cohort. The mean's own gradient is left out, which
+  acts as a smaller beta: see `threshold.build_semi_variance_share`. beta >= 0 is in units of one
+  over the loss; 0 is FedAvg. The other arguments are those of `Options`.
   """
   share = threshold.build_semi_variance_share(beta)
   weighting = threshold.build_relative_weighting(share)

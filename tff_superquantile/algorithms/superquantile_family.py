@@ -31,7 +31,7 @@ def build_superquantile_family(
   theta_j. In each round, every client of the cohort computes its loss at all models, and trains
   those in whose tail it is: its F_i(w_j) is at or above the (1 - theta_j)-quantile of the cohort's.
   A model of theta = 1 is that of federated averaging: all clients train it, and compute no loss at
-  it. Afterwards each client may choose among the models (`evaluation.model_family`).
+  it. Afterwards each client may choose among the models.
 
   Each model gets the weights that a process of its own would give it on the same cohorts. Training
   costs the sum of all thetas times a round of federated averaging, and there is a loss pass for
@@ -42,21 +42,9 @@ def build_superquantile_family(
   `build_superquantile_fed_avg`, or, for theta = 1, of `build_fed_avg`, whose metrics have no
   `threshold`. `get_model_weights` returns r `tff.learning.models.ModelWeights`.
 
-  Args:
-    model_fn: See `Options`.
-    thetas: The tail fractions theta_1, ..., theta_r, different numbers in (0, 1], or
-      `AdaptiveTheta`s.
-    client_optimizer_fn: See `Options`.
-    server_optimizer_fn: See `Options`. Each model has a state of its own, as with all parts of the
-      server.
-    threshold: As in `build_superquantile_fed_avg`, for all models. It cannot be private.
-    **options: See `Options`.
-
-  Raises:
-    ValueError: If there is no theta, one is outside (0, 1] or given twice, the threshold's name is
-      unknown, or the threshold is private: a round would release it once for each model, with
-      noise from the same seeds.
-    TypeError: If thetas is not a sequence of tail fractions.
+  The thetas are different numbers in (0, 1], or `AdaptiveTheta`s. The other arguments are those of
+  `build_superquantile_fed_avg`, for all models. The threshold cannot be private: a round would
+  release it once for each model, with noise from the same seeds.
   """
   sequences = (collections.abc.Sequence, np.ndarray)
   checks.of_type("thetas", thetas, sequences, "a sequence of different numbers in (0, 1]")

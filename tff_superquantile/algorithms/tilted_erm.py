@@ -21,18 +21,13 @@ def build_tilted_erm(
   """Builds the federated algorithm of tilted ERM (Li et al. 2021).
 
   It minimises (1 / t) log(sum_i alpha_i exp(t F_i)), the entropic risk: a round averages the
-  clients' models with weights proportional to alpha_i exp(t F_i(w)).
+  clients' models with weights proportional to alpha_i exp(t F_i(w)), for a temperature t >= 0; 0 is
+  FedAvg, and with a large one the cohort's worst client alone counts.
 
-  Args:
-    model_fn: See `Options`.
-    temperature: t >= 0; 0 is FedAvg; with a large one the cohort's worst client alone counts.
-    client_optimizer_fn: See `Options`.
-    server_optimizer_fn: See `Options`.
-    moving_average_rate: 0 normalises the weights in each round, which is stable. Li et al.
-      normalise by a moving average of the tilted risk instead, with this rate in (0, 1) (0.5 in
-      their code). That is unbiased for small cohorts, but a round's step grows with
-      exp(t (R_t - average)) and can diverge for t >= 10.
-    **options: See `Options`.
+  A `moving_average_rate` of 0 normalises the weights in each round, which is stable. Li et al.
+  normalise by a moving average of the tilted risk instead, with this rate in (0, 1) (0.5 in their
+  code). That is unbiased for small cohorts, but a round's step grows with exp(t (R_t - average))
+  and can diverge for t >= 10. The other arguments are those of `Options`.
   """
 
   def divisor(measurements):

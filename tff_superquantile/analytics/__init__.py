@@ -1,7 +1,7 @@
 """Estimates the distribution of one number a client, with differential privacy."""
 
-from tff_superquantile.analytics.distribution import Estimate
-from tff_superquantile.analytics.distribution import PrivateDistribution
+from tff_superquantile.analytics.release import Estimate
+from tff_superquantile.analytics.release import PrivateDistribution
 from tff_superquantile.analytics.release import build_private_distribution
 from tff_superquantile.analytics.release import private_distribution
 

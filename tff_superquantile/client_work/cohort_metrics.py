@@ -15,10 +15,7 @@ def aggregate(
   metrics: tff.Value,
   counts: tff.Value,
 ) -> collections.OrderedDict[str, tff.Value]:
-  """Sums clients' unfinalized `train` metrics, and counts (int32 [] in {0, 1}) as `cohort`.
-
-  `metrics_aggregator` is as in TFF; None for `tff.learning.metrics.sum_then_finalize`.
-  """
+  """Sums clients' unfinalized `train` metrics, and counts (int32 [] in {0, 1}) as `cohort`."""
   if metrics_aggregator is not None:
     train = metrics_aggregator(finalizers)(metrics)
     # The sum is secure, as the aggregator may be; each count of a client is 0 or 1.

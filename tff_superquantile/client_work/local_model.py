@@ -21,9 +21,11 @@ def leading_dimension(batch: Any) -> tf.Tensor:
 def with_autograph(method: Callable[..., Any]) -> Callable[..., Any]:
   """Converts a model's function by autograph, so that Python's `if` may stand on tensors.
 
-  The code around it needs no conversion, which would take seconds to trace.
+  The code around it needs no conversion, which would take seconds to trace; nor does one that says
+  so by the attribute `needs_autograph`.
   """
-  if isinstance(method, tf.types.experimental.GenericFunction):
+  is_traced = isinstance(method, tf.types.experimental.GenericFunction)
+  if is_traced or not getattr(method, "needs_autograph", True):
     return method
 
   @tf.function
@@ -60,10 +62,7 @@ class LocalModel(abc.ABC):
 
 
 class _FunctionalLocalModel(LocalModel):
-  """Views a `tff.learning.models.FunctionalModel`, which keeps no state.
-
-  Its `predict_on_batch` is a `tf.function`, as TFF requires; its loss need not be one.
-  """
+  """Views a `tff.learning.models.FunctionalModel`, which keeps no state."""
 
   def __init__(self, model: tff.learning.models.FunctionalModel):
     self._model = model
@@ -107,10 +106,7 @@ class _FunctionalLocalModel(LocalModel):
 
 
 class _VariableLocalModel(LocalModel):
-  """Views a `tff.learning.models.VariableModel`, whose variables are assigned before each use.
-
-  The model itself changes its non-trainable variables after `load`, as in TFF's own loop.
-  """
+  """Views a `tff.learning.models.VariableModel`, whose variables are assigned before each use."""
 
   def __init__(self, model: tff.learning.models.VariableModel):
     self._model = model
@@ -181,10 +177,7 @@ def build_local_model(model_fn: Model) -> LocalModel:
 
 
 class ModelDescription(NamedTuple):
-  """Describes a model before a client's graph is built: types of its `ModelWeights` and of a batch.
-
-  `metric_finalizers` are as a TFF metrics aggregator takes them.
-  """
+  """Describes a model before a client's graph is built: types of its `ModelWeights` and a batch."""
 
   weights_type: tff.Type
   input_spec: Any

@@ -140,11 +140,7 @@ class LocalTraining:
     return tf.cast(num_examples, tf.float32)
 
   def client(self, held: Any, stream: int) -> Client:
-    """Returns the client that holds a value: its seed and its index, each None without a function.
-
-    The seed is of `THRESHOLD_STREAM` for its report to the threshold, of `UPDATE_STREAM` for that
-    of its update.
-    """
+    """Returns the client that holds a value: its seed and index, each None without a function."""
     seed = index = None
     if self.seed_fn is not None:
       # The order of the client's examples, which its update shows, may be drawn from the same seed.

@@ -29,10 +29,7 @@ class Examples(NamedTuple):
 
 
 def examples_of_dataset(dataset: tf.data.Dataset) -> Examples:
-  """Reads a data set of batches [b, ...], also an empty one, as tensors, in one pass.
-
-  b may differ between batches, other dimensions may not.
-  """
+  """Reads a data set of batches [b, ...], also an empty one, as tensors, in one pass."""
 
   def attach_size(*batch):
     batch = batch if len(batch) > 1 else batch[0]

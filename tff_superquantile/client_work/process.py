@@ -15,12 +15,7 @@ LearningRateFn = Callable[[tf.Tensor], tf.Tensor]
 def build_schedule(
   optimizer: tff.learning.optimizers.Optimizer, client_learning_rate_fn: LearningRateFn | None
 ) -> tuple[tff.Computation, tff.Computation]:
-  """Builds the schedule of an optimizer's hyperparameters.
-
-  It is ( -> state), the number and the hyperparameters of the first round, and (state -> (next
-  state, hyperparameters of this round)). `client_learning_rate_fn` takes the round's number, int32
-  [], from 0; None for the optimizer's own rate.
-  """
+  """Builds the schedule of an optimizer's hyperparameters."""
   hparams = optimizer.get_hparams(optimizer.initialize(tf.TensorSpec([], tf.float32)))
   if client_learning_rate_fn is not None and _LEARNING_RATE_KEY not in hparams:
     raise TypeError("Found a client_learning_rate_fn for an optimizer without a learning rate.")
@@ -65,11 +60,7 @@ AnyClientWork: TypeAlias = tff.learning.templates.ClientWorkProcess | ClientWork
 
 
 def build_process(initialize_fn: tff.Computation, next_fn: tff.Computation) -> AnyClientWork:
-  """Builds the process of two computations: a `ClientWork` unless clients hold data sets.
-
-  `initialize_fn`, ( -> S@SERVER), holds the state of the schedule under the name `own`; `next_fn`
-  is (S@SERVER, weights@CLIENTS, values of the clients@CLIENTS -> MeasuredProcessOutput).
-  """
+  """Builds the process of two computations: a `ClientWork` unless clients hold data sets."""
   state_type = initialize_fn.type_signature.result.member
 
   @tff.tensorflow.computation(state_type)

@@ -103,18 +103,7 @@ def _train_and_report(
 ) -> tuple[tff.learning.templates.ClientResult, Any, collections.OrderedDict[str, tf.Tensor]]:
   """Trains a client if its share pi_i is positive, and reports its update.
 
-  Args:
-    local: A client's work in every algorithm.
-    hooks: Its changes in this one.
-    weights: w.
-    held: The value that the client holds.
-    hparams: The optimizer's hyperparameters in this round, such as gamma.
-    share: pi_i, float32 [].
-    loss: F_i(w), float32 []; None without a threshold.
-
-  Returns:
-    (ClientResult, unfinalized training metrics, counts). The result is a zero update of weight zero
-    if the client did not train, has no examples, or its update is not finite.
+  It is zero, of weight zero, if the client did not train, has no examples, or it is not finite.
   """
   model = local_model.build_local_model(local.model_fn)
 

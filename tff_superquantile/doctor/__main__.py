@@ -1,10 +1,9 @@
 """Checks this machine, and says how to mend its faults.
 
-    python -m tff_superquantile.doctor [--data_dir=PATH] [--glove=FILE] [--ray_address=ADDRESS]
-        [--json]
+    superquantile doctor [--data_dir=PATH] [--output_dir=DIR] [--cache_dir=DIR]
 
-Python, platform, cores, memory and disk; the packages against requirements.lock; a private run of
-one round; the data sets. Needs nothing but Python to start, so argparse and not absl.
+Python, platform, memory and disk; the packages against requirements.lock; a private run of
+one round; the data sets. Needs nothing but Python to start: `python3 -m tff_superquantile.doctor`.
 
 Exit status: 0 all is well (there may be notes), 1 something fails, 2 bad flags, 130 interrupted.
 """
@@ -13,27 +12,25 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-import json
+import functools
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from typing import NoReturn
 
+from privacy.settings import command_line
 from tff_superquantile import user_cache
 from tff_superquantile.doctor import machine
 
-# The same as in `cli`, which needs absl.
-_FAILED, _USAGE_ERROR, _INTERRUPTED = 1, 2, 128 + signal.SIGINT
+_NEEDED = ("Python", "platform", "packages")  # Without these nothing else makes sense.
 # Patient: from a cold disk on a network, TensorFlow takes a minute to import.
 _MOST_SECONDS = 600.0
 _TRAIN = (sys.executable, "-m", "tff_superquantile.experiments.train")
 _ROUND = (
   "--task=synthetic --num_rounds=1 --clients_per_round=20 --clip_norm=0.1 --epsilon=10 --secure"
 )
-_MEND = "Mend what its last words name."
 _REMEDIES = {
   -signal.SIGILL: "The processor lacks an instruction that TensorFlow's wheels use: take one with"
   " AVX, or have the virtual machine pass it on (QEMU: -cpu host).",
@@ -42,83 +39,75 @@ _REMEDIES = {
 }
 
 
-def _check_machine(options: argparse.Namespace) -> Iterator[machine.Finding]:
-  """Yields what can be told without any package."""
-  yield machine.check_python()
-  yield machine.check_platform()
-  yield machine.check_cores()
-  yield machine.check_memory()
-  yield machine.check_folder("results", options.output_dir, "--output_dir=DIR")
-  cache = (options.cache_dir, "--cache_dir=DIR", machine.AMPLE_CACHE_BYTES)
-  yield machine.check_folder("cache", *cache)
-  yield machine.check_folder("temporary", tempfile.gettempdir(), "TMPDIR=DIR in the environment")
-  yield machine.check_packages()
-
-
-def _check_round(
-  options: argparse.Namespace, command: Sequence[str] = (*_TRAIN, *_ROUND.split())
-) -> machine.Finding:
+def _check_round(command: Sequence[str] = (*_TRAIN, *_ROUND.split())) -> machine.Finding:
   """Trains for a private round in a process of its own, whose crash or hang is a finding, too."""
-  # Not at the top: versions of Python that it is not for never get here.
-  from tff_superquantile.engine.processes import dependent_process
-
-  start, cluster = time.monotonic(), ["--engine=ray", f"--ray_address={options.ray_address}"]
+  start = time.monotonic()
   with tempfile.TemporaryDirectory() as folder:
-    run = dependent_process.DependentProcess(
-      [*command, f"--output_dir={folder}", *(cluster if options.ray_address else [])],
-      stdin=subprocess.DEVNULL,
-      stdout=subprocess.DEVNULL,
-      stderr=subprocess.PIPE,
-      env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
-    )
     try:
-      errors = run.communicate(timeout=_MOST_SECONDS)[1]
-    except subprocess.TimeoutExpired:
-      run.kill()
-      errors = run.communicate()[1]
-    finally:
-      run.kill()
-      run.wait()
-  code, place = run.returncode, f" on {options.ray_address}" if options.ray_address else ""
+      run = subprocess.run(
+        [*command, f"--output_dir={folder}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
+        timeout=_MOST_SECONDS,
+        check=False,
+      )
+      code, errors = run.returncode, run.stderr
+    except subprocess.TimeoutExpired as error:
+      code, errors = -signal.SIGKILL, error.stderr or b""
   if code == 0:
-    state = f"a private run of one round{place}, {time.monotonic() - start:.1f} s"
-    return machine.Finding("ok", "round", state)
+    return machine.ok("round", f"a private run of one round, {time.monotonic() - start:.1f} s")
   words = errors.decode(errors="replace").strip().rpartition("\n")[2][:300]
   ended = f"exit status {code}" if code > 0 else signal.Signals(-code).name
-  return machine.Finding(
-    "FAIL",
-    "round",
-    f"Found that {ended} ended a run of one round{place}; expected that it finishes."
-    + f" Its last words: {words}" * bool(words),
-    _MEND if words.startswith("Error: ") else _REMEDIES.get(code, machine.REINSTALL),
-  )
+  state = f"Found that {ended} ended a run of one round; expected that it finishes."
+  is_told = words.startswith("Error: ")
+  remedy = "Mend what its last words name." if is_told else _REMEDIES.get(code, machine.REINSTALL)
+  return machine.fail("round", f"{state}{words and f' Its last words: {words}'}", remedy)
 
 
-def _check_data(options: argparse.Namespace) -> Iterator[machine.Finding]:
-  """Yields what the data are; whatever an import or a file raises is a finding."""
-  try:
-    from tff_superquantile.doctor import data
+def check_data(data_dir: str, cache_dir: str) -> Sequence[machine.Finding]:
+  """Says what is in the path that the user named, or else which data sets were downloaded."""
+  import tasks
 
-    yield from data.check_data(options.data_dir, options.cache_dir)
-    yield from data.check_word_vectors(options.glove, options.data_dir, options.cache_dir)
-  except Exception as error:  # Any error is the finding.
-    message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    yield machine.Finding("FAIL", "data", f"Found {message}.", machine.REINSTALL)
+  data_sets = [tasks.get_task(name).data_set for name in tasks.task_names()]
+  findings = []
+  for data_set in dict.fromkeys(filter(None, data_sets)):
+    place = data_dir or data_set.downloads[0].find(cache_dir)
+    try:
+      is_here = machine.ok(data_set.name, data_set.describe(place) if place else "")
+      missing = machine.note(data_set.name, "not here", data_set.remedy)
+      findings.append(is_here if place else missing)
+    except ValueError as error:
+      remedy = f"Delete {place}; it is loaded anew."
+      findings.append(machine.fail(data_set.name, f"Found that {error}.", remedy))
+  if not data_dir:
+    return findings
+  contents = [f"{name}: {state}" for status, name, state, _ in findings if status == "ok"]
+  if contents:
+    return [machine.ok("--data_dir", " and ".join(contents))]
+  names = ", ".join(finding.name for finding in findings)
+  state = f"Found no data set in --data_dir={data_dir}; expected one of {names}."
+  reasons = [f"{finding.name}: {finding.state}" for finding in findings]
+  remedy = "\n".join([*reasons, "Name another directory or file, or get the data again."])
+  return [machine.fail("--data_dir", state, remedy)]
 
 
 def _check_all(options: argparse.Namespace) -> Iterator[machine.Finding]:
   """Yields all findings, in order: without packages there is no run, without TensorFlow no data."""
-  unfit = []
-  for finding in _check_machine(options):
-    yield finding
-    if finding.status == "FAIL" and finding.name in machine.NEEDED:
-      unfit.append(finding.name)
-  if unfit:
+  findings = list(machine.check_all(options.output_dir, options.cache_dir))
+  yield from findings
+  if unfit := [one.name for one in findings if one.status == "FAIL" and one.name in _NEEDED]:
     yield machine.Finding("skip", "round", f"needs {', '.join(unfit)}")
     return
-  yield (run := _check_round(options))
-  if run.remedy not in _REMEDIES.values():
-    yield from _check_data(options)
+  yield (run := _check_round())
+  if run.remedy in _REMEDIES.values():
+    return
+  try:
+    yield from check_data(options.data_dir, options.cache_dir)
+  except Exception as error:  # Any error is the finding.
+    message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    yield machine.fail("data", f"Found {message}.", machine.REINSTALL)
 
 
 def _lines(finding: machine.Finding) -> str:
@@ -129,51 +118,24 @@ def _lines(finding: machine.Finding) -> str:
   return "\n".join(safe)
 
 
-class _Parser(argparse.ArgumentParser):
-  """Says what is wrong in one sentence, as the other commands do."""
-
-  def error(self, message: str) -> NoReturn:
-    print(f"Error: {message} (--help lists the flags)", file=sys.stderr)
-    sys.exit(_USAGE_ERROR)
-
-
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-  parser = _Parser(
-    prog="doctor",
-    description="Checks this machine, and says what to do about what is wrong with it.",
-    allow_abbrev=False,
-  )
-  parser.add_argument("--data_dir", default="", help="data of a task, as for train")
-  parser.add_argument("--glove", default="", help="file of word vectors, as for train")
-  parser.add_argument("--output_dir", default="results", help="where results are to go")
-  parser.add_argument("--cache_dir", default=user_cache.default_dir(), help="where data are kept")
-  parser.add_argument("--ray_address", default="", help="try the round on this cluster, as train")
-  parser.add_argument("--json", action="store_true", help="print all findings as JSON")
-  return parser.parse_args(arguments)
+def define(parser: command_line.Parser) -> None:
+  add = functools.partial(command_line.add_flag, parser)
+  add("data_dir", str, "", "data of a task, as for train")
+  add("output_dir", str, "results", "where results are to go")
+  add("cache_dir", str, user_cache.default_dir(), "where data are kept")
 
 
-def main(arguments: Sequence[str]) -> int:
-  """Runs the command with its arguments; returns the exit status."""
-  options = _parse(arguments)
-  results: list[machine.Finding] = []
-  try:
-    for finding in _check_all(options):
-      results.append(finding)
-      if not options.json:
-        print(_lines(finding), flush=True)
-  except KeyboardInterrupt:
-    print("Error: Interrupted.", file=sys.stderr)
-    return _INTERRUPTED
-  failed = sum(finding.status == "FAIL" for finding in results)
-  if options.json:
-    content = [finding._asdict() for finding in results]
-    print(json.dumps({"ok": not failed, "findings": content}, indent=2))
-  elif failed:
-    print(f"\n{failed} of {len(results)} checks failed: do what is said below each, run it again.")
+def main(options: argparse.Namespace) -> int:
+  checked = failed = 0
+  for finding in _check_all(options):
+    checked, failed = checked + 1, failed + (finding.status == "FAIL")
+    print(_lines(finding), flush=True)
+  if failed:
+    print(f"\n{failed} of {checked} checks failed: do what is said below each, run it again.")
   else:
-    print(f"\nAll is well: {len(results)} checks.")
-  return _FAILED if failed else 0
+    print(f"\nAll is well: {checked} checks.")
+  return int(failed > 0)
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv[1:]))
+  sys.exit(command_line.run(sys.modules[__name__]))

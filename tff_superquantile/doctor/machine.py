@@ -1,10 +1,12 @@
-"""Checks the machine: Python, platform, cores, memory, disk and packages.
+"""Checks the machine: Python, platform, memory, disk and packages.
 
 Needs the standard library alone: these checks run where nothing is installed, on any Python 3.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import functools
 from importlib import metadata
 import os
 import pathlib
@@ -22,8 +24,6 @@ from tff_superquantile.engine.processes import limits
 # library that TensorFlow Federated's wheel asks for.
 PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
 MIN_GLIBC = (2, 31)
-# Names of checks without which nothing else makes sense.
-NEEDED = ("Python", "platform", "packages")
 
 _GB = 10**9
 # A run holds as much with cohorts of 100: docs/performance.md.
@@ -31,14 +31,12 @@ _RUN_BYTES = _GB
 # A run leaves less than a MB, but the clients' files of the largest task take 0.6 GB.
 _LEAST_DISK_BYTES = _GB // 10
 _AMPLE_DISK_BYTES = _GB
-AMPLE_CACHE_BYTES = 6 * _GB  # EMNIST takes 5.5 GB while it is converted.
-_TRIED_BYTES = 1 << 16
+_AMPLE_CACHE_BYTES = 6 * _GB  # EMNIST takes 5.5 GB while it is converted.
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-_LOCK = _ROOT / "requirements.lock"
+_LOCK = pathlib.Path(__file__).resolve().parents[2] / "requirements.lock"
 _MOST_NAMED = 8
+_WITH_GPUS_OR_NOT = {"tensorflow-cpu": "tensorflow", "tensorflow": "tensorflow-cpu"}
 _PIP = shlex.join([sys.executable, "-m", "pip", "install", "--no-deps", "--ignore-requires-python"])
-_SOURCE = _LOCK.name if _LOCK.is_file() else "the metadata of tff_superquantile"
 REINSTALL = (
   f"Run: {_PIP} --force-reinstall -r {shlex.quote(str(_LOCK))}"
   if _LOCK.is_file()
@@ -47,14 +45,7 @@ REINSTALL = (
 
 
 class Finding(NamedTuple):
-  """The finding of one check.
-
-  Attributes:
-    status: "ok"; "note", worth knowing, but nothing fails for it; "FAIL"; or "skip", not checked.
-    name: The name of the check.
-    state: The state of things, in a few words; a sentence if it is a problem.
-    remedy: The steps to mend it, a line each; "" if there is nothing to do.
-  """
+  """The finding of one check: its status (ok, note, FAIL, skip), and the steps to mend it."""
 
   status: str
   name: str
@@ -62,14 +53,28 @@ class Finding(NamedTuple):
   remedy: str = ""
 
 
+ok = functools.partial(Finding, "ok")
+note = functools.partial(Finding, "note")
+fail = functools.partial(Finding, "FAIL")
+
+
+def check_all(output_dir: str, cache_dir: str) -> Iterator[Finding]:
+  """Yields what can be told without any package."""
+  yield check_python()
+  yield check_platform()
+  yield check_memory()
+  yield check_folder("results", output_dir, "--output_dir=DIR")
+  yield check_folder("cache", cache_dir, "--cache_dir=DIR", _AMPLE_CACHE_BYTES)
+  yield check_packages()
+
+
 def check_python() -> Finding:
   """Checks whether this is a Python that TensorFlow has a wheel for."""
   implementation = platform.python_implementation()
   python = f"{implementation} {platform.python_version()}, {sys.executable}"
   if implementation == "CPython" and sys.version_info[:2] in PYTHONS:
-    return Finding("ok", "Python", python)
-  return Finding(
-    "FAIL",
+    return ok("Python", python)
+  return fail(
     "Python",
     f"Found {python}; expected CPython {', '.join(f'{x}.{y}' for x, y in PYTHONS)}, for"
     " which TensorFlow 2.21 has a wheel.",
@@ -79,15 +84,11 @@ def check_python() -> Finding:
 
 def check_platform() -> Finding:
   """Checks whether TFF and TensorFlow have wheels for this system and C library."""
-  try:
-    library = os.confstr("CS_GNU_LIBC_VERSION") or ""
-  except (ValueError, OSError):  # Only glibc knows that name.
-    library = "another C library than glibc"
+  library = " ".join(platform.libc_ver()).strip() or "another C library than glibc"
   system, version = f"{platform.system()} {platform.machine()}", re.search(r"(\d+)\.(\d+)", library)
   if system == "Linux x86_64" and version and (int(version[1]), int(version[2])) >= MIN_GLIBC:
-    return Finding("ok", "platform", f"{system}, {library}")
-  return Finding(
-    "FAIL",
+    return ok("platform", f"{system}, {library}")
+  return fail(
     "platform",
     f"Found {system}, {library}; expected Linux x86_64 with glibc {MIN_GLIBC[0]}.{MIN_GLIBC[1]} or"
     " newer, for which TensorFlow Federated 0.87 has a wheel.",
@@ -101,28 +102,17 @@ def _number(*paths: pathlib.Path) -> int | None:
   return int(texts[0]) if texts and re.fullmatch(r"-?\d+", texts[0]) else None
 
 
-def check_cores() -> Finding:
-  """Counts the cores that may be used, and says if a quota allows less than all."""
-  cores, quota = len(limits.cores()), limits.cpu_quota()
-  if quota is None or quota >= cores:
-    return Finding("ok", "cores", str(cores))
-  quotas = f"{limits.num_cores()} of {cores}, as a quota of the container's allows {quota:g}"
-  return Finding("ok", "cores", quotas)
-
-
 def _available_bytes() -> int | None:
   """Returns the memory without swapping: the machine's, or the container's if it has less."""
-  match = re.search(
-    r"^MemAvailable:\s*(\d+) kB", limits.read(limits.ROOT / "proc/meminfo"), re.MULTILINE
-  )
-  available = [int(match[1]) * 1024] if match else []
+  kilobytes = re.search(r"(?m)^MemAvailable:\s*(\d+) kB", limits.read(limits.ROOT / "proc/meminfo"))
+  available = [int(kilobytes[1]) * 1024] if kilobytes else []
   for folder in limits.folders("memory"):
     limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
     if limit is not None:
       used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
       # Files that were read count as used, but make room.
       stat = limits.read(folder / "memory.stat")
-      cached = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
+      cached = re.search(r"(?m)^(?:total_)?inactive_file (\d+)$", stat)
       available.append(max(0, limit - used + (int(cached[1]) if cached else 0)))
   return min(available, default=None)
 
@@ -131,16 +121,16 @@ def check_memory() -> Finding:
   """Checks whether a run has the memory that it needs, and each core its run."""
   available = _available_bytes()
   if available is None:
-    return Finding("note", "memory", "Found no MemAvailable in /proc/meminfo; it cannot be told.")
+    return note("memory", "Found no MemAvailable in /proc/meminfo; it cannot be told.")
   memory, at_once = f"{available / _GB:.1f} GB available", available // _RUN_BYTES
   state = f"Found {memory}; expected {_RUN_BYTES / _GB:g} GB"
   if at_once == 0:
     remedy = "End other programs, or raise the memory limit of the container."
-    return Finding("FAIL", "memory", f"{state}, which a run takes.", remedy)
+    return fail("memory", f"{state}, which a run takes.", remedy)
   if at_once < limits.num_cores():
     state += " for each core, as a sweep starts a run on each."
-    return Finding("note", "memory", state, f"Start sweeps with --num_workers={at_once}.")
-  return Finding("ok", "memory", memory)
+    return note("memory", state, f"Start sweeps with --num_workers={at_once}.")
+  return ok("memory", memory)
 
 
 def check_folder(name: str, path: str, other: str, ample: int = _AMPLE_DISK_BYTES) -> Finding:
@@ -149,7 +139,7 @@ def check_folder(name: str, path: str, other: str, ample: int = _AMPLE_DISK_BYTE
   existing = next(p for p in (folder, *folder.parents) if p.exists())
   try:
     with tempfile.TemporaryFile(dir=str(existing)) as file:
-      file.write(bytes(_TRIED_BYTES))
+      file.write(bytes(1 << 16))
       file.flush()
       os.fsync(file.fileno())
     free = shutil.disk_usage(str(existing)).free
@@ -157,14 +147,13 @@ def check_folder(name: str, path: str, other: str, ample: int = _AMPLE_DISK_BYTE
     state = (
       f"Found that nothing can be written to {existing} ({error.strerror}); expected that it can."
     )
-    return Finding("FAIL", name, state, f"Change that, or name another folder: {other}")
+    return fail(name, state, f"Change that, or name another folder: {other}")
   space, remedy = f"{free / _GB:.1f} GB free for {folder}", f"Make room, or name another: {other}"
   if free < _LEAST_DISK_BYTES:
-    state = f"Found {space}; expected {_LEAST_DISK_BYTES / _GB:g} GB at least."
-    return Finding("FAIL", name, state, remedy)
+    return fail(name, f"Found {space}; expected {_LEAST_DISK_BYTES / _GB:g} GB at least.", remedy)
   if free < ample:
-    return Finding("note", name, f"Found {space}; expected {ample / _GB:g} GB.", remedy)
-  return Finding("ok", name, space)
+    return note(name, f"Found {space}; expected {ample / _GB:g} GB.", remedy)
+  return ok(name, space)
 
 
 def _requirements() -> list[Any]:
@@ -179,35 +168,30 @@ def _requirements() -> list[Any]:
   return [r for r in parsed if r.marker is None or r.marker.evaluate({"extra": "training"})]
 
 
-def _installed_version(name: str) -> str | None:
-  # TensorFlow with and without GPUs is the same.
-  for alias in (name, {"tensorflow-cpu": "tensorflow", "tensorflow": "tensorflow-cpu"}.get(name)):
-    try:
-      version = metadata.version(alias) if alias else None  # None if its metadata is damaged.
-    except (metadata.PackageNotFoundError, KeyError):
-      continue
-    if version:
-      return version
-  return None
+def _version(name: str) -> str | None:
+  try:
+    return metadata.version(name)  # None if its metadata is damaged.
+  except (metadata.PackageNotFoundError, KeyError):
+    return None
 
 
 def check_packages() -> Finding:
   """Compares what is installed with the lock; pip's own check asks for TFF's packages of 2023."""
+  source = _LOCK.name if _LOCK.is_file() else "the metadata of tff_superquantile"
   try:
-    wanted = _requirements()
+    expected = _requirements()
   except ImportError:
-    state = "Found no package named packaging; expected those of requirements.lock."
-    return Finding("FAIL", "packages", state, REINSTALL)
+    return fail("packages", f"Found no package named packaging; expected {source}.", REINSTALL)
   unfit, install = [], []
-  for requirement in wanted:
-    version = _installed_version(requirement.name)
+  for requirement in expected:
+    name = requirement.name
+    version = _version(name) or _version(_WITH_GPUS_OR_NOT.get(name, name))
     if version is None or not requirement.specifier.contains(version, prereleases=True):
       state = f"{version} (not {requirement.specifier})" if version else "missing"
-      unfit.append(f"{requirement.name} {state}")
-      install.append(f"{requirement.name}{requirement.specifier}")
+      unfit.append(f"{name} {state}")
+      install.append(f"{name}{requirement.specifier}")
   if not unfit:
-    return Finding("ok", "packages", f"all {len(wanted)} of {_SOURCE}")
+    return ok("packages", f"all {len(expected)} of {source}")
   rest = f" and {len(unfit) - _MOST_NAMED} more" if len(unfit) > _MOST_NAMED else ""
-  state = f"Found {', '.join(unfit[:_MOST_NAMED])}{rest}; expected those of {_SOURCE}."
-  remedy = REINSTALL if rest else f"Run: {_PIP} {shlex.join(install)}"
-  return Finding("FAIL", "packages", state, remedy)
+  state = f"Found {', '.join(unfit[:_MOST_NAMED])}{rest}; expected those of {source}."
+  return fail("packages", state, REINSTALL if rest else f"Run: {_PIP} {shlex.join(install)}")

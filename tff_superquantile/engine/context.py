@@ -10,10 +10,10 @@ import functools
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.engine.cohort import cohort_context
-from tff_superquantile.engine.processes import limits
 from tff_superquantile.engine import runtime
+from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.processes import limits
 
 ENGINES = ("in_process", "ray")
 
@@ -103,7 +103,9 @@ def create_async_simulation_context(
   _check_numbers(max_concurrent_computation_calls, block_size, default_num_clients)
   limit_threads()
   concurrency = max_concurrent_computation_calls or num_cores()
-  return cohort_context.AsyncCohortContext(_in_process(concurrency, block_size, default_num_clients))
+  return cohort_context.AsyncCohortContext(
+    _in_process(concurrency, block_size, default_num_clients)
+  )
 
 
 def _check_numbers(

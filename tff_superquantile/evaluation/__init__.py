@@ -16,20 +16,20 @@ from tff_superquantile.evaluation.examples import ClientExamples
 from tff_superquantile.evaluation.examples import examples_of_datasets
 from tff_superquantile.evaluation.federated import build_evaluators
 from tff_superquantile.evaluation.federated import build_federated_evaluator
-from tff_superquantile.evaluation.personalization import PersonalizationMetrics
-from tff_superquantile.evaluation.personalization import build_personalizer
+from tff_superquantile.evaluation.personalization import Personalized
+from tff_superquantile.evaluation.personalization import Personalizer
 
 __all__ = (
   "ClientExamples",
   "ClientMetrics",
   "Evaluator",
   "Measured",
-  "PersonalizationMetrics",
+  "Personalized",
+  "Personalizer",
   "SplitExamples",
   "build_evaluator",
   "build_evaluators",
   "build_federated_evaluator",
-  "build_personalizer",
   "build_predict",
   "describe",
   "examples_of_datasets",

@@ -173,6 +173,24 @@ def measured(
   )
 
 
+def joined(
+  client_ids: Sequence[str],
+  of_clients: Sequence[tuple[ClientMetrics, measure_lib.Predictions]],
+  error: str,
+) -> Measured:
+  """Computes all measures of clients from the `Evaluator.predict_for` of each, at least one."""
+  metrics, predictions = zip(*of_clients)
+  sizes, losses, errors_of_clients = (
+    np.concatenate([getattr(of_client, name) for of_client in metrics])
+    for name in ("num_examples", "loss", "error")
+  )
+  return measured(
+    ClientMetrics(client_ids, sizes, losses, errors_of_clients),
+    measure_lib.Predictions(*map(np.concatenate, zip(*predictions))),
+    error,
+  )
+
+
 def _names(error: str, names: Collection[str] | None) -> list[str]:
   """Returns those of the measures beside loss and error that are asked for."""
   of_kind = measures_lib.of_kind(error)[len(measures_lib.OF_EVALUATIONS) :]
@@ -243,6 +261,13 @@ class Evaluator:
     found = np.concatenate(outputs or [np.empty([0, 1])])
     return of_clients, measure_lib.of_outputs(found, self._examples.y, self.error)
 
+  def predict_for(
+    self, weights: tff.learning.models.ModelWeights, x: np.ndarray, y: np.ndarray
+  ) -> tuple[ClientMetrics, measure_lib.Predictions]:
+    """Returns what `predict` does, for one client with these examples in place of its own."""
+    examples = self._examples._replace(client_ids=[""], x=x, y=y, offsets=np.array([0, len(y)]))
+    return Evaluator(examples, self.of_batch, self.error).predict(weights)
+
   def measure(
     self, weights: tff.learning.models.ModelWeights, names: Collection[str] | None = None
   ) -> Measured:
@@ -272,10 +297,7 @@ class Evaluator:
 def _build_of_variables(
   model_fn: Callable[[], tff.learning.models.VariableModel], error: str
 ) -> tuple[Any, Callable[..., tuple[tf.Tensor, tf.Tensor]]]:
-  """Builds for a `VariableModel` the specification of its weights, and `of_rows` of an evaluator.
-
-  Such a model tells the loss of a batch alone, so that the rows of a client are a batch.
-  """
+  """Builds, for a `VariableModel`, whose batches are clients, its weights' types and `of_rows`."""
   model = local_model.construct(model_fn)
   forward_pass = local_model.with_autograph(model.forward_pass)
   of_model = tff.learning.models.ModelWeights.from_model(model)

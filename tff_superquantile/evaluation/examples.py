@@ -31,6 +31,16 @@ class ClientExamples(NamedTuple):
     rows = slice(self.offsets[i], self.offsets[i + 1])
     return self.x[rows], self.y[rows]
 
+  def take(self, places: Sequence[int]) -> ClientExamples:
+    """Returns the examples of some clients, by their places among all, at least one."""
+    rows = np.concatenate([np.arange(*self.offsets[i : i + 2]) for i in places])
+    return self._replace(
+      client_ids=[self.client_ids[i] for i in places],
+      x=self.x[rows],
+      y=self.y[rows],
+      offsets=np.cumsum([0, *np.diff(self.offsets)[places]]),
+    )
+
   def decoded(self, x: tf.Tensor) -> tf.Tensor:
     """Returns rows of x as the model takes them."""
     return x if self.decode is None else self.decode(x)

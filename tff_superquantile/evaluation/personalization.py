@@ -1,14 +1,12 @@
-"""Personalizes a model as the paper does: every test client fine-tunes it on its own data.
+"""Personalizes a model: every client fine-tunes it on its own data, and keeps it if it is better.
 
-It implements the paper's section "Delta-FL and Model Personalization". The examples of a test
-client are split in a part to fine-tune on and a part to measure on (`client_split`), and the model
-is trained for some epochs on the first part, at the last learning rate of federated training.
-With a proximal term it is Ditto's personal objective (Li, Hu, Beirami, Smith: "Ditto: Fair and
-Robust Federated Learning Through Personalization", ICML 2021).
+It implements the paper's section "Delta-FL and Model Personalization": the examples of a client are
+split in a part to fine-tune on and a part to measure on (`client_split`). With a proximal term it
+is Ditto's personal objective (Li, Hu, Beirami, Smith: "Ditto: Fair and Robust Federated Learning
+Through Personalization", ICML 2021).
 """
 
 from collections.abc import Callable, Sequence
-from concurrent import futures
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import checks
+from tff_superquantile import personal
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import local_update
 from tff_superquantile.evaluation import client_split
@@ -23,98 +22,54 @@ from tff_superquantile.evaluation import clients
 from tff_superquantile.evaluation import examples as examples_lib
 from tff_superquantile.simulation import seeds
 
-# Held-out examples in one forward pass, to bound the memory of a client with very many.
-_BATCH_SIZE = 512
 
-
-class PersonalizationMetrics(NamedTuple):
-  """Holds the metrics of each client before and after fine-tuning, on its held-out examples.
+class Personalized(NamedTuple):
+  """Holds three models of each of k clients, measured on its held-out examples.
 
   Attributes:
-    client_ids: The ids of the k clients.
-    num_held_in: int64 [k], the number of examples for fine-tuning.
-    num_held_out: int64 [k], the number of examples for measuring.
-    loss_before: float64 [k], mean loss of the model as it was handed to the client.
-    error_before: float64 [k], the same model's fraction of misclassified examples.
-    loss_after: float64 [k], mean loss of the client's own model.
-    error_after: float64 [k], the same model's fraction of misclassified examples.
+    shared: The model that all clients were handed.
+    personal: The client's own, fine-tuned on its held-in examples.
+    chosen: The one of both that the client keeps, by its held-in examples alone: `is_better` of
+      `tff_superquantile.personal`.
+    is_personal: bool [k], whether that is its own.
     diverged: bool [k], whether fine-tuning led to weights that are not finite. Such a client drops
-      them, as it would drop its update in a round, and keeps the model that it was handed.
+      them, as it would drop its update in a round.
   """
 
-  client_ids: Sequence[str]
-  num_held_in: np.ndarray
-  num_held_out: np.ndarray
-  loss_before: np.ndarray
-  error_before: np.ndarray
-  loss_after: np.ndarray
-  error_after: np.ndarray
+  shared: clients.Measured
+  personal: clients.Measured
+  chosen: clients.Measured
+  is_personal: np.ndarray
   diverged: np.ndarray
 
 
-def batch_plan(
-  rng: np.random.Generator, num_examples: int, batch_size: int, epochs: int
-) -> tuple[np.ndarray, np.ndarray]:
-  """Draws the batches of a client's n examples, with a new order in every epoch.
-
-  It is (order int64 [epochs n], rows of the client's examples; batch_sizes int32 [epochs n], the
-  size of the batch that each belongs to); a `batch_size` of 0 takes all examples. A round shuffles
-  once, as it makes one pass in the paper's experiments. Over ten passes the same batches in the
-  same order would be an artefact.
-  """
-  batch_size = batch_size or num_examples
-  order = [rng.permutation(num_examples) for _ in range(epochs)]
-  starts = np.arange(num_examples) // batch_size * batch_size
-  sizes = np.minimum(batch_size, num_examples - starts).astype(np.int32)
-  return np.concatenate([np.empty(0, np.int64), *order]), np.tile(sizes, epochs)
-
-
-def _build_fine_tune(
+def _build_tune(
   model: tff.learning.models.FunctionalModel,
   held_in: examples_lib.ClientExamples,
   optimizer: tff.learning.optimizers.Optimizer,
   l2: float,
   proximal_strength: float,
-) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+) -> Callable[..., tuple[Sequence[tf.Tensor], tf.Tensor]]:
   """Builds the fine-tuning of one client, traced once for all of them.
 
-  It is a function of (tensors of the weights, the client's examples to fine-tune on, those to
-  measure on, the two arrays of `batch_plan`) to (sums of losses and errors after fine-tuning,
-  float64 [2]; whether it diverged, bool []).
+  It is a function of (tensors of the weights, the client's x and y, the two arrays of
+  `personal.batches`) to (trainable weights; whether they diverged, bool []).
   """
   local = local_model.build_local_model(model)
-  losses_and_errors = clients.build_losses_and_errors(model, of_whole_batches=True)
-
-  def sums(weights: Any, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    total = tf.shape(y)[0]
-
-    def body(offset: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-      rows = slice(offset, offset + _BATCH_SIZE)
-      found = losses_and_errors(weights, held_in.decoded(x[rows]), y[rows])
-      return offset + _BATCH_SIZE, values + tf.reduce_sum(found, axis=0)
-
-    zero = (0, tf.zeros([2], tf.float64))
-    return tf.while_loop(lambda offset, _: offset < total, body, zero, parallel_iterations=1)[1]
 
   @tf.function(
     input_signature=[
       clients.weights_spec(model),
-      held_in.specs(),
-      held_in.specs(),
+      *held_in.specs(),
       tf.TensorSpec([None], tf.int64),
       tf.TensorSpec([None], tf.int32),
     ],
     autograph=False,
   )
-  def fine_tune(
-    weights: Any,
-    tuned_on: tuple[tf.Tensor, tf.Tensor],
-    measured_on: tuple[tf.Tensor, tf.Tensor],
-    order: tf.Tensor,
-    batch_sizes: tf.Tensor,
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  def tune(
+    weights: Any, x: tf.Tensor, y: tf.Tensor, order: tf.Tensor, batch_sizes: tf.Tensor
+  ) -> tuple[Sequence[tf.Tensor], tf.Tensor]:
     trainable, non_trainable = weights
-    x, y = (tf.gather(rows, order) for rows in tuned_on)
     initial_state = optimizer.initialize(
       tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), trainable)
     )
@@ -123,7 +78,9 @@ def _build_fine_tune(
       optimizer,
       optimizer.get_hparams(initial_state),
       tff.learning.models.ModelWeights(trainable, non_trainable),
-      local_update.Examples((held_in.decoded(x), y), batch_sizes),
+      local_update.Examples(
+        (held_in.decoded(tf.gather(x, order)), tf.gather(y, order)), batch_sizes
+      ),
       batch_size=None,  # The plan has the batches of all epochs.
       epochs=1,
       l2=l2,
@@ -131,24 +88,13 @@ def _build_fine_tune(
     ).update
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(u)) for u in update])
     tuned = tuple(tf.where(finite, w - u, w) for w, u in zip(trainable, update))
-    return sums((tuned, non_trainable), *measured_on), tf.logical_not(finite)
+    return tuned, tf.logical_not(finite)
 
-  return fine_tune
+  return tune
 
 
-def build_personalizer(
-  model: tff.learning.models.FunctionalModel,
-  examples: client_split.SplitExamples,
-  optimizer: tff.learning.optimizers.Optimizer,
-  *,
-  seed: int,
-  batch_size: int,
-  epochs: int = 10,
-  l2: float = 0.0,
-  proximal_strength: float = 0.0,
-  num_threads: int = 1,
-) -> Callable[..., PersonalizationMetrics]:
-  """Builds a function from model weights to every client's metrics before and after fine-tuning.
+class Personalizer:
+  """Fine-tunes a model for one client after the other, and measures what each gains.
 
   Client i takes local steps, `local_update.train` as in a round, from the model's weights w on
 
@@ -158,67 +104,118 @@ def build_personalizer(
   in its paper, instead of one personal step in each round that a client takes part in). lambda = 0
   is the paper's fine-tuning; a large lambda keeps each client at w.
 
-  A client's work is one call of one TensorFlow function, traced once for all clients, so that
-  personal weights never leave it.
-
-  Args:
-    model: The model.
-    examples: The examples of all clients.
-    optimizer: Takes the local steps, from a fresh state for each client.
-    seed: The seed of the order of the examples, not negative.
-    batch_size: Examples in a local step; 0 for all that the client holds in.
-    epochs: Passes over the examples that a client holds in.
-    l2: The l2 coefficient of the local objective.
-    proximal_strength: lambda. Steps of a rate eta diverge where eta lambda exceeds 2.
-    num_threads: The number of clients at work at once; results do not depend on it.
-
-  Returns:
-    A function of `tff.learning.models.ModelWeights` and, optionally, of `on_client`, which is
-    called without arguments whenever a client is done.
-
-  Raises:
-    ValueError: If a number is negative.
+  Privacy: a client's model follows from the shared one and its own examples, and nobody else gets
+  it. So it adds nothing to what the shared model's training has released of other clients.
   """
-  batch_size, epochs = checks.whole("batch_size", batch_size, 0), checks.whole("epochs", epochs, 0)
-  l2 = checks.not_negative("l2", l2)
-  proximal_strength = checks.not_negative("proximal_strength", proximal_strength)
-  held_in, held_out = examples.held_in, examples.held_out
-  evaluate_before = clients.build_evaluator(model, held_out)
-  fine_tune = _build_fine_tune(model, held_in, optimizer, l2, proximal_strength)
 
-  def personalize(
-    weights: Any, on_client: Callable[[], None] | None = None
-  ) -> PersonalizationMetrics:
-    before = evaluate_before(weights)
-    tensors = clients.as_tensors(weights)
+  def __init__(
+    self,
+    model: tff.learning.models.FunctionalModel,
+    examples: client_split.SplitExamples,
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    seed: int,
+    batch_size: int,
+    l2: float = 0.0,
+    proximal_strength: float = 0.0,
+    trained: tff.learning.models.FunctionalModel | None = None,
+    error: str = "misclassification",
+  ):
+    """Traces the work of a client.
 
-    def one_client(i: int) -> tuple[np.ndarray, np.ndarray]:
-      parts = held_in.of_client(i), held_out.of_client(i)
-      rng = seeds.generator(seed, f"personalization of {held_in.client_ids[i]}")
-      plan = batch_plan(rng, len(parts[0][1]), batch_size, epochs)
-      of_client, diverged = fine_tune(tensors, *parts, *plan)
-      return of_client.numpy(), diverged.numpy()
+    Args:
+      model: The model, with which clients are measured.
+      examples: The examples of all clients.
+      optimizer: Takes the local steps, from a fresh state for each client.
+      seed: The seed of the order of the examples and of the cuts by which clients choose.
+      batch_size: Examples in a local step; 0 for all that the client holds in.
+      l2: The l2 coefficient of the local objective.
+      proximal_strength: lambda. Steps of a rate eta diverge where eta lambda exceeds 2.
+      trained: The model whose loss is F_i, such as one that weighs classes; None for `model`.
+      error: A key of `errors.ERRORS`.
 
-    results = []
-    pool = futures.ThreadPoolExecutor(num_threads)
-    try:
-      for result in pool.map(one_client, range(len(held_in.client_ids))):
-        results.append(result)
-        if on_client is not None:
-          on_client()
-    finally:
-      # Otherwise an interrupted command would first fine-tune all remaining clients.
-      pool.shutdown(cancel_futures=True)
-    after = np.stack([of_client for of_client, _ in results]) / before.num_examples[:, np.newaxis]
-    return PersonalizationMetrics(
-      held_in.client_ids,
-      np.diff(held_in.offsets),
-      before.num_examples,
-      before.loss,
-      before.error,
-      after[:, 0],
-      after[:, 1],
-      np.array([diverged for _, diverged in results]),
+    Raises:
+      ValueError: If a number is negative.
+    """
+    self._examples, self._seed = examples, checks.whole("seed", seed, 0)
+    self._batch_size = checks.whole("batch_size", batch_size, 0)
+    l2 = checks.not_negative("l2", l2)
+    proximal_strength = checks.not_negative("proximal_strength", proximal_strength)
+    self._tune = _build_tune(trained or model, examples.held_in, optimizer, l2, proximal_strength)
+    self._evaluator = clients.build_evaluator(model, examples.held_out, error=error)
+
+  def tune(
+    self, weights: Any, x: np.ndarray, y: np.ndarray, epochs: int, rng: np.random.Generator
+  ) -> tuple[tff.learning.models.ModelWeights, bool]:
+    """Returns the weights of a client with examples x [n, ...], y [n], and if they diverged."""
+    plan = personal.batches(rng, len(y), self._batch_size, epochs)
+    tuned, diverged = self._tune(clients.as_tensors(weights), x, y, *plan)
+    return tff.learning.models.ModelWeights(tuned, weights.non_trainable), bool(diverged)
+
+  def _keeps_own(
+    self, weights: Any, x: np.ndarray, y: np.ndarray, epochs: int, rng: np.random.Generator
+  ) -> bool:
+    """Returns whether a client with these held-in examples keeps a model of its own."""
+
+    def losses(tuned_on: np.ndarray, measured_on: np.ndarray) -> tuple[float, float]:
+      own, _ = self.tune(weights, x[tuned_on], y[tuned_on], epochs, rng)
+      rows = x[measured_on], y[measured_on]
+      shared, tuned = (self._evaluator.predict_for(w, *rows)[0] for w in (weights, own))
+      return len(measured_on) * shared.loss[0], len(measured_on) * tuned.loss[0]
+
+    return personal.is_better(rng, len(y), losses)
+
+  def __call__(
+    self,
+    weights: Any,
+    epochs: int,
+    on_client: Callable[[], Any] | None = None,
+    *,
+    chooses: bool = True,
+  ) -> Personalized:
+    """Fine-tunes and measures all clients.
+
+    Args:
+      weights: A `tff.learning.models.ModelWeights`.
+      epochs: Passes over the examples that a client holds in.
+      on_client: Called whenever a client is done; None for nothing.
+      chooses: Whether clients choose, for which each tunes five more times; else all keep theirs.
+
+    Returns:
+      The results, with all measures that the error has.
+    """
+    checks.whole("epochs", epochs, 0)
+    held_in, held_out = self._examples.held_in, self._examples.held_out
+    of_models: dict[str, list[Any]] = {"shared": [], "personal": [], "chosen": []}
+    is_personal, diverged = [], []
+    for i, client_id in enumerate(held_in.client_ids):
+      rng = seeds.generator(self._seed, f"personalization of {client_id}")
+      own, has_diverged = self.tune(weights, *held_in.of_client(i), epochs, rng)
+      keeps = not chooses or self._keeps_own(weights, *held_in.of_client(i), epochs, rng)
+      rows = held_out.of_client(i)
+      both = [self._evaluator.predict_for(model, *rows) for model in (weights, own)]
+      for results, of_client in zip(of_models.values(), [*both, both[keeps]]):
+        results.append(of_client)
+      is_personal.append(keeps)
+      diverged.append(has_diverged)
+      if on_client is not None:
+        on_client()
+    return Personalized(
+      **{
+        name: clients.joined(held_out.client_ids, of_clients, self._evaluator.error)
+        for name, of_clients in of_models.items()
+      },
+      is_personal=np.array(is_personal),
+      diverged=np.array(diverged),
     )
 
-  return personalize
+  def best_epochs(self, weights: Any, most: int) -> int:
+    """Returns the number of epochs with the least mean loss of clients' own models, the first one.
+
+    It is a power of two or `most`; the clients should not be those that are measured later.
+    """
+    tried = sorted({*(2**i for i in range(most.bit_length()) if 2**i < most), most})
+    losses = [
+      np.mean(self(weights, epochs, chooses=False).personal.of_clients.loss) for epochs in tried
+    ]
+    return tried[int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))]

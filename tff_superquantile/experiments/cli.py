@@ -1,26 +1,24 @@
-"""Ends commands: one sentence for a mistake, an exit code that means something."""
+"""Begins and ends commands: one sentence for a mistake, an exit code that means something."""
 
-import argparse
 import atexit
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import faulthandler
 import gc
 import os
 import signal
 import sys
 import traceback
 import types
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from absl import app
 from absl import flags
 from absl import logging
 
+from privacy.settings import command_line
 from tff_superquantile.experiments import failures
 
 USAGE_ERROR, FAILED = failures.USAGE_ERROR, failures.FAILED
-# Each takes a command line before its flags are read; a mistake is a `ValueError` or `flags.Error`.
-BEFORE_FLAGS: list[Callable[[Sequence[str]], None]] = []
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -31,18 +29,12 @@ def starting_tensorflow() -> Iterator[None]:
   The garbage collector is off meanwhile: it would look at every new object several times, a second
   in all. None of these objects is garbage before Python ends, so the collector ignores them later,
   too.
-
-  If absl has begun already, TensorFlow would also count its GPUs here. That call comes before
-  TensorFlow is eager, and afterwards Keras takes itself to be in TensorFlow 1 within functions. So
-  the call is left out.
   """
   atexit.register(gc.unfreeze)
   gc.disable()
-  call_after_init, app.call_after_init = app.call_after_init, lambda callback: None
   try:
     yield
   finally:
-    app.call_after_init = call_after_init
     gc.freeze()
     gc.enable()
 
@@ -122,74 +114,22 @@ def run_parsed(main: Callable[[], None], tell: Callable[[str], None] | None = No
     return error.code if isinstance(error.code, int) else FAILED
 
 
-def run(main: Callable[[], None]) -> None:
-  """Runs a command: parses its flags and turns signals into orderly ends.
+def run(module: Any, arguments: Sequence[str] | None = None) -> int:
+  """Runs the command of a module, and turns signals into orderly ends; returns the exit code.
 
-  A `ValueError` that this project raises is the user's mistake: its message is shown, not a
-  traceback. `failures` describes other errors.
+  `define(parser)` of the module adds its flags, and `main(args)` carries it out. A `ValueError`
+  that this project raises is the user's mistake: its message is shown, not a traceback. `failures`
+  describes other errors.
   """
   _replace_closed_streams()
-
-  def guarded(argv: Sequence[str]) -> None:
-    if len(argv) > 1:
-      fail(f"Found {argv[1]!r} among the flags; expected --name=value.", USAGE_ERROR)
-    if not flags.FLAGS["verbosity"].present:
-      logging.set_verbosity(logging.WARNING)
-    _end_by_signals()
-    failure = _carry_out(main)
-    if failure is not None:
-      fail(*failure)
-
-  def parse(argv: Sequence[str]) -> Sequence[str]:
-    try:
-      for prepare in BEFORE_FLAGS:
-        prepare(argv)
-      return flags.FLAGS(argv)
-    except flags.Error as error:
-      fail(f"{' '.join(str(error).split())} (--help lists the flags)", USAGE_ERROR)
-    except ValueError as error:
-      fail(str(error), USAGE_ERROR)
-    except SystemExit:
-      sys.exit(0)  # absl ends --help as a failure.
-
-  app.run(guarded, flags_parser=parse)
-
-
-def run_module(module: types.ModuleType) -> None:
-  """Runs the command of a module: its flags, its `main`, and its docstring for --help."""
-  module.define_flags()
-  sys.modules["__main__"].__doc__ = module.__doc__
-  for flag in flags.FLAGS.get_key_flags_for_module(module.__name__):
-    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
-  run(module.main)
-
-
-def run_parser(
-  parser: argparse.ArgumentParser,
-  main: Callable[[argparse.Namespace], None],
-  argv: Sequence[str] | None = None,
-) -> int:
-  """Runs a command with arguments of its own in place of flags; returns its exit code.
-
-  A mistake that the parser finds is a `ValueError` with a sentence. Errors end the command as in
-  `run`. Arguments of None are the process's.
-  """
-  _replace_closed_streams()
+  flags.FLAGS.mark_as_parsed()  # Those of logging, which libraries read.
+  logging.use_absl_handler()
+  logging.set_verbosity(logging.WARNING)
+  with contextlib.suppress(OSError, ValueError):  # Where the stream is none of the system's.
+    faulthandler.enable()
   try:
-    args = parser.parse_args(argv)
+    args = command_line.parse(module, arguments)
   except ValueError as error:
     print(f"Error: {error}", file=sys.stderr, flush=True)
     return USAGE_ERROR
-  return run_parsed(lambda: main(args))
-
-
-def parse_list(flag: str, values: Sequence[str], kind: type) -> list:
-  """Returns the numbers of a list flag, of the kind int or float: one or more, and none twice."""
-  found = f"Found --{flag}={','.join(values)}; expected"
-  try:
-    numbers = [kind(value) for value in values]
-  except ValueError:
-    raise ValueError(f"{found} numbers separated by commas.") from None
-  if not numbers or len(set(numbers)) != len(numbers):
-    raise ValueError(f"{found} at least one number, and none twice.")
-  return numbers
+  return run_parsed(lambda: module.main(args))

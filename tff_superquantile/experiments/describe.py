@@ -1,7 +1,7 @@
 r"""Describes the clients of a task: their number, their examples, and what was found in a table.
 
-    python -m tff_superquantile.experiments.describe --task=emnist_linear --data_dir=DIR
-    python -m tff_superquantile.experiments.describe --task=own --data_dir=FILE \
+    superquantile describe --task=emnist_linear --data_dir=DIR
+    superquantile describe --task=own --data_dir=FILE \
         --client_column=site --label_column=outcome
 
 The flags are those of `train`. The numbers are those of the paper's table of data sets: clients,
@@ -12,18 +12,20 @@ for the runs.
 
 from __future__ import annotations
 
+import argparse
 import math
+import sys
 from typing import Any
 
-from absl import flags
 import numpy as np
 
+from privacy.settings import command_line
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 
-flags.adopt_module_key_flags(train_flags)
+define = train_flags.define
 _ORDER = ("train", "validation", "test")
 _HEADINGS = ("split", "clients", "examples", "min", "median", "max", "classes", "largest class")
 
@@ -47,15 +49,7 @@ def _row(split: str, files: Any, is_hidden: bool) -> tuple[str, ...]:
 
 
 def table(config: run_config.RunConfig) -> str:
-  """Returns the table of a run's clients.
-
-  Returns:
-    A line for each split: its clients, their examples in all and of one client (least, median,
-    most), the classes among these, and the share of the most frequent one.
-
-  Raises:
-    ValueError: If the data cannot be had.
-  """
+  """Returns the table of a run's clients, a line for each split."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run.training import client_split
@@ -66,19 +60,11 @@ def table(config: run_config.RunConfig) -> str:
   for split in _ORDER:
     if split in splits:
       rows.append(_row(split, splits[split], config.is_private and split == "train"))
-  widths = [max(map(len, cells)) for cells in zip(*rows)]
-  return "\n".join(
-    "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:]))])
-    for row in rows
-  )
+  return command_line.table(rows, indent="")
 
 
 def clients_and_inputs(config: run_config.RunConfig) -> tuple[int, int]:
-  """Returns the number of all clients of a run's files, and that of all inputs of their examples.
-
-  Raises:
-    ValueError: If the data cannot be had.
-  """
+  """Returns the number of all clients of a run's files, and of all inputs of their examples."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run.training import client_split
@@ -91,11 +77,7 @@ def clients_and_inputs(config: run_config.RunConfig) -> tuple[int, int]:
 
 
 def print_description(config: run_config.RunConfig) -> None:
-  """Prints what was found in the user's files, and the table of the clients.
-
-  Raises:
-    ValueError: If the data cannot be had.
-  """
+  """Prints what was found in the user's files, and the table of the clients."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
 
@@ -103,9 +85,9 @@ def print_description(config: run_config.RunConfig) -> None:
   print("\n".join(filter(None, said)), flush=True)
 
 
-def main() -> None:
-  print_description(train_flags.config())
+def main(args: argparse.Namespace) -> None:
+  print_description(train_flags.config(args))
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  sys.exit(cli.run(sys.modules[__name__]))

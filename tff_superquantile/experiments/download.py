@@ -1,6 +1,6 @@
 """Downloads public data sets to the cache, once: for the runs here, or for another machine.
 
-    python -m tff_superquantile.experiments.download all [--cache_dir=DIR]
+    superquantile download all [--cache_dir=DIR]
 
 Each file is checked, and one that is there stays. Exit status: 0 all are there, 2 one can't be had,
 130 interrupted: the same command goes on where it was.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from privacy.command import flags
+from privacy.settings import command_line
 from tff_superquantile import user_cache
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.run import run_config
@@ -28,19 +28,13 @@ def for_run(config: run_config.RunConfig) -> None:
     task.data_set.complete(request)
 
 
-def _make_parser() -> flags.Parser:
-  parser = flags.Parser(
-    prog="./run_experiments.sh download",
-    description="Downloads a data set to the cache, such as for a machine that has no network.",
-    allow_abbrev=False,
-  )
+def define(parser: command_line.Parser) -> None:
   choices = ("emnist", "sent140", "shakespeare", "all")
   parser.add_argument("data_set", metavar="DATA_SET", choices=choices, help=", ".join(choices))
-  parser.add_argument("--cache_dir", default=user_cache.default_dir(), help="where to")
-  return parser
+  command_line.add_flag(parser, "cache_dir", str, user_cache.default_dir(), "where to")
 
 
-def _main(args: argparse.Namespace) -> None:
+def main(args: argparse.Namespace) -> None:
   with cli.starting_tensorflow():
     import tasks
 
@@ -52,4 +46,4 @@ def _main(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(cli.run_parser(_make_parser(), _main))
+  sys.exit(cli.run(sys.modules[__name__]))

@@ -1,6 +1,6 @@
 """Evaluates a finished run's model on any clients of its task.
 
-    python -m tff_superquantile.experiments.evaluate RUN_DIR [--data_dir=PATH] [--out=FILE]
+    superquantile evaluate RUN_DIR [--data_dir=PATH] [--out=FILE]
 
 computes the loss, the error and the other measures of every client of a split, exactly, prints
 their distribution, those of all examples together, and the share and the recall of each class. It
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+import functools
 import pathlib
 import sys
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tqdm
 
-from privacy.command import flags
+from privacy.settings import command_line
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
@@ -66,26 +67,15 @@ class Evaluated(NamedTuple):
     return Evaluated(columns, found)
 
 
-def make_parser() -> flags.Parser:
-  """Makes the parser; a mistake in the arguments is a ValueError with a sentence."""
-  parser = flags.Parser(
-    prog="python -m tff_superquantile.experiments.evaluate",
-    description="Computes the loss, the error and the other measures of every client of a split"
-    " under a finished run's model, and prints their distribution over clients, those of all"
-    " examples together, and the share and recall of each class. The clients are the run's own, or"
-    " those of other files of the same task.",
-    epilog="Exit code: 0, or 2 for a mistake in the arguments, a bad folder or other data. The"
-    " numbers are exact: python -m tff_superquantile.experiments.private_evaluation releases them"
-    " with differential privacy.",
-    allow_abbrev=False,
-  )
+def define(parser: command_line.Parser) -> None:
+  add = functools.partial(command_line.add_flag, parser)
   finished_run.add_arguments(parser)
-  parser.add_argument(
-    "--split",
+  add(
+    "split",
+    str,
+    "test",
+    "the clients; all are those of the data, however few their examples, as all that came later",
     choices=_SPLITS,
-    default="test",
-    help="the clients; all are those of the data, however few their examples, such as all that came"
-    " later (default: test)",
   )
   parser.add_argument(
     "--out",
@@ -94,11 +84,10 @@ def make_parser() -> flags.Parser:
     help="a CSV file to write, a row a client with its measures and place, the split of the run in"
     " which it was; by default none is written",
   )
-  parser.add_argument("--overwrite", action="store_true", help="replace FILE if it is there")
+  add("overwrite", bool, False, "replace FILE if it is there")
   clients = parser.add_argument_group("which clients of other data, by default as many as the run")
   for name in _NUMBERS:
-    flags.number_flag(clients, name, "as for train", "N", type=flags.whole)
-  return parser
+    command_line.add_flag(clients, name, int, None, "as for train")
 
 
 def evaluate(
@@ -148,14 +137,7 @@ def evaluate(
 
 
 def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
-  """Returns the split of a run in which each client was, by its id: texts [clients], "" for none.
-
-  A private run has kept no list of its training clients, and the data are assumed to have none.
-
-  Args:
-    run: A finished run.
-    ids: The ids of clients.
-  """
+  """Returns the split of a run in which each client was, by its id: texts [clients], or ""."""
   found = {
     client_id: split
     for split in ("test", "validation", "train")
@@ -167,11 +149,7 @@ def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
 def left_out(
   folder: pathlib.Path, split: str, overrides: Mapping[str, Any], ids: Sequence[str]
 ) -> str:
-  """Says how many clients of the data `evaluate` has left out, and why; "" if `ids` are all.
-
-  Of a private run it says the numbers of clients in its splits alone, as how many examples its
-  training clients have is theirs to know.
-  """
+  """Says how many clients of the data `evaluate` has left out, and why; "" if `ids` are all."""
   run = run_folder.find_finished(folder)
   config = _config(run, split, overrides)
   chosen = {} if split == _ALL else finished_run.load_task(run, config)[1]
@@ -206,9 +184,8 @@ def _refusal(folder: pathlib.Path, split: str) -> str:
   asked_with_a_budget = "train" if split == _ALL else split
   return (
     f"Found --split={split} of the private run {folder}, whose budget covers no exact number of its"
-    " clients; expected test clients or other data: python -m"
-    f" tff_superquantile.experiments.private_evaluation {folder} --split={asked_with_a_budget}"
-    " --epsilon=1 asks them with a budget."
+    f" clients; expected test clients or other data: superquantile private_evaluation {folder}"
+    f" --split={asked_with_a_budget} --epsilon=1 asks them with a budget."
   )
 
 
@@ -288,7 +265,7 @@ def _check_siblings(
   )
 
 
-def _main(args: argparse.Namespace) -> None:
+def main(args: argparse.Namespace) -> None:
   if args.out is not None:
     finished_run.check_new(args.out, args.overwrite)
   overrides = finished_run.given(args, train_flags.WHERE_DATA_IS)
@@ -327,10 +304,5 @@ def _main(args: argparse.Namespace) -> None:
     print(f"Written: {args.out}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns its exit code."""
-  return cli.run_parser(make_parser(), _main, argv)
-
-
 if __name__ == "__main__":
-  sys.exit(main())
+  sys.exit(cli.run(sys.modules[__name__]))

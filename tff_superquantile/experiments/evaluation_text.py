@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from privacy.settings import command_line
 from tff_superquantile import distribution as distribution_lib
 from tff_superquantile import evaluation
 from tff_superquantile import measures
@@ -23,23 +24,15 @@ _MOST_CLASSES = 12  # Shown, the largest.
 
 
 def distribution(columns: Mapping[str, np.ndarray], kind: str = "misclassification") -> str:
-  """Describes the distribution of clients' measures in a table for a terminal.
-
-  Of few clients it has the worst one in place of percentiles. The columns are those of
-  `evaluate.Evaluated`, and the kind of errors is a `Run.error_kind`.
-  """
+  """Describes columns of `evaluate.Evaluated`: percentiles, or the worst of few clients."""
   names = [name for name in measures.NAMES if name in columns]
   of_kind = {name: units.of_measure(name, units.of_error(kind)) for name in names}
   described = {name: _describe(columns[name]) for name in names}
-  titles = {name: f"{units.words(name)}, {of_kind[name].symbol}" for name in names}
-  widths = {name: max(11, len(title) + 2) for name, title in titles.items()}
-  lines = ["  " + " " * 14 + "".join(f"{titles[name]:>{widths[name]}}" for name in names)]
+  rows = [["", *(f"{units.words(name)}, {of_kind[name].symbol}" for name in names)]]
   for statistic in described["error"]:
-    cells = (
-      f"{of_kind[name].number(described[name][statistic]):>{widths[name]}}" for name in names
-    )
-    lines.append(f"  {_TITLES.get(statistic, statistic):<14}{''.join(cells)}")
-  return "\n".join(lines)
+    numbers = (of_kind[name].number(described[name][statistic]) for name in names)
+    rows.append([_TITLES.get(statistic, statistic), *numbers])
+  return command_line.table(rows)
 
 
 def _describe(values: np.ndarray) -> dict[str, float]:
@@ -58,11 +51,7 @@ def together(
   labels: Sequence[str],
   kind: str,
 ) -> str:
-  """Says the measures of all examples together, and the share and the recall of each class.
-
-  The arguments are as in `distribution`, with the predictions for all examples of its clients.
-  Classes without names have their numbers.
-  """
+  """Says the measures of all examples together, and the share and the recall of each class."""
   ids = columns["client_id"].tolist()
   of_clients = evaluation.ClientMetrics(
     ids, columns["num_examples"], columns["loss"], columns["error"]
@@ -77,10 +66,9 @@ def together(
   shown = sorted(sorted(shares, key=lambda c: -shares[c])[:_MOST_CLASSES], key=int)
   if shown:
     names = [labels[int(c)] if labels else c for c in shown]
-    width = max(7, *map(len, names)) + 2
-    lines.append(f"  {'class':<{width}}{'share, %':>10}{'found (recall), %':>20}")
-    for name, c in zip(names, shown):
-      lines.append(f"  {name:<{width}}{100 * shares[c]:>10.1f}{100 * recalls[c]:>20.1f}")
+    rows = [("class", "share, %", "found (recall), %")]
+    rows += [(n, f"{100 * shares[c]:.1f}", f"{100 * recalls[c]:.1f}") for n, c in zip(names, shown)]
+    lines.append(command_line.table(rows))
   if len(shares) > len(shown):
     lines.append(f"  and {len(shares) - len(shown)} rarer classes")
   return "\n".join(lines)

@@ -112,10 +112,7 @@ def _say_where(error: Exception) -> str:
 
 
 def _system_error(error: Exception) -> OSError | None:
-  """Returns the system's error about a file as Python's own; None for an error of another kind.
-
-  TensorFlow and TFF have several classes for such errors, and the same words.
-  """
+  """Returns the system's error about a file, also TensorFlow's and TFF's, as Python's; or None."""
   if isinstance(error, OSError):
     return error
   said = _TENSORFLOWS_WORDS.search(str(error))

@@ -1,7 +1,4 @@
-"""The finished run that a command is given: its folder, its model, its clients.
-
-Importing this module starts no TensorFlow.
-"""
+"""The finished run that a command is given: its folder, its model, its clients."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any
 
+from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train_flags
@@ -19,12 +17,12 @@ from tff_superquantile.experiments.run import run_folder
 _CLASSES = "misclassification"  # The error of labels that are classes.
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: command_line.Parser) -> None:
   """Adds a run's folder to the arguments of a command, and where its data is now."""
   parser.add_argument("folder", metavar="RUN_DIR", type=pathlib.Path, help="of a finished run")
   where = parser.add_argument_group("where data is now, if it has moved since the run")
   for name in train_flags.WHERE_DATA_IS:
-    where.add_argument(f"--{name}", metavar="PATH", help="as for train")
+    command_line.add_flag(where, name, str, None, "as for train", metavar="PATH")
 
 
 def given(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
@@ -47,10 +45,7 @@ def config(run: run_folder.Run, overrides: Mapping[str, Any]) -> run_config.RunC
 
 
 def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:
-  """Returns the `tasks.task.Task` of a finished run, with the columns of a table that it kept.
-
-  The config says where the data is now. Of a run without columns it refuses another table.
-  """
+  """Returns the `tasks.task.Task` of a finished run, with the columns of a table that it kept."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
 

@@ -1,6 +1,6 @@
 """Runs an experiment: tunes its methods, runs each with every seed, then writes the report.
 
-    python -m tff_superquantile.experiments.sweep --experiment=default [flags of train]
+    superquantile sweep --experiment=default [flags of train]
 
 Runs are processes, several at once when there are cores for them. Finished runs are skipped,
 interrupted ones continue. A failed run does not stop the others.
@@ -10,9 +10,11 @@ carrying them out: those of the next grid search, or, when all is tuned, those o
 Without it the same command then makes the report.
 """
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Container, Mapping, Sequence
 import dataclasses
 import difflib
+import functools
 import importlib
 import itertools
 import math
@@ -20,8 +22,7 @@ import sys
 import types
 from typing import Any
 
-from absl import flags
-
+from privacy.settings import command_line
 from privacy.settings import part
 from tff_superquantile import superquantile
 from tff_superquantile.experiments import cli
@@ -37,29 +38,6 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import methods
-
-flags.adopt_module_key_flags(train_flags)
-_EXPERIMENT = flags.DEFINE_string("experiment", "default", "See run_experiments.sh --help.")
-_QUICK = flags.DEFINE_bool("quick", False, "Few rounds and one seed, to see that all works.")
-_SEEDS = flags.DEFINE_list("seeds", None, "Seeds; None for the experiment's own.")
-_THETAS = flags.DEFINE_list(
-  "thetas", None, "Tail fractions to compare with FedAvg; None for the experiment's own."
-)
-_EPSILONS = flags.DEFINE_list("epsilons", None, "Privacy budgets; None for the experiment's own.")
-_TUNE = flags.DEFINE_enum(
-  "tune",
-  None,
-  ["none", "methods", "all"],
-  "Grid searches before the comparison: for the methods' own parameters (methods); also for what"
-  " they share, learning rate and l2 or, in private experiments, B, b, C and r (all); or none. None"
-  " for methods, or with --quick for none.",
-)
-_PRINT_COMMANDS = flags.DEFINE_bool(
-  "print_commands", False, "Prints the runs that can start now as commands, and runs nothing."
-)
-_NUM_WORKERS = flags.DEFINE_integer(
-  "num_workers", None, "Runs at once; None for one a core, or all below two a core.", lower_bound=1
-)
 
 # A fifth of so many clients are too few to test on. Fifteen runs of 1,000 rounds, the most of a
 # cross-validation, take up to five minutes of a core: 10 ms a round, and 3 ms for 1e5 inputs.
@@ -86,8 +64,30 @@ _NOT_OF_A_SWEEP = {  # The experiment decides these: they tell its runs apart.
 }
 
 
-def _preset() -> preset_lib.Preset:
-  name = _EXPERIMENT.value
+def define(parser: command_line.Parser) -> None:
+  add = functools.partial(command_line.add_flag, parser)
+  add("experiment", str, "default", "See run_experiments.sh --help.")
+  add("quick", bool, False, "Few rounds and one seed, to see that all works.")
+  own = "None for the experiment's own."
+  add("seeds", int, None, f"Seeds; {own}", least=0, are_several=True)
+  add("thetas", float, None, f"Tail fractions to compare with FedAvg; {own}", are_several=True)
+  add("epsilons", float, None, f"Privacy budgets; {own}", are_several=True)
+  add(
+    "tune",
+    str,
+    None,
+    "Grid searches before the comparison: for the methods' own parameters (methods); also for what"
+    " they share, learning rate and l2 or, in private experiments, B, b, C and r (all); or none."
+    " None for methods, or with --quick for none.",
+    choices=("none", "methods", "all"),
+  )
+  add("print_commands", bool, False, "Prints the runs that can start now, and runs nothing.")
+  at_once = "Runs at once; None for one a core, or all below two a core."
+  add("num_workers", int, None, at_once, least=1)
+  train_flags.define(parser)
+
+
+def _preset(name: str) -> preset_lib.Preset:
   if name not in presets.PRESETS:
     (close,) = difflib.get_close_matches(name, presets.PRESETS, n=1, cutoff=0.0)
     raise ValueError(
@@ -97,25 +97,13 @@ def _preset() -> preset_lib.Preset:
   return presets.PRESETS[name]
 
 
-def _parse_names(flag: flags.FlagHolder) -> Sequence[float] | None:
-  """Returns the values of a list flag whose numbers name the folders of runs; None without it."""
-  if flag.value is None:
-    return None
-  numbers = cli.parse_list(flag.name, flag.value, float)
-  if len({f"{number:g}" for number in numbers}) < len(numbers):
-    raise ValueError(
-      f"Found --{flag.name}={','.join(flag.value)}; expected values that differ in their first six"
-      " digits, which name their folders."
-    )
-  return numbers
-
-
-def _usual_folds(config: run_config.RunConfig) -> int:
+def _usual_folds(args: argparse.Namespace, config: run_config.RunConfig) -> int:
   """Returns the --folds of a table whose fifth of clients would be too few to test on; 0 for none.
 
   The user's own choice of clients comes first, and runs that would take more than minutes.
   """
-  if _QUICK.value or config.is_private or any(flags.FLAGS[name].present for name in _OF_CLIENTS):
+  is_chosen = any(getattr(args, name, None) is not None for name in _OF_CLIENTS)
+  if args.quick or config.is_private or is_chosen:
     return 0
   num_clients, num_inputs = describe.clients_and_inputs(config)
   if not _FEWEST_TO_FOLD <= num_clients <= _MOST_TO_FOLD or num_inputs > _MOST_INPUTS:
@@ -127,56 +115,59 @@ def _usual_folds(config: run_config.RunConfig) -> int:
   return _FOLDS
 
 
-def plan(usual_folds: int = 0) -> list[tuning.Settings]:
+def plan(args: argparse.Namespace, usual_folds: int = 0) -> list[tuning.Settings]:
   """Returns the settings of every run: the preset's, then the flags on the command line."""
-  preset = _preset()
-  added = _added()
+  preset, asked = _preset(args.experiment), train_flags.given(args)
+  added = _added(asked)
   for name, instead in {**dict.fromkeys(preset.tried, ""), **_NOT_OF_A_SWEEP}.items():
-    if flags.FLAGS[name].present and name not in added:
+    if name in asked and name not in added:
       hint = f"use {instead}, or " if instead else ""
       raise ValueError(f"Found --{name} for an experiment of several runs; {hint}train one run.")
-  thetas = _parse_names(_THETAS)
+  thetas, epsilons = args.thetas, args.epsilons
   for theta in thetas or ():
     superquantile.check_theta(theta)
-  given = {name: value for name, value in train_flags.given().items() if name not in added}
+  given = {name: value for name, value in asked.items() if name not in added}
   is_secure = given.pop("secure", False)
-  for name, is_given in (("epsilons", _EPSILONS.value is not None), ("secure", is_secure)):
+  for name, is_given in (("epsilons", epsilons is not None), ("secure", is_secure)):
     if is_given and not preset.epsilons:
       raise ValueError(
-        f"Found --{name} for {_EXPERIMENT.value}, which is not private; use private_synthetic."
+        f"Found --{name} for {args.experiment}, which is not private; use private_synthetic."
       )
-  epsilons = _parse_names(_EPSILONS)
-  if not all(0.0 < epsilon < math.inf for epsilon in epsilons or ()):
-    asked = ",".join(_EPSILONS.value or ())
-    raise ValueError(f"Found --epsilons={asked}; expected positive numbers.")
-  if epsilons is None and _QUICK.value:
+  for name, numbers in (("thetas", thetas or ()), ("epsilons", epsilons or ())):
+    texts = {f"{number:g}" for number in numbers}
+    if len(texts) < len(numbers) or not all(0.0 < number < math.inf for number in numbers):
+      values = ",".join(f"{number:.12g}" for number in numbers)
+      raise ValueError(
+        f"Found --{name}={values}; expected positive numbers that differ in their first six digits,"
+        " which name their folders."
+      )
+  if epsilons is None and args.quick:
     epsilons = preset.epsilons[::2][:2]  # Two are enough for a curve.
   seeds = preset.seeds
-  if _SEEDS.value is not None:
-    seeds = cli.parse_list("seeds", _SEEDS.value, int)
-    if min(seeds) < 0:
-      raise ValueError(f"Found --seeds={','.join(_SEEDS.value)}; a seed is not negative.")
-  elif folds := flags.FLAGS.folds or usual_folds:
+  if args.seeds is not None:
+    seeds = args.seeds
+  elif folds := given.get("folds") or usual_folds:
     seeds = range(folds)  # Each client is a test client once.
-  elif _QUICK.value:
+  elif args.quick:
     seeds = seeds[:1]
-  common = {**preset.flags, **(preset.quick_flags if _QUICK.value else {})}
+  common = {**preset.flags, **(preset.quick_flags if args.quick else {})}
   defaults = {**run_config.defaults(), "folds": usual_folds}
-  listed = preset.methods(thetas, epsilons)
+  compared = preset.methods(thetas, epsilons)
   if added:  # In the settings of each FedAvg.
-    listed += [{**one, **added} for one in listed if one["algorithm"] == names.FED_AVG]
+    compared += [{**method, **added} for method in compared if method["algorithm"] == names.FED_AVG]
   if is_secure:
     del defaults["update_sum"]
-    listed = [{**one, "secure": "epsilon" in one} for one in listed if not _by_server(one)]
+    compared = [
+      {**method, "secure": "epsilon" in method} for method in compared if not _by_server(method)
+    ]
   return [
     {**defaults, "task": preset.task, **common, **method, "seed": seed, **given}
-    for seed, method in itertools.product(seeds, listed)
+    for seed, method in itertools.product(seeds, compared)
   ]
 
 
-def _added() -> dict[str, Any]:
+def _added(given: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the flags of a method from outside that the experiment compares, too."""
-  given = train_flags.given()
   algorithm = given.get("algorithm")
   if algorithm is None or algorithm in methods.METHODS.own:
     return {}
@@ -190,14 +181,20 @@ def _by_server(method: tuning.Settings) -> bool:
 
 
 def _tune(
-  stages: stages_lib.Stages, preset: preset_lib.Preset, plan: Sequence[tuning.Settings], tune: str
+  stages: stages_lib.Stages,
+  preset: preset_lib.Preset,
+  plan: Sequence[tuning.Settings],
+  tune: str,
+  given: Container[str] = (),
 ) -> list[tuning.Settings]:
-  """Returns the runs of the comparison with the values of grid searches, or their defaults."""
+  """Returns the runs of the comparison with the values of grid searches, or their defaults.
+
+  Flags that are `given` are not searched for.
+  """
   plan = [tuning.with_defaults(settings, tune) for settings in plan]
   if tune == "all":
     for grid in preset.shared_grids:
-      # The command line has the last word.
-      free = {f: values for f, values in grid.values.items() if not flags.FLAGS[f].present}
+      free = {flag: values for flag, values in grid.values.items() if flag not in given}
       if not free:
         continue
       grid = dataclasses.replace(grid, values=free)
@@ -217,7 +214,7 @@ def _tune(
   return [tuning.with_held_out(settings, preset) if warning else settings for settings in plan]
 
 
-def _study(name: str) -> types.ModuleType | None:
+def _study(experiment: str, name: str) -> types.ModuleType | None:
   """Imports the study of a preset, which is beside the library, in a clone of the project alone."""
   if not name:
     return None
@@ -227,36 +224,36 @@ def _study(name: str) -> types.ModuleType | None:
     if not name.startswith(f"{error.name}"):
       raise
     raise ValueError(
-      f"Found no module {name}, which makes a page of --experiment={_EXPERIMENT.value}; expected a"
+      f"Found no module {name}, which makes a page of --experiment={experiment}; expected a"
       " clone of the project, where it is beside the library."
     ) from None
 
 
-def main() -> None:
-  planned, preset = plan(), _preset()
-  study = _study(preset.evaluation)
+def main(args: argparse.Namespace) -> None:
+  planned, preset = plan(args), _preset(args.experiment)
+  study = _study(args.experiment, preset.evaluation)
   first = run_config.of(**tuning.with_defaults(planned[0]))
   if preset.describes_data:
-    print(f"Reading {flags.FLAGS.data_dir}", file=sys.stderr, flush=True)
-    planned = plan(_usual_folds(first))
+    print(f"Reading {first.task.data_dir}", file=sys.stderr, flush=True)
+    planned = plan(args, _usual_folds(args, first))
     first = run_config.of(**tuning.with_defaults(planned[0]))
   folder = names.run_path(first).parents[1]
-  if preset.describes_data and not _PRINT_COMMANDS.value:
+  if preset.describes_data and not args.print_commands:
     describe.print_description(first)
-  if not _PRINT_COMMANDS.value:
-    print(f"Experiment {_EXPERIMENT.value} into {folder}", flush=True)
+  if not args.print_commands:
+    print(f"Experiment {args.experiment} into {folder}", flush=True)
     download.for_run(first)
-  stages = stages_lib.Stages(_NUM_WORKERS.value, _PRINT_COMMANDS.value)
-  tune = _TUNE.value or ("none" if _QUICK.value else "methods")
+  stages = stages_lib.Stages(args.num_workers, args.print_commands)
+  tune = args.tune or ("none" if args.quick else "methods")
   try:
-    planned = _tune(stages, preset, planned, tune)
+    planned = _tune(stages, preset, planned, tune, train_flags.given(args))
     if stages.searches:
       tuning.write(folder, stages.searches)
   except RuntimeError as error:
     cli.fail(str(error), cli.FAILED)
   configs = [run_config.of(**settings) for settings in planned]
   failed = stages.carry_out("every method with every seed", configs)
-  if _PRINT_COMMANDS.value:
+  if args.print_commands:
     print("All runs are done; the same command without --print_commands reports.", file=sys.stderr)
     return
 
@@ -278,4 +275,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  sys.exit(cli.run(sys.modules[__name__]))

@@ -1,18 +1,19 @@
 """Trains one model: one task, one algorithm, one seed.
 
-    python -m tff_superquantile.experiments.train --task=synthetic --theta=0.5
+    superquantile train --task=synthetic --theta=0.5
 
 Leaves everything in OUTPUT_DIR/TASK/METHOD/seed_S/. Run it again to continue a run that was
 interrupted; a finished one is not run again. `--flagfile=.../flags.txt` repeats a run.
 """
 
-from absl import flags
+import argparse
+import sys
 
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.run import run_config
 
-flags.adopt_module_key_flags(train_flags)
+define = train_flags.define
 
 
 def train(config: run_config.RunConfig) -> None:
@@ -27,9 +28,9 @@ def train(config: run_config.RunConfig) -> None:
     cli.fail(str(error), cli.FAILED)
 
 
-def main() -> None:
-  train(train_flags.config())
+def main(args: argparse.Namespace) -> None:
+  train(train_flags.config(args))
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  sys.exit(cli.run(sys.modules[__name__]))

@@ -32,12 +32,8 @@ NAMES = (*OF_EVALUATIONS, *MEASURES)
 
 
 def of_kind(error: str) -> tuple[str, ...]:
-  """Returns the names of the measures of a task.
-
-  Args:
-    error: The task's error, a key of `tff_superquantile.evaluation.errors.ERRORS`.
-  """
-  return (*OF_EVALUATIONS, *(name for name, one in MEASURES.items() if one.error == error))
+  """Returns the names of the measures of a task by its error, a key of `errors.ERRORS`."""
+  return (*OF_EVALUATIONS, *(name for name, measure in MEASURES.items() if measure.error == error))
 
 
 def check(name: str, error: str, task: str) -> None:

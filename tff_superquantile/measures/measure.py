@@ -44,20 +44,16 @@ class Measure:
 
 
 def of_outputs(outputs: npt.ArrayLike, labels: npt.ArrayLike, error: str) -> Predictions:
-  """Turns a model's outputs into predictions: softmax (or sigmoid) of scores, or the numbers.
-
-  Outputs are scores (logits) [n, classes], or [n] or [n, 1] for two classes, or numbers; labels are
-  [n] or [n, 1].
-  """
-  found = np.asarray(outputs, np.float64)
+  """Turns a model's outputs into predictions: softmax (or sigmoid) of scores, or the numbers."""
+  scores = np.asarray(outputs, np.float64)
   flat: np.ndarray[Any, Any] = np.reshape(np.asarray(labels), -1)
   if error == NUMBERS:
-    return Predictions(found.reshape(-1), flat.astype(np.float64))
-  if found.ndim != 2 or found.shape[1] == 1:
-    score = found.reshape(-1)
+    return Predictions(scores.reshape(-1), flat.astype(np.float64))
+  if scores.ndim != 2 or scores.shape[1] == 1:
+    score = scores.reshape(-1)
     probabilities = np.stack([special.expit(-score), special.expit(score)], axis=1)
   else:
-    probabilities = special.softmax(found, axis=1)
+    probabilities = special.softmax(scores, axis=1)
   return Predictions(probabilities, flat.astype(np.int64))
 
 
@@ -69,5 +65,5 @@ def predicted(predictions: Predictions) -> np.ndarray:
 def recalls(predictions: Predictions) -> dict[int, float]:
   """Returns, for each class that examples have, the share of them that are predicted to have it."""
   labels, hits = predictions.labels, predicted(predictions) == predictions.labels
-  counts, found = np.bincount(labels), np.bincount(labels, hits)
-  return {int(c): float(found[c] / counts[c]) for c in np.flatnonzero(counts)}
+  counts, right = np.bincount(labels), np.bincount(labels, hits)
+  return {int(c): float(right[c] / counts[c]) for c in np.flatnonzero(counts)}

@@ -1,7 +1,6 @@
 """The ranking error, 1 - AUC: how often one of a class scores below one that is not of it."""
 
 import numpy as np
-from scipy import stats
 
 from tff_superquantile.measures import measure
 
@@ -25,11 +24,27 @@ def of(predictions: measure.Predictions) -> float:
     return float("nan")
   if num_classes == 2:  # Both have the same.
     defined = defined[-1:]
-  ranks = stats.rankdata(predictions.values[:, defined], axis=0)
-  own = predictions.labels[:, np.newaxis] == defined
   size = counts[defined].astype(np.float64)
-  areas = (np.sum(ranks * own, axis=0) - size * (size + 1) / 2) / (size * (total - size))
+  sums = _sums_of_ranks(predictions.values[:, defined], predictions.labels, defined)
+  areas = (sums - size * (size + 1) / 2) / (size * (total - size))
   return 1.0 - float(areas.mean())
+
+
+def _sums_of_ranks(values: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
+  """Returns for each class the sum of the ranks, from 1, of its examples among all in its column.
+
+  Equal values have the mean of their ranks. It is exact, and NaN where a value is.
+  """
+  order = np.argsort(values, axis=0)
+  ordered = np.take_along_axis(values, order, axis=0)
+  is_first = np.concatenate([np.ones_like(ordered[:1], bool), ordered[1:] != ordered[:-1]])
+  # Runs of equal values, in one column after the other.
+  starts = np.flatnonzero(is_first.T)
+  ends = np.append(starts[1:], values.size)
+  ranks = np.repeat((starts + ends + 1) / 2, ends - starts).reshape(values.shape[::-1])
+  sums = np.sum(ranks, axis=1, where=(labels[order] == classes).T)
+  sums -= np.arange(len(classes)) * len(labels) * np.bincount(labels)[classes]
+  return np.where(np.isnan(ordered[-1]), np.nan, sums)
 
 
 MEASURE = measure.Measure("ranking_error", "Ranking error (1 − AUC)", measure.CLASSES, of)

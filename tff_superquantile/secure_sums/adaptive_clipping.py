@@ -81,13 +81,7 @@ class Number(abc.ABC):
 
   @abc.abstractmethod
   def of_client(self, length: tf.Tensor, limit: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-    """Returns what a client adds, float64 [].
-
-    Args:
-      length: |u_i|, float64 [].
-      limit: The norm to which updates are clipped, float64 [].
-      share: s_i, float64 [].
-    """
+    """Returns what a client adds, by |u_i|, the norm of clipping and s_i, float64 [] like these."""
 
   @abc.abstractmethod
   def of_round(
@@ -215,11 +209,11 @@ class AdaptiveClippingSumFactory(tff.aggregators.UnweightedAggregationFactory):
     k = self._share_weight
     relative = math.sqrt(1.0 - k**2)
     limit = relative * tf.cast(self._norm(states), tf.float64)
-    found, share64 = global_norm(update), tf.cast(share, tf.float64)
-    clipped = self._sum.report(update, share64 * relative / tf.maximum(found, limit))
+    norm, share64 = global_norm(update), tf.cast(share, tf.float64)
+    clipped = self._sum.report(update, share64 * relative / tf.maximum(norm, limit))
     added = []
     for number, scale in zip(self._numbers, self._scales):
-      value, most = number.of_client(found, limit, share64), number.sensitivity
+      value, most = number.of_client(norm, limit, share64), number.sensitivity
       value = tf.where(tf.math.is_nan(value), tf.zeros_like(value), value)
       added.append(self._sum.report(scale * tf.clip_by_value(value, -most, most)))
     summed = (clipped, self._sum.report(k * share64)) if k else clipped
@@ -236,8 +230,8 @@ class AdaptiveClippingSumFactory(tff.aggregators.UnweightedAggregationFactory):
     next_states, measured = collections.OrderedDict(), collections.OrderedDict()
     for number, scale, value in zip(self._numbers, self._scales, added):
       mean = value / (scale * share_sum)
-      found = number.of_round(states[number.name], mean, share_sum)
-      next_states[number.name], measured[number.name] = found
+      following = number.of_round(states[number.name], mean, share_sum)
+      next_states[number.name], measured[number.name] = following
     return next_states, result, measured
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -292,12 +286,7 @@ NUMBERS: dict[type[parts.ReleasedNumber], Callable[[Any, float], Number]] = {
 
 
 def build_number(number: Any, norm: float) -> Number:
-  """Returns what computes a number; a class from elsewhere may have a method `build` of (norm).
-
-  Args:
-    number: The number, with its noise.
-    norm: The (first) clip norm, in units of the update.
-  """
+  """Returns what computes a number; a class from elsewhere may have a method `build` of (norm)."""
   builder = NUMBERS.get(type(number))
   built: Number = number.build(norm) if builder is None else builder(number, norm)
   return built

@@ -18,14 +18,7 @@ _MAX_GUIDE_BITS = 14
 
 
 def check_stddev(stddev: float) -> float:
-  """Returns a standard deviation if it is positive and its table does not fill the memory.
-
-  Args:
-    stddev: sigma, in units of the integers.
-
-  Raises:
-    ValueError: If not.
-  """
+  """Returns a standard deviation if it is positive and its table does not fill the memory."""
   if not 0.0 < stddev <= _MAX_STDDEV:
     raise ValueError(
       f"Found stddev = {stddev} of discrete noise; expected a positive number of at most"
@@ -42,15 +35,9 @@ def support(stddev: float) -> int:
 def probabilities(stddev: float) -> np.ndarray:
   """Returns N_Z(0, stddev^2): P(x) proportional to exp(-x^2 / (2 stddev^2)) for integer x.
 
-  Args:
-    stddev: sigma, the square root of the variance proxy, not necessarily an integer. (For small
-      sigma the variance is less than sigma^2: 0.215 for sigma^2 = 1/4.)
-
-  Returns:
-    float64 [2 k + 1], the probabilities of -k..k with k = `support(stddev)`.
-
-  Raises:
-    ValueError: See `check_stddev`.
+  They are float64 [2 k + 1], of -k..k with k = `support(stddev)`. stddev is the square root of the
+  variance proxy, not necessarily an integer. (For small sigma the variance is less than sigma^2:
+  0.215 for sigma^2 = 1/4.)
   """
   check_stddev(stddev)
   values = np.arange(-support(stddev), support(stddev) + 1)
@@ -133,23 +120,15 @@ def _invert(table: np.ndarray, smallest: int, uniform: tf.Tensor) -> tf.Tensor:
 def sample(
   shape: Sequence[int] | tf.Tensor, stddev: float | tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
-  """Draws independent discrete Gaussian noise, a function of the seed.
+  """Draws independent discrete Gaussian noise, int64 of a shape, a function of the seed [2].
 
   It inverts the distribution function by a table in float64. Each probability is off by less than
   1e-15 and values rarer than 2^-53 do not occur. This simulates the mechanism of Canonne, Kamath
   and Steinke (2020), whose exact sampler needs rational arithmetic. A deployment that must
   withstand an adversary who exploits floating point replaces this function by their sampler.
 
-  Args:
-    shape: The shape of the noise.
-    stddev: sigma, see `probabilities`; or a tensor, float64 [], not negative, 0 for no noise.
-    seed: An integer tensor [2].
-
-  Returns:
-    int64 of that shape, in [-support(stddev), support(stddev)].
-
-  Raises:
-    ValueError: If stddev is a number that `check_stddev` refuses.
+  stddev is a number, see `probabilities`; or a tensor, float64 [], not negative, 0 for no noise.
+  The noise is in [-support(stddev), support(stddev)].
   """
   uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64)
   numbers = tf.reshape(uniform, [-1])

@@ -85,14 +85,7 @@ class GaussianSum:
   """
 
   def __init__(self, sensitivity: float, stddev: float, key: noise_source.NoiseKey, purpose: str):
-    """Initializes the sum.
-
-    Args:
-      sensitivity: C, the largest norm of a client's vector.
-      stddev: sigma, standard deviation of the noise on the sum.
-      key: 16 bytes, or a `BandedKey`; None for fresh entropy.
-      purpose: Names the use of the noise; sums of one key need different purposes.
-    """
+    """Takes the largest norm C, the noise, and a key: 16 bytes, a `BandedKey`, or None."""
     self._sensitivity = sensitivity
     self._noise_steps = stddev / sensitivity * _STEPS
     self._later: tuple[float, ...] = ()  # c_1, c_2, ...
@@ -108,10 +101,8 @@ class GaussianSum:
   def report(self, vector: Any, factor: Any = 1.0) -> Any:
     """Returns what a client reports of factor * vector, int32: a TensorFlow function.
 
-    Args:
-      vector: A structure of float tensors, which are finite.
-      factor: A number, float64 [], such that the norm of all that a client reports is at most C, up
-        to the rounding of float64.
+    The vector is a structure of float tensors, which are finite; the factor, float64 [], is such
+    that the norm of all that a client reports is at most C, up to the rounding of float64.
     """
     steps = scale(vector, factor * ((_STEPS - 1.0) / self._sensitivity))
     return tf.nest.map_structure(lambda v: tf.cast(v, tf.int32), steps)  # Which truncates.
@@ -121,15 +112,10 @@ class GaussianSum:
     return scale(total, _STEPS / self._sensitivity)
 
   def initial_state(self, like: Any = ()) -> Any:
-    """Returns the state of the noise before the first round.
+    """Returns the state of the noise before the first round, int64 [2].
 
-    Args:
-      like: A structure of tensors, or of their specs, with the shapes of the sums; only noise of a
-        `BandedKey` needs it.
-
-    Returns:
-      int64 [2]; with a `BandedKey` also the noise of the rounds before, the latest first, float64
-      [b - 1, *shape] for each tensor.
+    With a `BandedKey` it has also the noise of the rounds before, the latest first, float64 [b - 1,
+    *shape] for each tensor of `like`, the shapes of the sums.
     """
     source = self._source.initial_state()
     if not self._later:
@@ -148,10 +134,8 @@ class GaussianSum:
   def add_noise(self, state: Any, steps: Any, like: Any) -> tuple[Any, Any]:
     """Returns (the next state, g (S + R)) of a round: a TensorFlow function at the server.
 
-    Args:
-      state: The state of the noise.
-      steps: S, a structure of float64 tensors of integers.
-      like: The same structure, whose elements have the types of the result.
+    S, `steps`, is a structure of float64 tensors of integers; the elements of `like` have the types
+    of the result.
     """
     seed, next_state = self._source.draw(state["source"] if self._later else state)
     flat = tf.nest.flatten(steps)

@@ -2,6 +2,7 @@
 
 import abc
 import collections
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,10 +13,52 @@ from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
 from tff_superquantile import noise_source
 from tff_superquantile.secure_sums import discrete_gaussian
-from tff_superquantile.secure_sums import secure_sum
 
 _SEED_TYPE = tff.TensorType(np.int64, [2])
 _Mechanism: TypeAlias = sum_mechanism.SumMechanism | tree_mechanism.TreeMechanism
+# The modulus of the number of reports, which cannot reach it.
+_MAX_REPORTS = 2**31 - 1
+
+
+class ModularSum:
+  """Sums values modulo M, which clients reduce, by TFF's secure modular sum.
+
+  It calls the intrinsic of `tff.aggregators.SecureModularSumFactory` directly, because the factory
+  takes one modulus for all, and the number of reports could wrap modulo M. A sum that does not wrap
+  would show how often the clients' values wrapped, which the noise does not hide.
+  """
+
+  def __init__(self, modulus: int, smallest: int, largest: int):
+    # The sum is right modulo M, whatever the range.
+    self._modulus = np.int64(modulus)
+    self._needs_no_division = -modulus <= smallest and largest < modulus
+
+  def at_client(self, values: tf.Tensor) -> tf.Tensor:
+    if not self._needs_no_division:
+      return tf.math.floormod(values, self._modulus)
+    # A division of integers takes three times as long. The bits of the sign are those of -1 or 0.
+    signs = tf.bitwise.right_shift(values, tf.constant(63, tf.int64))
+    return values + tf.bitwise.bitwise_and(signs, self._modulus)
+
+  def sum(self, reports: tff.Value) -> tff.Value:
+    moduli = collections.OrderedDict(values=self._modulus, num_reports=np.int64(_MAX_REPORTS))
+    return tff.backends.mapreduce.federated_secure_modular_sum(reports, moduli)
+
+
+def complete(
+  sums: tf.Tensor, num_reports: tf.Tensor, local_stddev: float, num_shares: int, seed: tf.Tensor
+) -> tf.Tensor:
+  """Adds the shares of noise that a cohort lacks, so that the sum does not show their number.
+
+  Guarantee: see the theorem of `noise.shares`. The sum of the shares of `num_reports` clients and
+  of one draw of N_Z(0, (num_shares - num_reports) local_stddev^2) has one law for all numbers of
+  reports up to `num_shares`; for more, nothing is added. The sums, int64 [d], are not decoded yet,
+  and the seed, int64 [2], is that of the added noise.
+  """
+  discrete_gaussian.check_stddev(local_stddev * math.sqrt(num_shares))
+  missing = tf.cast(tf.maximum(num_shares - num_reports, 0), tf.float64)
+  noise = discrete_gaussian.sample(tf.shape(sums), local_stddev * tf.sqrt(missing), seed)
+  return sums + noise
 
 
 class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -50,18 +93,13 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
       largest: The largest of them.
       noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
       purpose: Names the use of the noise; factories of one key need different purposes.
-
-    Raises:
-      ValueError: If the key has another length.
     """
     self._mechanism = mechanism
     self._num_entries = num_entries
     self._source = noise_source.NoiseSource(noise_key, purpose)
     # The noise is always within its support, so that nothing is ever clipped.
     support = discrete_gaussian.support(mechanism.local_stddev)
-    self._secure_sum = secure_sum.ModularSum(
-      mechanism.modulus, smallest - support, largest + support
-    )
+    self._secure_sum = ModularSum(mechanism.modulus, smallest - support, largest + support)
 
   @abc.abstractmethod
   def check_value_type(self, value_type: tff.Type) -> None:
@@ -75,19 +113,15 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
   def decode(self, sums: tf.Tensor, is_valid: tf.Tensor, value_type: tff.Type) -> Any:
     """Returns the result of a round: a TensorFlow function.
 
-    Args:
-      sums: int64 [d], the sums of the encoded values and of the noise, modulo M.
-      is_valid: bool []; false if more than `num_shares` clients report. The noise would reveal
-        that, and the sums may have wrapped, so that nothing of `sums` may be released.
-      value_type: The type of the clients' values.
+    The sums, int64 [d], are those of the encoded values and of the noise, modulo M. `is_valid` is
+    false if more than `num_shares` clients report. The noise would reveal that, and the sums may
+    have wrapped, so that nothing of them may be released.
     """
 
   def report(self, value: Any, seed: tf.Tensor | None = None) -> Any:
     """Returns a client's report of its value, and a one for their number: a TensorFlow function.
 
-    Args:
-      value: The value to be summed.
-      seed: An integer tensor [2], the seed of the noise; None for the client's own entropy.
+    The seed of the noise is integers [2]; None is for the client's own entropy.
     """
     encoded = tf.ensure_shape(self.encode(value), [self._num_entries])
     if seed is None:
@@ -115,7 +149,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     def decode_at_server(state, summed):
       num_reports = summed["num_reports"]
       seed, next_state = source.draw(state)
-      sums = secure_sum.complete(
+      sums = complete(
         summed["values"], num_reports, mechanism.local_stddev, mechanism.num_shares, seed
       )
       return next_state, self.decode(sums, num_reports <= mechanism.num_shares, value_type)
@@ -187,12 +221,7 @@ class DistributedGaussianSumFactory(NoisySumFactory):
   _mechanism: sum_mechanism.SumMechanism
 
   def __init__(self, mechanism: sum_mechanism.SumMechanism, *, noise_key: bytes | None = None):
-    """Initializes a `DistributedGaussianSumFactory`.
-
-    Args:
-      mechanism: Built by `privacy.noise.sum_mechanism.build_sum_mechanism`.
-      noise_key: See `NoisySumFactory`.
-    """
+    """Takes what `privacy.noise.sum_mechanism.build_sum_mechanism` has built."""
     super().__init__(
       mechanism,
       mechanism.num_entries,

@@ -8,14 +8,15 @@ import numpy as np
 from privacy import cohorts as cohorts_lib
 from tff_superquantile.simulation import seeds
 
-# The default number of rounds a day in the diurnal sampler; the hour is the round modulo this.
-ROUNDS_PER_DAY = 24
+ROUNDS_PER_DAY = 24  # Of the diurnal sampler; the hour is the round modulo this.
 # Home time zones of the diurnal sampler's clients, in hours behind the first, and their shares:
 # Eastern, Central, Mountain and Pacific by population (US census 2020, rounded).
 _ZONE_HOURS = (0.0, 1.0, 2.0, 3.0)
 _ZONE_SHARES = (0.47, 0.29, 0.07, 0.17)
 # The distance of clients' habits from their neighbours', in hours.
 _HABIT_STDDEV_HOURS = 1.5
+# How much likelier than on average a client is to take part at its best time.
+_AMPLITUDE = 0.9
 
 
 def build_fixed_size_sampler(
@@ -23,16 +24,7 @@ def build_fixed_size_sampler(
 ) -> Callable[[int], list[str]]:
   """Returns a function from the round to its cohort: uniform, of fixed size, without replacement.
 
-  Args:
-    client_ids: All clients.
-    clients_per_round: The size of a cohort.
-    seed: The run's seed.
-
-  Returns:
-    A function of the round's number; the same round always gets the same cohort.
-
-  Raises:
-    ValueError: If clients_per_round is not between 1 and the number of clients.
+  The same round always gets the same cohort, here and below.
   """
   client_ids = list(client_ids)
   if not 1 <= clients_per_round <= len(client_ids):
@@ -57,21 +49,10 @@ def build_poisson_sampler(
 ) -> Callable[[int], list[str]]:
   """Returns a function from the round to its cohort: each client by itself with the same chance.
 
-  What the accounting of Poisson sampling assumes. The size of a cohort varies, down to 0; it must
-  not be released, or the cohort is as good as one of fixed size.
-
-  Args:
-    client_ids: All clients.
-    clients_per_round: The expected size of a cohort.
-    seed: The run's seed, or its key.
-    max_clients: Larger cohorts lose clients at random; None for cohorts of any size.
-      `privacy.noise.dominating_pairs` says what that changes in the accounting.
-
-  Returns:
-    A function of the round's number; the same round always gets the same cohort.
-
-  Raises:
-    ValueError: If clients_per_round is not positive or exceeds the number of clients.
+  What the accounting of Poisson sampling assumes. The size of a cohort, `clients_per_round` on
+  average, varies down to 0; it must not be released, or the cohort is as good as one of fixed size.
+  Cohorts of more than `max_clients` lose clients at random; `privacy.noise.dominating_pairs` says
+  what that changes in the accounting. The seed of a private run is its key.
   """
   client_ids = list(client_ids)
   if not 0 < clients_per_round <= len(client_ids):
@@ -94,18 +75,7 @@ def build_poisson_sampler(
 def build_helpers_sampler(
   client_ids: Sequence[str], num_shares: int, seed: seeds.Seed
 ) -> Callable[[int, Sequence[str]], list[str]]:
-  """Returns a function from (round, cohort) to clients who send noise alone.
-
-  So many others, drawn at random, that cohort and helpers together are `num_shares`.
-
-  Args:
-    client_ids: All clients.
-    num_shares: K, at most their number.
-    seed: The run's seed, or its key.
-
-  Returns:
-    A function of the round's number and its cohort.
-  """
+  """Returns a function from (round, cohort) to clients who send noise alone."""
 
   def sample(round_num: int, cohort: Sequence[str]) -> list[str]:
     members = set(cohort)
@@ -117,17 +87,7 @@ def build_helpers_sampler(
 
 
 def build_coin(probability: float, seed: seeds.Seed) -> Callable[[int, str], bool]:
-  """Returns a function from (round, client id) to whether the client adds its data.
-
-  In a simulation, the coin that each contacted client tosses in secret.
-
-  Args:
-    probability: The probability of adding data.
-    seed: The run's seed, or its key.
-
-  Returns:
-    The function.
-  """
+  """Returns a function from (round, client id) to whether the client adds its data."""
 
   def toss(round_num: int, client_id: str) -> bool:
     return bool(seeds.generator(seed, f"coin of {client_id}", round_num).random() < probability)
@@ -136,84 +96,56 @@ def build_coin(probability: float, seed: seeds.Seed) -> Callable[[int, str], boo
 
 
 def build_diurnal_sampler(
-  client_ids: Sequence[str],
-  clients_per_round: float,
-  seed: seeds.Seed,
-  *,
-  rounds_per_day: int = ROUNDS_PER_DAY,
-  amplitude: float = 0.9,
+  client_ids: Sequence[str], clients_per_round: float, seed: seeds.Seed
 ) -> Callable[[int], list[str]]:
   """Returns a function from the round to its cohort: who is available follows the time of day.
 
   A synthetic trace of devices that are idle and charging mostly at night. Client i takes part in
   round t by itself with probability
 
-      p_i(t) = clients_per_round / n * (1 + amplitude * cos(2 pi (t / rounds_per_day - phase_i))),
+      p_i(t) = clients_per_round / n * (1 + 0.9 cos(2 pi (t / 24 - phase_i))),
 
   with phase_i, in days, drawn once: a time zone out of four, as of a population of the USA, and a
   habit that is normal with a standard deviation of 1.5 hours. So a client takes part as often as
   every other, but at its own time of day, and the expected size of a cohort swings around
-  clients_per_round by 0.89 * amplitude of it: with the default from 0.2 to 1.8 times, about
-  ninefold. Fourfold, as Bonawitz et al. (2019) report of a population of the USA, is an amplitude
-  of 0.67. Cohorts are block-cyclic as in Eichner et al. (2019): not uniform samples of all clients.
+  clients_per_round from 0.2 to 1.8 times, about ninefold; Bonawitz et al. (2019) report fourfold of
+  a population of the USA. Cohorts are block-cyclic as in Eichner et al. (2019): not uniform samples
+  of all clients.
 
   The accounting of Poisson sampling at clients_per_round / n does not hold for it: at its best time
-  a client's chance is up to 1 + amplitude times that.
-
-  Args:
-    client_ids: All clients.
-    clients_per_round: The expected size of a cohort, over a day.
-    seed: The run's seed.
-    rounds_per_day: Number of rounds in a day.
-    amplitude: How much likelier than on average a client is to take part at its best time, in
-      [0, 1]; 0 for the cohorts of `build_poisson_sampler`.
-
-  Returns:
-    A function of the round's number; the same round always gets the same cohort, which may be
-    empty.
-
-  Raises:
-    ValueError: If rounds_per_day is not a whole number of at least 2, amplitude is outside [0, 1],
-      or clients_per_round is not positive or so large that a probability would exceed 1.
+  a client's chance is up to 1.9 times that. A cohort may be empty; a size for which a probability
+  would exceed 1 is refused.
   """
   client_ids = list(client_ids)
-  if rounds_per_day != int(rounds_per_day) or rounds_per_day < 2:
-    raise ValueError(
-      f"Found rounds_per_day = {rounds_per_day}; expected a whole number of at least 2."
-    )
-  if not 0.0 <= amplitude <= 1.0:
-    raise ValueError(f"Found amplitude = {amplitude}; expected a number from 0 to 1.")
   # Clipped chances would make cohorts smaller than was asked for.
-  largest = len(client_ids) / (1.0 + amplitude)
+  largest = len(client_ids) / (1.0 + _AMPLITUDE)
   if not 0 < clients_per_round <= largest:
     raise ValueError(
-      f"Found clients_per_round = {clients_per_round} with {len(client_ids)} training clients and"
-      f" an amplitude of {amplitude}; expected a positive number up to {largest:g}, so that at its"
-      " best time a client takes part with a probability of at most 1."
+      f"Found clients_per_round = {clients_per_round} with {len(client_ids)} training clients;"
+      f" expected a positive number up to {largest:g}, so that at its best time a client takes part"
+      " with a probability of at most 1."
     )
-  swing = _swing(len(client_ids), seed, rounds_per_day)
+  swing = _swing(len(client_ids), seed)
   mean_probability = clients_per_round / len(client_ids)
 
   def sample(round_num: int) -> list[str]:
-    probability = mean_probability * (1.0 + amplitude * swing(round_num))
+    probability = mean_probability * (1.0 + _AMPLITUDE * swing(round_num))
     chosen = seeds.generator(seed, "cohort", round_num).random(len(client_ids)) < probability
     return [client_id for client_id, is_chosen in zip(client_ids, chosen) if is_chosen]
 
   return sample
 
 
-def _swing(
-  num_clients: int, seed: seeds.Seed, rounds_per_day: int = ROUNDS_PER_DAY
-) -> Callable[[int], np.ndarray]:
-  """Returns a function from the round to cos(2 pi (t / rounds_per_day - phase_i)), [n]."""
+def _swing(num_clients: int, seed: seeds.Seed) -> Callable[[int], np.ndarray]:
+  """Returns a function from the round to cos(2 pi (t / 24 - phase_i)), [n]."""
   rng = seeds.generator(seed, "availability")
   hours = rng.choice(_ZONE_HOURS, size=num_clients, p=_ZONE_SHARES)
   hours += rng.normal(scale=_HABIT_STDDEV_HOURS, size=num_clients)
   phases = hours / 24.0
 
   def at(round_num: int) -> np.ndarray:
-    found: np.ndarray = np.cos(2.0 * np.pi * (round_num / rounds_per_day - phases))
-    return found
+    swing: np.ndarray = np.cos(2.0 * np.pi * (round_num / ROUNDS_PER_DAY - phases))
+    return swing
 
   return at
 
@@ -223,20 +155,10 @@ def build_cyclic_sampler(
 ) -> Callable[[int], list[str]]:
   """Returns a function from the round to its cohort: groups take turns, in the same order again.
 
-  The ceil(n / m) groups differ by one client at most. A client's group follows from its rank among
-  the hashes of all clients' names under the seed, which is public. One that misses its turn waits
-  for its group's next one, so that its rounds are never closer than there are groups.
-
-  Args:
-    client_ids: All clients.
-    clients_per_round: m, the most clients of a round.
-    seed: The run's seed.
-
-  Returns:
-    A function of the round's number.
-
-  Raises:
-    ValueError: If clients_per_round is not positive or exceeds the number of clients.
+  The ceil(n / m) groups differ by one client at most, m the most clients of a round. A client's
+  group follows from its rank among the hashes of all clients' names under the seed, which is
+  public. One that misses its turn waits for its group's next one, so that its rounds are never
+  closer than there are groups.
   """
   num_groups = cohorts_lib.Cyclic(len(client_ids), clients_per_round).separation  # It checks these.
   by_hash = sorted(
@@ -252,37 +174,25 @@ def build_spaced_sampler(
 
   A client is there with probability (1 + cos(...)) / 2, on the trace of `build_diurnal_sampler`.
   The cohort are m clients, drawn uniformly from those that are there and have not taken part in the
-  last s - 1 rounds; fewer, or none, if there are not so many. Nothing depends on data.
-
-  Args:
-    client_ids: All clients.
-    clients_per_round: m, the most clients of a round.
-    separation: s.
-    seed: The run's seed.
-
-  Returns:
-    A function of the round's number, from 0, which is the faster the closer it is to the last one
-    asked for; the same round always gets the same cohort.
-
-  Raises:
-    ValueError: If a number is out of its range.
+  last s - 1 rounds; fewer, or none, if there are not so many. Nothing depends on data. A round,
+  from 0, is the faster the closer it is to the last one asked for.
   """
   cohorts_lib.Spaced(len(client_ids), clients_per_round, separation=separation)  # It checks these.
   swing = _swing(len(client_ids), seed)
-  found: list[np.ndarray] = []
+  drawn: list[np.ndarray] = []
 
   def draw(round_num: int) -> np.ndarray:
     rng = seeds.generator(seed, "cohort", round_num)
     can = rng.random(len(client_ids)) < 0.5 * (1.0 + swing(round_num))
-    for recent in found[max(0, round_num - separation + 1) :]:
+    for recent in drawn[max(0, round_num - separation + 1) :]:
       can[recent] = False
     there = np.flatnonzero(can)
     return rng.choice(there, min(clients_per_round, there.size), replace=False)
 
   def sample(round_num: int) -> list[str]:
-    while len(found) <= round_num:
-      found.append(draw(len(found)))
-    return [client_ids[i] for i in found[round_num]]
+    while len(drawn) <= round_num:
+      drawn.append(draw(len(drawn)))
+    return [client_ids[i] for i in drawn[round_num]]
 
   return sample
 
@@ -304,8 +214,5 @@ SAMPLERS: dict[type[cohorts_lib.Cohort], _Builder] = {
 def build_sampler(
   cohort: cohorts_lib.Cohort, client_ids: Sequence[str], seed: seeds.Seed
 ) -> Callable[[int], list[str]]:
-  """Returns the function from a round to the ids of its cohort, by the kind of the cohort.
-
-  The cohorts are of a known size; the seed is a key where cohorts are secret.
-  """
+  """Returns the function from a round to the ids of its cohort, by the kind of the cohort."""
   return SAMPLERS[type(cohort)](cohort, client_ids, seed)

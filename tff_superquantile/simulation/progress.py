@@ -24,10 +24,7 @@ _SHOWN = {
 
 
 class ProgressBar:
-  """Shows rounds, time left and the latest of the values that matter.
-
-  It appears with the first round, so that rounds of an earlier process do not count for its speed.
-  """
+  """Shows rounds, time left and the latest of the values that matter."""
 
   def __init__(
     self,
@@ -36,10 +33,7 @@ class ProgressBar:
     position: int | None = None,
     error: str = "misclassification",
   ):
-    """Prepares the bar of a run with `num_rounds` in total, None if not known.
-
-    `position` is its line of the terminal, None if alone; `error` is a key of `errors.ERRORS`.
-    """
+    """Prepares the bar of a run, at a line of the terminal; `error` is a key of `errors.ERRORS`."""
     self.error = error
     self._name = name
     self.num_rounds = num_rounds

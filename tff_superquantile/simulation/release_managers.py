@@ -27,6 +27,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile import atomic_files
 
+_ROUND = "round"  # The first column, that of the rounds' numbers.
 _counter = itertools.count()
 
 
@@ -43,31 +44,28 @@ class RowReleaseManager(tff.program.ReleaseManager):
   def __init__(
     self,
     path: str | os.PathLike,
-    key: str = "round",
     *,
     final_until: int | None = None,
     may_differ: Collection[str] = (),
   ):
     """Reads the file; nothing is written before the first release.
 
-    The file need not exist, its folder must. `key` names the first column, that of the rounds'
-    numbers. The rows of `final_until`, the last round that was released, and of those before are
-    final; None if no rows are. Its own row may be missing: its writer may have been killed just
-    before; another final row that is missing is a `ValueError`. Final rows may have other numbers
-    in the columns `may_differ`.
+    The file need not exist, its folder must. The rows of `final_until`, the last round that was
+    released, and of those before are final; None if no rows are. Its own row may be missing: its
+    writer may have been killed just before; another final row that is missing is a `ValueError`.
+    Final rows may have other numbers in the columns `may_differ`.
     """
     self._path = pathlib.Path(path)
-    self._key = key
-    self._columns = [key]
+    self._columns = [_ROUND]
     self._latest = -1
     self._final_until = final_until
     self._may_differ = frozenset(may_differ)
     self._final: dict[int, dict[str, str]] = {}
     rows = self._read()
     if rows:
-      self._latest = int(rows[-1][key])
+      self._latest = int(rows[-1][_ROUND])
     if final_until is not None:
-      self._final = {int(row[key]): row for row in rows}
+      self._final = {int(row[_ROUND]): row for row in rows}
       missing = [number for number in range(final_until) if number not in self._final]
       if missing:
         raise ValueError(
@@ -85,14 +83,14 @@ class RowReleaseManager(tff.program.ReleaseManager):
     whole = text[: text.rfind("\n") + 1]
     self._is_torn = whole != text
     reader = csv.DictReader(io.StringIO(whole, newline=""))
-    columns = list(reader.fieldnames or [self._key])
-    if columns[0] != self._key:
+    columns = list(reader.fieldnames or [_ROUND])
+    if columns[0] != _ROUND:
       raise ValueError(
-        f"Found a file {self._path} whose first column is {columns[0]!r}; expected {self._key}."
+        f"Found a file {self._path} whose first column is {columns[0]!r}; expected {_ROUND}."
       )
     rows = list(reader)
     self._columns = columns
-    if any(not (row[self._key] or "").isdecimal() or None in row for row in rows):
+    if any(not (row[_ROUND] or "").isdecimal() or None in row for row in rows):
       raise ValueError(
         f"Found a row of {self._path} without a round's number or with too many cells; mend the"
         " file, or remove the run's folder."
@@ -114,13 +112,13 @@ class RowReleaseManager(tff.program.ReleaseManager):
 
     Other numbers than a final row has are a `ValueError`.
     """
-    row = {self._key: key, **{name: value[name] for name in sorted(value)}}
+    row = {_ROUND: key, **{name: value[name] for name in sorted(value)}}
     if self._final_until is not None and key <= self._final_until:
       if self._repeats(row, key):
         return
     if self._is_torn or key <= self._latest or not row.keys() <= set(self._columns):
-      kept = [earlier for earlier in self._read() if int(earlier[self._key]) < key]
-      columns = self._columns if kept else [self._key]
+      kept = [earlier for earlier in self._read() if int(earlier[_ROUND]) < key]
+      columns = self._columns if kept else [_ROUND]
       self._columns = [*columns, *(name for name in row if name not in columns)]
       self._write_anew([*kept, row])
     else:

@@ -31,10 +31,7 @@ class Keeper(Protocol):
   """Looks at every evaluated model, and says when the run may end before its last round."""
 
   def consider(self, weights: Any, values: Metrics, round_num: int) -> None:
-    """Gets a model and the values of its evaluation, once these are released.
-
-    It is called before the state is saved, and again for rounds that a resumed run repeats.
-    """
+    """Gets a model and the values of its evaluation, once these are released."""
 
   def is_over(self, round_num: int) -> bool:
     """Returns whether no round need follow this one."""

@@ -258,10 +258,7 @@ class _AtStart:
 
 
 def install_at_start(folder: str) -> str:
-  """Has every Python of an environment call `install` when it imports TensorFlow or TFF.
-
-  It writes to the folder of its site-packages and returns the path that Python reads at its start.
-  """
+  """Has every Python of an environment call `install` when it imports TensorFlow or TFF."""
   import inspect  # It is slow to import.
 
   code = f"import sys\n\n\n{inspect.getsource(_AtStart)}\n\nsys.meta_path.insert(0, _AtStart())\n"

@@ -1,7 +1,4 @@
-"""Modules of other packages that run when something is first asked of them.
-
-A module of that name is there at once, for whoever imports it, and the real one runs in it later.
-"""
+"""Modules of other packages that run when something is first asked of them."""
 
 import _thread
 import importlib.machinery
@@ -64,10 +61,7 @@ class Postponed(types.ModuleType):
 
 
 def run(module: types.ModuleType) -> None:
-  """Runs a postponed module; does nothing if it has run, or is running in this thread.
-
-  Without a package that it needs, that is an `ImportError`.
-  """
+  """Runs a postponed module; does nothing if it has run, or is running in this thread."""
   if not isinstance(module, Postponed):
     return
   loader = _loader_of(module)

@@ -11,7 +11,6 @@ from tff_superquantile.threshold.exact import build_exact_quantile
 from tff_superquantile.threshold.exact import build_exact_reweighting
 from tff_superquantile.threshold.exact import build_threshold
 from tff_superquantile.threshold.exact import sorted_tail
-from tff_superquantile.threshold.geometric import build_geometric_quantile
 from tff_superquantile.threshold.own_loss import OwnShareFn
 from tff_superquantile.threshold.own_loss import build_own_loss_weighting
 from tff_superquantile.threshold.own_loss import build_power_share
@@ -25,14 +24,15 @@ from tff_superquantile.threshold.process import Rows
 from tff_superquantile.threshold.process import ThresholdFn
 from tff_superquantile.threshold.process import ThresholdProcess
 from tff_superquantile.threshold.process import build_process_of_losses
-from tff_superquantile.threshold.soft.ftrl import build_ftrl
+from tff_superquantile.threshold.quantile_tracker import build_geometric_quantile
 from tff_superquantile.threshold.soft.histogram import build_histogram_weighting
-from tff_superquantile.threshold.soft.mirror_ascent import build_mirror_ascent
-from tff_superquantile.threshold.soft.power import build_power_weighting
-from tff_superquantile.threshold.soft.rank import build_rank_share
+from tff_superquantile.threshold.soft.per_client import build_ftrl
+from tff_superquantile.threshold.soft.per_client import build_mirror_ascent
 from tff_superquantile.threshold.soft.relative import RelativeShare
+from tff_superquantile.threshold.soft.relative import build_power_weighting
+from tff_superquantile.threshold.soft.relative import build_rank_share
 from tff_superquantile.threshold.soft.relative import build_relative_weighting
-from tff_superquantile.threshold.soft.semi_variance import build_semi_variance_share
+from tff_superquantile.threshold.soft.relative import build_semi_variance_share
 from tff_superquantile.threshold.soft.tilting import build_tilting
 from tff_superquantile.threshold.tree import build_tree_quantile
 

@@ -53,13 +53,9 @@ class AdaptiveTheta:
     object.__setattr__(self, "max_theta", float(self.max_theta))
 
   def at(self, num_clients: float | tf.Tensor) -> tf.Tensor:
-    """Returns the tail fraction for a number of clients.
+    """Returns the tail fraction for n_t clients, float64 of their shape; max_theta for none.
 
-    Args:
-      num_clients: n_t, of any shape; an estimate may be fractional, zero or negative.
-
-    Returns:
-      float64, of the same shape, in [min_theta, max_theta]; max_theta for no clients.
+    An estimated number of clients may be fractional, zero or negative.
     """
     # Less than one client counts as one: wanted_updates / n_t is then at least 1, and clipped.
     num_clients = tf.maximum(tf.cast(num_clients, tf.float64), 1.0)

@@ -23,13 +23,9 @@ _ThetaOfRound: TypeAlias = float | tf.Tensor
 def sorted_tail(rows: process.Rows, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Sorts the losses that count in descending order, and finds the threshold among them.
 
-  Args:
-    rows: The cohort's; those of loss NaN or weight 0 are left out.
-    theta: The tail fraction, in (0, 1], or float64 [].
-
-  Returns:
-    (losses float64 [k], weights float64 [k] with sum 1, index int32 [] of the upper quantile). If
-    no row counts, the only loss is +inf, so that no client is selected.
+  Rows of loss NaN or weight 0 are left out; theta is in (0, 1], a number or float64 []. The result
+  is (losses float64 [k], weights float64 [k] with sum 1, index int32 [] of the upper quantile). If
+  no row counts, the only loss is +inf, so that no client is selected.
   """
   counted = [tf.cast(column, tf.float64) for column in rows.counted()[:2]]
   nothing = [tf.constant([value], tf.float64) for value in (np.inf, 1.0)]
@@ -103,9 +99,6 @@ def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProces
     A `ThresholdProcess` whose result is the threshold, float32, in units of the loss (+inf when no
     loss counts). Measurements: `threshold`, `loss_mean`, `loss_superquantile`, weighted as the
     quantile is; and the round's `theta` if it is adaptive.
-
-  Raises:
-    ValueError: If theta is outside (0, 1].
   """
   theta = adaptive_theta.check_theta(theta)
 
@@ -122,20 +115,10 @@ def build_exact_reweighting(
   """Builds the paper's exact reweighting: clients enter the average with the weights pi*.
 
   Implements the line "reweigh" of the algorithm with exact reweighting, pi* = argmax over the
-  capped simplex of sum_i pi_i F_i. For smoothing > 0, the objective is that of F_theta^nu, with
-  - nu * KL(pi || alpha) added. A client computes its pi_i from its own loss and two numbers of the
-  server.
-
-  Args:
-    theta: As for `build_exact_quantile`.
-    smoothing: nu >= 0, in units of the loss; 0 for none.
-
-  Returns:
-    A `ThresholdProcess` with the measurements of `build_exact_quantile`.
-
-  Raises:
-    ValueError: If theta is outside (0, 1], or smoothing is neither 0 nor a number from 1e-9 to
-      1e9.
+  capped simplex of sum_i pi_i F_i. For a smoothing nu > 0, in units of the loss, the objective is
+  that of F_theta^nu, with - nu * KL(pi || alpha) added. A client computes its pi_i from its own
+  loss and two numbers of the server. theta and the measurements are those of
+  `build_exact_quantile`.
   """
   theta = adaptive_theta.check_theta(theta)
   if smoothing == 0.0:
@@ -161,7 +144,7 @@ def build_exact_reweighting(
   smoothing = checks.scale("smoothing", smoothing)
 
   def smoothed_server_fn(rows, theta):
-    # See `superquantile.smoothed_dual_weights`; here the clients need mu / nu.
+    # See `paper.smoothed`; here the clients need mu / nu.
     losses, weights, index = sorted_tail(rows, theta)
     largest = losses[0]
     log_theta = tf.math.log(theta) if tf.is_tensor(theta) else np.log(theta)
@@ -196,21 +179,11 @@ _BUILDERS: dict[str, process.ThresholdFn] = {
 def build_threshold(
   threshold: str | process.ThresholdFn, theta: adaptive_theta.Theta
 ) -> process.ThresholdProcess:
-  """Builds the threshold process that `threshold` names.
+  """Builds the threshold process that `threshold` names, for a tail fraction or an `AdaptiveTheta`.
 
-  Args:
-    threshold: "exact" (the server sees the losses and takes their quantile), "reweighting" (the
-      paper's exact reweighting), or a function of theta that returns a `ThresholdProcess`, such as
-      a `functools.partial` of `build_tree_quantile` or `build_geometric_quantile`.
-    theta: The tail fraction, in (0, 1], or an `AdaptiveTheta`.
-
-  Returns:
-    A `ThresholdProcess`.
-
-  Raises:
-    ValueError: If the name is unknown or theta is outside (0, 1].
-    TypeError: If an argument is not of its documented type, or the function does not return a
-      `ThresholdProcess`.
+  It is "exact" (the server sees the losses and takes their quantile), "reweighting" (the paper's
+  exact reweighting), or a function of theta that returns a `ThresholdProcess`, such as a
+  `functools.partial` of `build_tree_quantile` or `build_geometric_quantile`.
   """
   if not isinstance(threshold, str):
     checks.of_type(

@@ -73,20 +73,6 @@ def _interleave(even: tf.Tensor, odd: tf.Tensor) -> tf.Tensor:
   return tf.reshape(pairs, tf.concat([tf.shape(even)[:-1], [2 * even.shape[-1]]], axis=0))
 
 
-def decode_dyadic(histogram: tf.Tensor, num_bins: int) -> Cumulative:
-  """Decodes as the paper does: H(j) sums the fewest nodes that cover the bins below j.
-
-  It serves reproduction; `decode_least_squares` is more accurate on the same noisy histogram,
-  float64 [..., d]. The result is neither monotone nor non-negative; the halves sum to its total.
-  """
-  levels = _split_levels(histogram, num_bins)
-  below = tf.zeros_like(levels[-1][..., :1])
-  for nodes in reversed(levels):
-    # The boundaries of the level above alternate with the boundaries behind left children.
-    below = _interleave(below, below + nodes[..., ::2])
-  return Cumulative(below, tf.reduce_sum(levels[-1], axis=-1))
-
-
 def _least_squares_bins(histogram: tf.Tensor, num_bins: int) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns the consistent tree nearest to a noisy one: (bins [..., b], total [...]).
 

@@ -20,11 +20,8 @@ OwnShareFn = Callable[[tf.Tensor], tf.Tensor]
 def build_own_loss_weighting(share_fn: OwnShareFn) -> process.ThresholdProcess:
   """Builds the weighting pi_i = alpha_i share_fn(F_i), of which the server learns nothing.
 
-  Args:
-    share_fn: A TensorFlow function from a client's loss, which is finite, to its share in [0, 1].
-
-  Returns:
-    A `ThresholdProcess` whose reports, result and measurements are empty.
+  `share_fn` is a TensorFlow function from a client's loss, which is finite, to its share in [0, 1].
+  Reports, result and measurements are empty.
   """
 
   @tff.federated_computation
@@ -51,16 +48,8 @@ def build_own_loss_weighting(share_fn: OwnShareFn) -> process.ThresholdProcess:
 def build_power_share(q: float, max_loss: float) -> OwnShareFn:
   """Builds the share (min(F, B) / B)^q of q-FFL (Li et al., 2020), F^q over its largest value.
 
-  Args:
-    q: The exponent q >= 0; 0 gives each client the share 1.
-    max_loss: B, in units of the loss. A negative loss counts as 0.
-
-  Returns:
-    The function from a loss to its share.
-
-  Raises:
-    TypeError: If q is not a number.
-    ValueError: If a number is out of its range.
+  q >= 0; 0 gives each client the share 1. B, `max_loss`, is in units of the loss; a negative loss
+  counts as 0.
   """
   q, max_loss = checks.not_negative("q", q), checks.scale("max_loss", max_loss)
   return lambda loss: tf.pow(tf.clip_by_value(loss / max_loss, 0.0, 1.0), q)
@@ -69,16 +58,7 @@ def build_power_share(q: float, max_loss: float) -> OwnShareFn:
 def build_tilted_share(temperature: float, max_loss: float) -> OwnShareFn:
   """Builds the share exp(t (min(F, B) - B)) of tilted ERM (Li et al., 2021).
 
-  Args:
-    temperature: t >= 0, in units of one over the loss; 0 gives each client the share 1.
-    max_loss: B, in units of the loss.
-
-  Returns:
-    The function from a loss to its share.
-
-  Raises:
-    TypeError: If the temperature is not a number.
-    ValueError: If a number is out of its range.
+  The temperature t >= 0 is in units of one over the loss; 0 gives each client the share 1.
   """
   temperature = checks.not_negative("temperature", temperature)
   max_loss = checks.scale("max_loss", max_loss)
@@ -88,18 +68,9 @@ def build_tilted_share(temperature: float, max_loss: float) -> OwnShareFn:
 def build_proportional_share(utility_bound: float, max_loss: float) -> OwnShareFn:
   """Builds the share (M - B) / (M - min(F, B)) of PropFair (Zhang et al., 2023).
 
-  It is the slope of -log(M - F) over its largest value. Zhang et al. continue the logarithm as a
-  straight line where M - F < epsilon, which is where F > B = M - epsilon: the slope stays there.
-
-  Args:
-    utility_bound: M, a bound on the losses, of which M - F is a client's utility.
-    max_loss: B < M, in units of the loss.
-
-  Returns:
-    The function from a loss to its share.
-
-  Raises:
-    ValueError: If a number is out of its range.
+  It is the slope of -log(M - F) over its largest value, for a bound M > B on the losses, of which M
+  - F is a client's utility. Zhang et al. continue the logarithm as a straight line where M - F <
+  epsilon, which is where F > B = M - epsilon: the slope stays there.
   """
   utility_bound = checks.scale("utility_bound", utility_bound)
   max_loss = checks.scale("max_loss", max_loss)

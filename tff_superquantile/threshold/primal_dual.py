@@ -57,9 +57,6 @@ def build_primal_dual_quantile(
     A `ThresholdProcess` whose result is t before the round's step, float32, in units of the loss
     (+inf until a loss counts). Measurements: `threshold` and `loss_mean`; `loss_superquantile`, the
     objective above for the cohort at t, never below the cohort's superquantile.
-
-  Raises:
-    ValueError: If a number is out of its range, or theta is adaptive.
   """
   theta = adaptive_theta.check_theta(theta)
   if isinstance(theta, adaptive_theta.AdaptiveTheta):
@@ -147,9 +144,6 @@ def build_private_primal_dual_quantile(
   Returns:
     A `ThresholdProcess`, whose result is t before the round's step, float32. Measurements:
     `threshold`; `estimated_tail_size`, from theta m to m.
-
-  Raises:
-    ValueError: If a number is out of its range, or theta is adaptive.
   """
   step = checks.scale("step", step)
 

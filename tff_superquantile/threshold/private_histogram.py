@@ -1,6 +1,7 @@
 """Estimates the distribution of the clients' values by a private histogram, as an aggregation."""
 
 import collections
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,7 @@ from privacy.noise import tree_mechanism
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import noisy_sum
 from tff_superquantile.threshold import hierarchical_histogram
-
-_DECODERS = {
-  "least_squares": hierarchical_histogram.decode_least_squares,
-  "dyadic": hierarchical_histogram.decode_dyadic,
-}
+from tff_superquantile.threshold import process
 
 
 def scaled_counts(
@@ -38,15 +35,21 @@ def noised_counts(
   return counts + discrete_gaussian.sample(tf.shape(counts), mechanism.local_stddev, seed)
 
 
-def decode(
-  modular_sums: tf.Tensor, mechanism: tree_mechanism.TreeMechanism, decoder: str = "least_squares"
-) -> hierarchical_histogram.Cumulative:
-  """Decodes sums modulo M, int64 [..., d], to the estimated distribution of the values.
+def node_counts(modular_sums: tf.Tensor, mechanism: tree_mechanism.TreeMechanism) -> tf.Tensor:
+  """Returns the noisy counts, float64 [..., d], of sums modulo M, int64 [..., d].
 
   Sums in -offset..M - offset - 1 are recovered, also negative ones, as noise makes of small counts.
   """
   sums = tf.math.floormod(modular_sums + mechanism.offset, mechanism.modulus) - mechanism.offset
-  return _DECODERS[decoder](tf.cast(sums, tf.float64) / mechanism.scale, mechanism.num_bins)
+  return tf.cast(sums, tf.float64) / mechanism.scale
+
+
+def decode(
+  modular_sums: tf.Tensor, mechanism: tree_mechanism.TreeMechanism
+) -> hierarchical_histogram.Cumulative:
+  """Decodes sums modulo M, int64 [..., d], to the estimated distribution of the values."""
+  counts = node_counts(modular_sums, mechanism)
+  return hierarchical_histogram.decode_least_squares(counts, mechanism.num_bins)
 
 
 class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
@@ -71,25 +74,10 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     mechanism: tree_mechanism.TreeMechanism,
     max_value: float,
     *,
-    decoder: str = "least_squares",
     noise_key: bytes | None = None,
   ):
-    """Initializes a `PrivateHistogramFactory`.
-
-    Args:
-      mechanism: Built by `privacy.noise.tree_mechanism.build_tree_mechanism`.
-      max_value: The upper end of the values; the lower end is 0.
-      decoder: "least_squares" (least squares on the tree, then isotonic regression), or "dyadic",
-        the paper's, for reproduction.
-      noise_key: See `noisy_sum.NoisySumFactory`.
-
-    Raises:
-      ValueError: If an argument isn't one of its documented values.
-    """
-    if decoder not in _DECODERS:
-      raise ValueError(f"Found decoder = {decoder!r}; expected one of {sorted(_DECODERS)}.")
+    """Takes parameters of `tree_mechanism`, the upper end of the values, and the noise's key."""
     self._max_value = checks.scale("max_value", max_value)
-    self._decoder = decoder
     super().__init__(
       mechanism,
       mechanism.num_nodes,
@@ -107,10 +95,65 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     return scaled_counts(value, self._mechanism, self._max_value)
 
   def decode(self, sums: tf.Tensor, is_valid: tf.Tensor, value_type: tff.Type) -> Any:
-    decoded = decode(sums, self._mechanism, self._decoder)
+    decoded = decode(sums, self._mechanism)
     decoded = tf.nest.map_structure(lambda t: tf.where(is_valid, t, tf.zeros_like(t)), decoded)
     return collections.OrderedDict(
       below=tf.ensure_shape(decoded.below, [self._mechanism.num_bins]),
       total=decoded.total,
       is_valid=is_valid,
     )
+
+
+# From (the last result, what `PrivateHistogramFactory` returns) to (result, measurements).
+HistogramFn = Callable[[Any, Any], tuple[Any, collections.OrderedDict[str, tf.Tensor]]]
+
+
+def build_histogram_process(
+  factory: PrivateHistogramFactory,
+  server_fn: HistogramFn,
+  share_fn: process.ShareFn,
+  initial_result: Any,
+) -> process.ThresholdProcess:
+  """Builds a process whose clients report their losses to a private histogram, and nothing else.
+
+  Guarantee: that of `factory`. The state, the result and the measurements of a round follow from
+  one private histogram and from earlier ones, without looking at the clients again.
+
+  `server_fn` is a TensorFlow function of (the last round's result, the decoded histogram) to
+  (result for the clients, measurements); see `ThresholdProcess` for those it must have. The state
+  is the last result, at first `initial_result` (numpy), and that of the server's source of noise.
+  """
+  histogram = factory.create_of_reports(process.LOSS_TYPE)
+
+  @tff.tensorflow.computation
+  def first():
+    return tf.constant(initial_result)
+
+  @tff.tensorflow.computation(
+    first.type_signature.result, histogram.next.type_signature.result.result.member
+  )
+  def at_server(last_result, decoded):
+    return server_fn(last_result, decoded)
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_zip(
+      collections.OrderedDict(
+        threshold=tff.federated_eval(first, tff.SERVER), noise=histogram.initialize()
+      )
+    )
+
+  @tff.federated_computation(
+    initialize.type_signature.result, histogram.next.type_signature.parameter[1]
+  )
+  def next_of_reports(state, reports):
+    output = histogram.next(state["noise"], reports)
+    result, measurements = tff.federated_map(at_server, (state["threshold"], output.result))
+    new_state = tff.federated_zip(collections.OrderedDict(threshold=result, noise=output.state))
+    return tff.templates.MeasuredProcessOutput(new_state, result, measurements)
+
+  def report_fn(loss, weight, client):
+    del weight
+    return factory.report(loss, client.seed)
+
+  return process.ThresholdProcess(initialize, next_of_reports, report_fn, share_fn, is_private=True)

@@ -1,8 +1,4 @@
-"""Tracks a quantile of the losses from round to round by a private bit of each client.
-
-The channel of the private thresholds `geometric` and `primal_dual`, which differ in the step that
-the estimate takes.
-"""
+"""Tracks a quantile of the losses from round to round by a private bit of each client."""
 
 import collections
 from collections.abc import Callable
@@ -49,11 +45,7 @@ def _build_server(
   at_server_fn: _AtServerFn,
   learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None,
 ) -> tuple[tff.Computation, tff.Computation]:
-  """Builds the server's half of `build_tracker`, whose noise is `noise`.
-
-  It is the initial state, and a computation from the state and the sum of the clients' counts to
-  (the next state, the threshold, the measurements).
-  """
+  """Builds the server's half of `build_tracker`: the first state, and a round of counts."""
 
   @tff.tensorflow.computation
   def initial_state():
@@ -127,7 +119,7 @@ def build_tracker(
   which most of the noise cancels), float32 [] each, and theta m to (the round's threshold, the
   estimated size of its tail, positive). `learning_rate_fn` takes a round's number, int32 [] from 0,
   to its learning rate. Both are TensorFlow functions. The threshold's `name` is that of the use of
-  the noise; the other arguments are those of `geometric.build_geometric_quantile`.
+  the noise; the other arguments are those of `build_geometric_quantile`.
   """
   theta = _fixed(name, theta)
   stddev = _SENSITIVITY * checks.scale("noise_multiplier", noise_multiplier)
@@ -182,4 +174,56 @@ def build_tracker(
 
   return process.ThresholdProcess(
     initialize, next_of_losses, report_fn, process.share_at_or_above, is_private=True
+  )
+
+
+def build_geometric_quantile(
+  theta: adaptive_theta.Theta,
+  noise_multiplier: float,
+  expected_clients: float,
+  initial_estimate: float,
+  *,
+  learning_rate: float = 0.2,
+  noise_key: noise_source.NoiseKey = None,
+) -> process.ThresholdProcess:
+  """Builds the (1 - theta)-quantile of the losses, tracked by a private bit of each client.
+
+  The estimator is `tensorflow_privacy.QuantileEstimatorQuery` (Andrew et al., 2021) with geometric
+  updates. With beta the noisy fraction of losses that are not above the estimate, the estimate is
+  multiplied by exp(-learning_rate (beta - (1 - theta))). In long runs the losses change little from
+  round to round, and a bit in each round costs less privacy than a histogram.
+
+  Guarantee: see `build_tracker`, a Gaussian mechanism of `noise_multiplier`.
+
+  Each client counts once, whatever its weight. NaN adds nothing to the sum and is never selected;
+  other losses count as they are, infinite and negative ones, too.
+
+  Args:
+    theta: The tail fraction, in (0, 1]. For 1 the threshold is -inf, whatever the estimate. An
+      `AdaptiveTheta` is refused: a noisy sum of signs does not tell the number of clients.
+    noise_multiplier: z_q, the standard deviation of the noise over the sensitivity of 1/2.
+    expected_clients: The divisor of the sum, q n with Poisson sampling.
+    initial_estimate: The first estimate, in units of the loss, positive.
+    learning_rate: The step size of the estimate's logarithm.
+    noise_key: Secret key of the server's noise, 16 bytes, or a `BandedKey`; None for fresh entropy.
+
+  Returns:
+    A `ThresholdProcess`, whose result is the estimate after the round's bits, float32.
+    Measurements: `threshold`; `estimated_tail_size`, which is theta * expected_clients.
+  """
+
+  def at_server(before, after, noised, tail_size):
+    del before, noised
+    return after, tf.constant(tail_size, tf.float32)
+
+  return build_tracker(
+    "geometric",
+    theta,
+    noise_multiplier,
+    expected_clients,
+    checks.scale("initial_estimate", initial_estimate),
+    noise_key,
+    at_server,
+    is_geometric=True,
+    learning_rate=learning_rate,
   )

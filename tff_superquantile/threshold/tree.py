@@ -8,7 +8,6 @@ import tensorflow as tf
 from privacy.noise import tree_mechanism
 from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import hierarchical_histogram
-from tff_superquantile.threshold import histogram_process
 from tff_superquantile.threshold import private_histogram
 from tff_superquantile.threshold import process
 
@@ -46,7 +45,6 @@ def build_tree_quantile(
   max_loss: float,
   *,
   interpolate: bool | None = None,
-  decoder: str = "least_squares",
   noise_key: bytes | None = None,
 ) -> process.ThresholdProcess:
   """Builds the (1 - theta)-quantile of the losses, by a new private histogram in each round.
@@ -79,7 +77,6 @@ def build_tree_quantile(
     max_loss: B, the upper end of the histogram, in units of the loss.
     interpolate: Whether to place the threshold within a bin rather than on its left edge, unless
       more than three quarters of the cohort are in that bin; None for up to 16 bins.
-    decoder: See `PrivateHistogramFactory`.
     noise_key: Secret key of the server's noise, 16 bytes; None for fresh entropy.
 
   Returns:
@@ -89,18 +86,11 @@ def build_tree_quantile(
     `aborted`, 1 or 0; and the round's `theta` if it is adaptive. The expected tail size is
     theta * expected_clients, and with an `AdaptiveTheta` clip(wanted_updates,
     min_theta * expected_clients, max_theta * expected_clients).
-
-  Raises:
-    ValueError: If an argument is out of its range.
   """
   theta = adaptive_theta.check_theta(theta)
-  factory = private_histogram.PrivateHistogramFactory(
-    mechanism, max_loss, decoder=decoder, noise_key=noise_key
-  )
+  factory = private_histogram.PrivateHistogramFactory(mechanism, max_loss, noise_key=noise_key)
   if interpolate is None:
-    interpolate = mechanism.num_bins <= _MAX_INTERPOLATED_BINS and decoder != "dyadic"
-  if interpolate and decoder == "dyadic":
-    raise ValueError("Found interpolate with the dyadic decoder, whose counts are not monotone.")
+    interpolate = mechanism.num_bins <= _MAX_INTERPOLATED_BINS
   edges = hierarchical_histogram.bin_edges(mechanism.num_bins, max_loss)
 
   def server_fn(last_threshold, result):
@@ -144,4 +134,4 @@ def build_tree_quantile(
     del client
     return tf.cast(tf.clip_by_value(loss, 0.0, max_loss) >= threshold, tf.float32)
 
-  return histogram_process.build_histogram_process(factory, server_fn, share_fn, np.float32(0.0))
+  return private_histogram.build_histogram_process(factory, server_fn, share_fn, np.float32(0.0))

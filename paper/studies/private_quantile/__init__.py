@@ -16,18 +16,20 @@ Points that are in the CSV already, with the same settings, are not measured aga
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import functools
 import itertools
 import pathlib
 import sys
 from typing import Any
 
-from absl import flags
 import numpy as np
 import pandas as pd
 import tqdm
 
 from paper.studies.private_quantile import figures
+from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.report import page
@@ -71,25 +73,21 @@ class _Plan:
   bits: list[int]
 
 
-def _plan() -> _Plan:
+def _plan(args: argparse.Namespace) -> _Plan:
   from privacy.noise import tree_mechanism
 
-  num_seeds = flags.FLAGS.num_seeds
-  num_bins = [
-    tree_mechanism.check_num_bins(b) for b in cli.parse_list("num_bins", flags.FLAGS.num_bins, int)
-  ]
-  if flags.FLAGS.quick:
+  num_seeds, num_bins = args.num_seeds, list(map(tree_mechanism.check_num_bins, args.num_bins))
+  if args.quick:
     num_seeds = min(num_seeds, _QUICK_SEEDS)
     num_bins = [b for b in num_bins if b <= _QUICK_MAX_BINS] or num_bins[:1]
-  epsilons = cli.parse_list("epsilons", flags.FLAGS.epsilons, float)
-  if not all(0.0 < epsilon <= 100.0 for epsilon in epsilons):
-    raise ValueError(
-      f"Found --epsilons={','.join(flags.FLAGS.epsilons)}; expected them in (0, 100]."
-    )
-  bits = cli.parse_list("bits", flags.FLAGS.bits, int)
-  if not all(1 <= b <= 40 for b in bits):
-    raise ValueError(f"Found --bits={','.join(flags.FLAGS.bits)}; expected them in 1..40.")
-  return _Plan(num_seeds, flags.FLAGS.num_clients, flags.FLAGS.delta, epsilons, num_bins, bits)
+  for name, most in (("epsilons", 100.0), ("bits", 40)):
+    values = getattr(args, name)
+    if not all(0 < value <= most for value in values):
+      texts = ",".join(map(str, values))
+      raise ValueError(f"Found --{name}={texts}; expected them in (0, {most:g}].")
+  if not 0.0 < args.delta <= 0.5:
+    raise ValueError(f"Found --delta={args.delta:g}; expected a number in (0, 0.5].")
+  return _Plan(num_seeds, args.num_clients, args.delta, args.epsilons, num_bins, args.bits)
 
 
 def _read_points(path: pathlib.Path) -> pd.DataFrame:
@@ -208,20 +206,23 @@ def report(plan: _Plan, folder: pathlib.Path) -> page.Page:
   )
 
 
-def define_flags() -> None:
-  flags.DEFINE_string("output_dir", "results", "Directory to write private_quantile/ to.")
-  flags.DEFINE_bool("quick", False, "Few seeds, at most 64 bins: to see that all works.")
-  flags.DEFINE_integer("num_seeds", 200, "Data sets of each point.", lower_bound=2)
-  flags.DEFINE_integer("num_clients", 256, "Values of each data set.", lower_bound=2)
-  flags.DEFINE_float("delta", 1e-5, "delta of the budgets.", lower_bound=1e-300, upper_bound=0.5)
-  flags.DEFINE_list("epsilons", ["0.25", "0.5", "1", "2", "5", "10"], "Budgets of a release.")
-  flags.DEFINE_list("num_bins", ["16", "64", "256", "1024"], "Numbers of bins.")
-  flags.DEFINE_list("bits", ["10", "12", "16", "20"], "Numbers of bits on the wire for one node.")
+def define(parser: command_line.Parser) -> None:
+  add = functools.partial(command_line.add_flag, parser)
+  add("output_dir", str, "results", "Directory to write private_quantile/ to.")
+  add("quick", bool, False, "Few seeds, at most 64 bins: to see that all works.")
+  add("num_seeds", int, 200, "Data sets of each point.", least=2)
+  add("num_clients", int, 256, "Values of each data set.", least=2)
+  add("delta", float, 1e-5, "delta of the budgets.")
+  budgets = [0.25, 0.5, 1.0, 2.0, 5.0, 10.0]
+  add("epsilons", float, budgets, "Budgets of a release.", are_several=True)
+  add("num_bins", int, [16, 64, 256, 1024], "Numbers of bins.", are_several=True)
+  bits = "Numbers of bits on the wire for one node."
+  add("bits", int, [10, 12, 16, 20], bits, are_several=True)
 
 
-def main() -> None:
-  plan = _plan()
-  folder = pathlib.Path(flags.FLAGS.output_dir, "private_quantile")
+def main(args: argparse.Namespace) -> None:
+  plan = _plan(args)
+  folder = pathlib.Path(args.output_dir, "private_quantile")
   atomic_files.make_folder("output_dir", folder)
   with cli.starting_tensorflow():
     from tff_superquantile.engine import context

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from paper import accounting
 from privacy.noise import tree_mechanism
 from tff_superquantile.simulation import seeds
 from tff_superquantile.threshold import hierarchical_histogram
@@ -64,9 +65,9 @@ RECIPES = {
 }
 
 
-def noise_multiplier(epsilon: float, delta: float, accounting: str) -> float:
+def noise_multiplier(epsilon: float, delta: float, accountant: str) -> float:
   """Finds z, the noise's deviation over the sensitivity, of one (epsilon, delta)-DP release."""
-  if accounting == "zcdp":
+  if accountant == "zcdp":
     # rho-zCDP implies (rho + 2 sqrt(rho ln(1 / delta)), delta)-DP (Bun and Steinke, 2016).
     log_delta = math.log(1.0 / delta)
     rho = (math.sqrt(log_delta + epsilon) - math.sqrt(log_delta)) ** 2
@@ -89,13 +90,11 @@ def build_mechanism(
   bits: int | None = None,
 ) -> tree_mechanism.TreeMechanism:
   """Builds a recipe's parameters; refuses too few bits where the recipe does not wrap."""
+  z = noise_multiplier(epsilon, delta, recipe.accounting)
+  if recipe.sensitivity == "paper":
+    return accounting.build_tree(z, num_bins, num_clients, num_clients, bits)
   return tree_mechanism.build_tree_mechanism(
-    noise_multiplier(epsilon, delta, recipe.accounting),
-    num_bins,
-    num_clients,
-    num_shares=num_clients,
-    bits=bits,
-    sensitivity=recipe.sensitivity,
+    z, num_bins, num_clients, num_shares=num_clients, bits=bits
   )
 
 
@@ -159,12 +158,32 @@ def _errors(
   return np.mean(errors, axis=0)
 
 
+def _decode_dyadic(
+  modular_sums: tf.Tensor, mechanism: tree_mechanism.TreeMechanism
+) -> hierarchical_histogram.Cumulative:
+  """Decodes as the paper does: H(j) sums the fewest nodes that cover the bins below j.
+
+  The result is neither monotone nor non-negative; the halves sum to its total.
+  """
+  counts = private_histogram.node_counts(modular_sums, mechanism)
+  sizes = [mechanism.num_bins >> level for level in range(mechanism.num_levels)]
+  levels = tf.split(counts, sizes, axis=-1)
+  below = tf.zeros_like(levels[-1][..., :1])
+  for nodes in reversed(levels):
+    # The boundaries of the level above alternate with the boundaries behind left children.
+    pairs = tf.stack([below, below + nodes[..., ::2]], axis=-1)
+    below = tf.reshape(pairs, [*below.shape[:-1], 2 * below.shape[-1]])
+  return hierarchical_histogram.Cumulative(below, tf.reduce_sum(levels[-1], axis=-1))
+
+
 def decode(
   sums: np.ndarray, mechanism: tree_mechanism.TreeMechanism, recipe: Recipe
 ) -> hierarchical_histogram.Cumulative:
   """Reduces sums of `noised_sums`, [num_seeds, d], modulo M and decodes them as a recipe does."""
   wrapped = tf.constant(np.mod(sums, mechanism.modulus))
-  return private_histogram.decode(wrapped, mechanism, recipe.decoder)
+  if recipe.decoder == "dyadic":
+    return _decode_dyadic(wrapped, mechanism)
+  return private_histogram.decode(wrapped, mechanism)
 
 
 def errors_of_sums(

@@ -20,9 +20,9 @@ from typing import Any
 import ray
 from ray._private import utils as ray_utils  # Nothing public leaves signals to their handlers.
 
+from tff_superquantile.engine.cluster import errors
 from tff_superquantile.engine.processes import interruptions
 from tff_superquantile.engine.processes import limits
-from tff_superquantile.engine.cluster import errors
 
 _SECONDS_TO_CONNECT = 10.0
 _LOOPBACK = "127.0.0.1"

@@ -141,18 +141,19 @@ class Library:
       self._components[id(block)] = (block, Component(block))
     return self._components[id(block)][1]
 
-  def body(
-    self, component: Component, leaves: Sequence[values.Leaf]
-  ) -> tuple[list[values.Input], expressions.Body] | None:
-    """Returns a component's inputs and its body, or None if it cannot be taken apart.
+  def refs(
+    self, leaves: Sequence[values.Leaf], types: Sequence[values.LeafType]
+  ) -> tuple[list[expressions.Ref], list[values.Input]]:
+    """Returns leaves as expressions, and the roots of these.
 
     Arguments of the computation that say from where clients read have the same root wherever they
-    are used. Every other argument has a new root in each call, so none is taken for another. One
-    that goes over data sets that clients make must be taken apart (`UnsupportedError`).
+    are used. Every other argument has a new root in each call, so none is taken for another.
     """
     refs: list[expressions.Ref] = []
     inputs: dict[expressions.Ref, values.Input] = {}
-    for leaf, parameter in zip(leaves, component.parameter_types):
+    for leaf, parameter in zip(leaves, types):
+      if leaf.maps:
+        raise errors.UnsupportedError("what tff.sequence_map makes, in a component")
       if leaf.made is not None:
         refs.append(leaf.made.ref)
         inputs.update((one.root, one) for one in leaf.made.inputs)
@@ -165,8 +166,18 @@ class Library:
       root = self.pool.root(name, reads=is_data_set, is_pure=is_named or not is_data_set)
       refs.append(expressions.Ref(root, 0))
       inputs[refs[-1]] = values.Input(refs[-1], leaf, parameter)
+    return refs, list(inputs.values())
+
+  def body(
+    self, component: Component, leaves: Sequence[values.Leaf]
+  ) -> tuple[list[values.Input], expressions.Body] | None:
+    """Returns a component's inputs and its body, or None if it cannot be taken apart.
+
+    One that goes over data sets that clients make must be taken apart (`UnsupportedError`).
+    """
+    refs, inputs = self.refs(leaves, component.parameter_types)
     try:
-      return list(inputs.values()), component.body(refs, self.pool)
+      return inputs, component.body(refs, self.pool)
     except errors.UnsupportedError as error:
       if any(leaf.made is not None for leaf in leaves):
         raise

@@ -1,6 +1,7 @@
 """Interprets TFF's language into one TensorFlow graph for a whole cohort."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+import itertools
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +29,10 @@ _INTRINSICS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+def _mapped(function: language.Function, sequence: Leaf, element_type: tff.Type) -> Leaf:
+  return sequence._replace(maps=(*sequence.maps, (function, element_type)))
+
+
 class Interpreter(language.Interpreter):
   """Evaluates building blocks; every value it returns is a `Leaf`, a `Struct`, or a function."""
 
@@ -39,6 +44,11 @@ class Interpreter(language.Interpreter):
     name = block.uri
     if name in _INTRINSICS:
       return lambda argument, at_clients: _INTRINSICS[name](argument)
+    if name == "sequence_map":
+      element_type = block.type_signature.parameter[1].element
+      return lambda argument, _: _mapped(argument[0], argument[1], element_type)
+    if name == "sequence_reduce":
+      return self._sequence_reduce(block.type_signature)
     if name not in aggregations.AGGREGATIONS:
       raise errors.UnsupportedError(f"the intrinsic {name}")
     aggregation = aggregations.AGGREGATIONS[name]
@@ -48,6 +58,37 @@ class Interpreter(language.Interpreter):
       return aggregation.finish(arguments, aggregation.partial(self._clients, arguments))
 
     return aggregate
+
+  def _sequence_reduce(self, type_spec: tff.FunctionType) -> language.Function:
+    sequence_type, total_type = type_spec.parameter[0], type_spec.result
+
+    def reduce(argument: Any, at_clients: bool) -> Any:
+      if not at_clients:
+        raise errors.UnsupportedError("tff.sequence_reduce of a value that no client holds")
+      source, zero, accumulate = argument
+      element_type = source.maps[0][1] if source.maps else sequence_type.element
+      leaf_types = values.leaf_types(element_type)
+      order = tf.nest.flatten(values.in_data_sets(element_type, itertools.count()))
+
+      def step(total: Sequence[Leaf], tensors: Sequence[Leaf]) -> list[Leaf]:
+        leaves = dict(zip(order, tensors))
+        element = values.pack(element_type, (leaves[i] for i in range(len(order))))
+        for function, _ in source.maps:
+          element = function(element, True)
+        pair = [(None, values.pack(total_type, iter(total))), (None, element)]
+        return list(values.flatten(accumulate(tff.structure.Struct(pair), True)))
+
+      results = self._clients.mapper.fold(
+        source,
+        [leaf_types[i].spec for i in order],
+        list(values.flatten(zero)),
+        step,
+        values.leaf_types(total_type),
+        self._clients.num_clients,
+      )
+      return values.pack(total_type, iter(results))
+
+    return reduce
 
   def component(self, block: tff.framework.CompiledComputation) -> language.Function:
     component = self._clients.mapper.component(block)

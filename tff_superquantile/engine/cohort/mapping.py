@@ -26,7 +26,7 @@ goes over them, and refused where that could be seen.
 import abc
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -37,10 +37,13 @@ from tff_superquantile.engine.cohort import values
 from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
+from tff_superquantile.engine.cohort.graphs import inlining
 from tff_superquantile.engine.cohort.graphs import ops
 from tff_superquantile.engine.cohort.graphs import walks
 
 Leaf = values.Leaf
+# From what each client computes, and what.
+Work: TypeAlias = tuple[list[values.Input], expressions.Body]
 
 # Clients may run ahead of the slowest by this number times the clients that compute at once.
 # TensorFlow's loops end in order, so that one slow client would otherwise keep all cores waiting.
@@ -56,6 +59,8 @@ class Mapper(abc.ABC):
   def __init__(self, library: components.Library):
     self._library = library
     self.component = library.component
+    # What the components in a step of `fold` use, and their effects; None outside of steps.
+    self._step: tuple[list[values.Input], list[expressions.Expression]] | None = None
 
   def call(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
     """Calls a component at the server, once, with all its effects; leaves are not stacked."""
@@ -69,22 +74,80 @@ class Mapper(abc.ABC):
     They are not stacked if they must be the same for all clients: without draws and effects, of
     arguments that are the same. Results of unknown shape are an `UnsupportedError`.
     """
+    if self._step is not None:
+      inputs, body = self._taken_apart(component, leaves)
+      self._step[0].extend(inputs)
+      self._step[1].extend(body.effects)
+      return _made(inputs, body.outputs)
     if component.is_deterministic and not any(leaf.stacked for leaf in leaves):
       return self.call(component, leaves)
     if not component.result_types:
       return []
     if any(t.is_data_set for t in component.result_types):
-      return self._made(component, leaves)
-    if any(not tf.TensorShape(t.shape).is_fully_defined() for t in component.result_types):
-      raise errors.UnsupportedError("client values of unknown shape between computations")
-    return [Leaf(tensor, True) for tensor in self._map(component, leaves, num_clients)]
+      return self._made_data_sets(component, leaves)
+    work = self._library.body(component, leaves)
+    return self._stacked(component.result_types, work, num_clients, component, leaves)
 
-  def _made(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
+  def fold(
+    self,
+    source: Leaf,
+    specs: Sequence[tf.TensorSpec],
+    zero: Sequence[Leaf],
+    step: Callable[[Sequence[Leaf], Sequence[Leaf]], Sequence[Leaf]],
+    types: Sequence[values.LeafType],
+    num_clients: tf.Tensor,
+  ) -> list[Leaf]:
+    """Folds over the elements, of `specs`, of each client's sequence, from `zero`.
+
+    `step` takes a total, of `types`, and an element to the next total.
+    """
+    if self._step is not None:
+      raise errors.UnsupportedError("a fold over a sequence within another")
+    sequence = values.LeafType(tf.variant, (), True)
+    (begin, *initial), inputs = self._library.refs(
+      [source._replace(maps=()), *zero], [sequence, *types]
+    )
+
+    def next_total(
+      total: Sequence[expressions.Ref], element: Sequence[expressions.Ref]
+    ) -> inlining.Step:
+      effects: list[expressions.Expression] = []
+      self._step = inputs, effects
+      try:
+        results = step(*(_made((), refs) for refs in (total, element)))
+        refs, more = self._library.refs(results, types)
+      finally:
+        self._step = None
+      inputs.extend(more)
+      return refs, effects
+
+    body = inlining.fold(begin, specs, initial, next_total, self._library.pool)
+    return self._stacked(types, (inputs, body), num_clients)
+
+  def _stacked(
+    self,
+    types: Sequence[values.LeafType],
+    work: Work | None,
+    num_clients: tf.Tensor,
+    component: components.Component | None = None,
+    leaves: Sequence[Leaf] = (),
+  ) -> list[Leaf]:
+    if any(not tf.TensorShape(t.shape).is_fully_defined() for t in types):
+      raise errors.UnsupportedError("client values of unknown shape between computations")
+    results = self._map(types, work, num_clients, component, leaves)
+    return [Leaf(tensor, True) for tensor in results]
+
+  def _taken_apart(self, component: components.Component, leaves: Sequence[Leaf]) -> Work:
+    work = self._library.body(component, leaves)
+    if work is None:
+      raise errors.UnsupportedError("an intermediate result of clients")
+    return work
+
+  def _made_data_sets(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
     """Returns clients' data sets, made where they are used; refuses any that would differ there."""
-    found = self._library.body(component, leaves)
-    if found is None or not all(t.is_data_set for t in component.result_types):
+    if not all(t.is_data_set for t in component.result_types):
       raise errors.UnsupportedError("data sets that clients make beside other values")
-    inputs, body = found
+    inputs, body = self._taken_apart(component, leaves)
     roots = {one.root.expression for one in inputs}
     made = [expression for expression in walks.walk(body.outputs) if expression not in roots]
     if any(expression.node is None for expression in made):
@@ -95,13 +158,23 @@ class Mapper(abc.ABC):
     # TFF's runtime serializes data sets between computations. Some of them then have a fixed order.
     if any(e.op.startswith("Cache") or expressions.shuffles_with_seed(e) for e in made):
       raise errors.UnsupportedError("a data set that clients keep, or shuffle with a seed")
-    return [Leaf(None, True, made=values.Made(ref, tuple(inputs))) for ref in body.outputs]
+    return _made(inputs, body.outputs)
 
   @abc.abstractmethod
   def _map(
-    self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
+    self,
+    types: Sequence[values.LeafType],
+    work: Work | None,
+    num_clients: tf.Tensor,
+    component: components.Component | None,
+    leaves: Sequence[Leaf],
   ) -> list[tf.Tensor]:
-    """Does the work of `map`, except for the cases that need no mapping."""
+    """Computes results of `types` for each client: `work`, or that of a component as it is."""
+
+
+def _made(inputs: Sequence[values.Input], refs: Sequence[expressions.Ref]) -> list[Leaf]:
+  """Returns values that are computed as a part of what uses them."""
+  return [Leaf(None, True, made=values.Made(ref, tuple(inputs))) for ref in refs]
 
 
 def _map_fn(function: Callable[[Any], Any], elements: Any, **options: Any) -> Any:
@@ -147,15 +220,15 @@ class Sequential(Mapper):
 
   def _map_rows(
     self,
-    component: components.Component,
+    types: Sequence[values.LeafType],
     inputs: Sequence[values.Input],
     body: expressions.Body,
     num_clients: tf.Tensor,
   ) -> list[tf.Tensor]:
-    """Computes a component for all clients at once, or raises `UnsupportedError`."""
+    """Computes results for all clients at once, or raises `UnsupportedError`."""
     if body.effects or any(leaf.made is not None for _, leaf, _ in inputs):
       raise errors.UnsupportedError("effects of each client")
-    sizes = [tf.TensorShape(leaf.shape).num_elements() for leaf in component.result_types]
+    sizes = [tf.TensorShape(leaf.shape).num_elements() for leaf in types]
     if sum(sizes) > _MAX_ROW and any(ref.expression.reads for ref in body.outputs):
       raise errors.UnsupportedError("large values of each client")
     known = {root: leaf.tensor for root, leaf, kind in inputs if not kind.is_data_set}
@@ -167,22 +240,26 @@ class Sequential(Mapper):
     self.has_rows = True
     return [
       tf.ensure_shape(result, tf.TensorShape([None]).concatenate(leaf.shape))
-      for result, leaf in zip(results, component.result_types)
+      for result, leaf in zip(results, types)
     ]
 
   def _map(
-    self, component: components.Component, leaves: Sequence[Leaf], num_clients: tf.Tensor
+    self,
+    types: Sequence[values.LeafType],
+    work: Work | None,
+    num_clients: tf.Tensor,
+    component: components.Component | None,
+    leaves: Sequence[Leaf],
   ) -> list[tf.Tensor]:
-    found = self._library.body(component, leaves)
-    if found is not None and self._at_once:
+    if work is not None and self._at_once:
       with contextlib.suppress(errors.UnsupportedError, TypeError, ValueError):
-        return self._map_rows(component, *found, num_clients)
-    if not self._reads and not any(leaf.made is not None for leaf in leaves):
-      found = None  # Its own graph is enough.
+        return self._map_rows(types, *work, num_clients)
+    if component and not self._reads and not any(leaf.made is not None for leaf in leaves):
+      work = None  # Its own graph is enough.
     needed: set[expressions.Expression] = set()
-    if found is not None:
-      effects = [expressions.Ref(effect, 0) for effect in found[1].effects]
-      refs = [*found[1].outputs, *effects]
+    if work is not None:
+      effects = [expressions.Ref(effect, 0) for effect in work[1].effects]
+      refs = [*work[1].outputs, *effects]
       given = {ref.expression for ref in self._reads}
       needed.update(walks.walk(refs, stop=lambda expression: expression in given))
 
@@ -191,9 +268,10 @@ class Sequential(Mapper):
         # Rows are taken one at a time, because all of them would be in memory a second time.
         return leaf.tensor[client] if leaf.stacked else leaf.tensor
 
-      if found is None:
+      if work is None:
+        assert component is not None
         return component.call([argument(leaf) for leaf in leaves])
-      inputs, body = found
+      inputs, body = work
       known = {
         root: data_sets.begin(argument(leaf)) if parameter.is_data_set else argument(leaf)
         for root, leaf, parameter in inputs
@@ -202,13 +280,11 @@ class Sequential(Mapper):
       for ref, (flat, offsets, shapes) in self._reads.items():
         known[ref] = tf.reshape(flat[offsets[client] : offsets[client + 1]], shapes[client])
       results = emission.Emitter(known).emit(body.outputs, body.effects)
-      return [
-        tf.ensure_shape(result, leaf.shape) for result, leaf in zip(results, component.result_types)
-      ]
+      return [tf.ensure_shape(result, leaf.shape) for result, leaf in zip(results, types)]
 
     return _map_fn(
       call_one,
       tf.range(num_clients),
-      fn_output_signature=[leaf.spec for leaf in component.result_types],
+      fn_output_signature=[leaf.spec for leaf in types],
       parallel_iterations=_WINDOW * self._parallel,
     )

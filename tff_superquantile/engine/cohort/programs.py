@@ -14,6 +14,7 @@ from tff_superquantile.engine.cohort import interpreter
 from tff_superquantile.engine.cohort import reading
 from tff_superquantile.engine.cohort import stages as stages_lib
 from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.graphs import errors
 
 
@@ -51,6 +52,7 @@ class Program(computation.Computation):
     It refuses what TFF does: another type (`TypeError`), parts of different numbers of clients, and
     values of no clients as a result (`ValueError`); and shapes that differ between clients.
     """
+    data_sets.forget_lists()
     arrays = [] if self._converter is None else self._converter.arrays(arg)
     lengths = {len(a) for a, leaf in zip(arrays, self.parameters) if leaf.stacked}
     if len(lengths) > 1:

@@ -28,37 +28,41 @@ class Discovery(mapping.Mapper):
     self.looks_again = False
     self.makes_data_sets = False
 
-  def _made(
+  def _made_data_sets(
     self, component: components.Component, leaves: Sequence[values.Leaf]
   ) -> list[values.Leaf]:
     self.makes_data_sets = True
-    return super()._made(component, leaves)
-
-  def _nothing(self, component: components.Component, stacked: bool) -> list[tf.Tensor]:
-    return [
-      tf.compat.v1.placeholder(spec.dtype, spec.shape)
-      for spec in (leaf._replace(stacked=stacked).spec for leaf in component.result_types)
-    ]
+    return super()._made_data_sets(component, leaves)
 
   def call(
     self, component: components.Component, leaves: Sequence[values.Leaf]
   ) -> list[values.Leaf]:
-    return [values.Leaf(tensor, False) for tensor in self._nothing(component, False)]
+    return [values.Leaf(tensor, False) for tensor in _nothing(component.result_types, False)]
 
   def _map(
-    self, component: components.Component, leaves: Sequence[values.Leaf], num_clients: tf.Tensor
+    self,
+    types: Sequence[values.LeafType],
+    work: mapping.Work | None,
+    num_clients: tf.Tensor,
+    component: components.Component | None,
+    leaves: Sequence[values.Leaf],
   ) -> list[tf.Tensor]:
-    found = self._library.body(component, leaves)
-    if found is None:
+    if work is None:
+      assert component is not None
       self.looks_again |= any(leaf.is_data_set for leaf in component.parameter_types)
     else:
-      _, body = found
+      _, body = work
       self.looks_again |= body.looks_again
       effects = [expressions.Ref(effect, 0) for effect in body.effects]
       for ref in walks.frontier([*body.outputs, *effects], self._library.is_read):
         if ref not in self.reads:
           self.reads.append(ref)
-    return self._nothing(component, True)
+    return _nothing(types, True)
+
+
+def _nothing(types: Sequence[values.LeafType], stacked: bool) -> list[tf.Tensor]:
+  specs = (leaf._replace(stacked=stacked).spec for leaf in types)
+  return [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
 
 
 class CohortFunction:

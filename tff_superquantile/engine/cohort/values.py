@@ -4,7 +4,9 @@ Each leaf of a federated value at the clients is one tensor, its clients stacked
 dimension. All other values stay as they are.
 """
 
+import collections
 from collections.abc import Callable, Iterator, Sequence
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -24,13 +26,17 @@ class Leaf(NamedTuple):
     tensor: The tensor.
     stacked: Whether its first dimension is the clients. If not, all clients have the same tensor.
     origin: The position of the leaf in the argument of the computation, if it comes from there.
-    made: For a data set that clients make of others, which has no tensor: how.
+    made: How a data set that clients make of others, or a value in a step of a fold, is made: these
+      have no tensor.
+    maps: What `tff.sequence_map` does with the elements of a sequence: functions of the language,
+      and the types of their arguments.
   """
 
   tensor: tf.Tensor
   stacked: bool
   origin: int | None = None
   made: "Made | None" = None
+  maps: tuple[tuple[Any, tff.Type], ...] = ()
 
 
 class LeafType(NamedTuple):
@@ -82,9 +88,9 @@ class Input(NamedTuple):
 
 
 class Made(NamedTuple):
-  """A data set that clients make: computed by each component that goes over it, as a part of it.
+  """What clients make, such as data sets: computed by each component that uses it, as a part of it.
 
-  So what is read of it is kept, and what makes it is not serialized for each client.
+  So what is read of a data set is kept, and what makes it is not serialized for each client.
   """
 
   ref: expressions.Ref
@@ -102,6 +108,22 @@ def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:
   if isinstance(type_spec, tff.SequenceType):
     return [LeafType(tf.variant, (), stacked)]
   raise errors.UnsupportedError(f"values of type {type_spec}")
+
+
+def in_data_sets(element_type: tff.Type, leaves: Iterator[Any]) -> Any:
+  """Packs leaves to an element of a data set, as TFF's runtime does.
+
+  Data sets sort dictionaries by names. Other structures with names are an `UnsupportedError`.
+  """
+  if not isinstance(element_type, tff.StructType):
+    return next(leaves)
+  elements = [(name, in_data_sets(part, leaves)) for name, part in _elements(element_type)]
+  container = getattr(element_type, "python_container", None)
+  if all(name is None for name, _ in elements):
+    return tuple(element for _, element in elements)
+  if container is not None and not issubclass(container, dict):
+    raise errors.UnsupportedError(f"elements of type {container.__name__}")
+  return collections.OrderedDict(elements)
 
 
 def _elements(struct: Any) -> list[tuple[str | None, Any]]:
@@ -229,7 +251,7 @@ class Converter:
     Another type is a `TypeError`; shapes that differ between clients are an `UnsupportedError`.
     """
     if isinstance(self._type, tff.SequenceType):
-      return [np.array(data_sets.source(value, self._type), np.object_)]
+      return [np.array(self._source(value), np.object_)]
     if self._elements is None:
       return [_as_array(value, self._dtype, self._shape)]
     if self._is_stacked:
@@ -249,6 +271,19 @@ class Converter:
     return [
       array for part, (_, element) in zip(parts, self._elements) for array in element.arrays(part)
     ]
+
+  def _source(self, value: Any) -> data_sets.Source:
+    """Returns a data set, or a list as one."""
+    if isinstance(value, list):
+      element_type = self._type.element
+      converter = Converter(element_type)
+      pack = functools.partial(in_data_sets, element_type)
+      empty = [
+        np.zeros([size or 0 for size in t.shape or ()], t.array_dtype)
+        for t in leaf_types(element_type)
+      ]
+      value = data_sets.of_list([converter.arrays(element) for element in value], empty, pack)
+    return data_sets.source(value, self._type)
 
   def _stacked(self, member: "Converter", value: Any) -> list[np.ndarray]:
     if not isinstance(value, (list, tuple)):
@@ -271,7 +306,7 @@ class Converter:
   def _columns(self, clients: Sequence[Any]) -> list[np.ndarray] | None:
     """Stacks clients that are dictionaries of plain values, much faster; None for others."""
     if isinstance(self._type, tff.SequenceType):
-      return [np.array([data_sets.source(c, self._type) for c in clients], np.object_)]
+      return [np.array([self._source(client) for client in clients], np.object_)]
     if self._elements is None:
       column = _as_column(clients, self._dtype)
       if column is None or column.shape[1:] != self._shape:

@@ -1,9 +1,10 @@
 """Exports a finished run's model for programs that know nothing of this project.
 
-    python -m tff_superquantile.experiments.export RUN_DIR --format=saved_model --out=DIR
+    superquantile export RUN_DIR --format=saved_model --out=DIR
 
 writes DIR with the model, from raw examples to `logits` and `probabilities`, and beside it
-labels.txt, the names of the classes in the order of the probabilities, and MODEL_CARD.md:
+labels.txt, the names of the classes in the order of the probabilities, MODEL_CARD.md, and
+tuning.json, by which `superquantile personalize` tunes it to one client's rows:
 
     saved_model   saved_model/, for TensorFlow
     keras         model.keras, of Keras' own layers, for `tf.keras.models.load_model`
@@ -20,12 +21,13 @@ such form.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import dataclasses
 import os
 import pathlib
 import sys
+from typing import Any
 
-from privacy.command import flags
+from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
@@ -33,40 +35,18 @@ from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.run import run_folder
 
-_DEFAULT = "saved_model"
 
-
-def make_parser() -> flags.Parser:
-  """Makes the parser; a mistake in the arguments is a ValueError with a sentence."""
-  parser = flags.Parser(
-    prog="python -m tff_superquantile.experiments.export",
-    description="Writes a finished run's model for programs that know nothing of this project: from"
-    " raw examples to logits and probabilities, with the names of the classes (labels.txt) and a"
-    " model card (MODEL_CARD.md). No client's data are read.",
-    epilog="Exit code: 0, or 2 for a mistake in the arguments, a run that has not finished, or a"
-    " model that has no such form.",
-    allow_abbrev=False,
-  )
+def define(parser: command_line.Parser) -> None:
   finished_run.add_arguments(parser)
-  parser.add_argument(
-    "--format",
-    default=_DEFAULT,
-    help="; ".join(
-      f"{name}, {one.purpose}" + " (the default)" * (name == _DEFAULT)
-      for name, one in formats.FORMATS.items()
-    ),
-  )
-  parser.add_argument(
-    "--out", type=pathlib.Path, metavar="DIR", required=True, help="the folder to write"
-  )
-  parser.add_argument(
-    "--overwrite", action="store_true", help="replace DIR if an earlier export is all that is in it"
-  )
-  return parser
+  purposes = "; ".join(f"{name}, {one.purpose}" for name, one in formats.FORMATS.items())
+  command_line.add_flag(parser, "format", str, "saved_model", purposes)
+  out: dict[str, Any] = dict(type=pathlib.Path, metavar="DIR", required=True)
+  parser.add_argument("--out", help="the folder to write", **out)
+  again = "replace DIR if an earlier export is all that is in it"
+  command_line.add_flag(parser, "overwrite", bool, False, again)
 
 
-def export(args: argparse.Namespace) -> None:
-  """Carries the command out."""
+def main(args: argparse.Namespace) -> None:
   run = run_folder.find_finished(args.folder)
   formats.FORMATS[args.format]  # Or a sentence that there is none.
   finished_run.check_new(args.out, args.overwrite)
@@ -89,6 +69,8 @@ def export(args: argparse.Namespace) -> None:
     folder = pathlib.Path(temporary)
     formats.write(model, args.format, folder)
     (folder / formats.CARD).write_text(card, encoding="utf-8")
+    how = dataclasses.asdict(exported_model.tuning(model, config))
+    atomic_files.write_json(folder / formats.TUNING, how)
     for path in earlier:  # And no others, even if some have come meanwhile.
       path.rmdir() if path.is_dir() else path.unlink()
     os.rename(folder, args.out)
@@ -109,10 +91,5 @@ def _earlier_export(out: pathlib.Path) -> list[pathlib.Path]:
   return [*found, out]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns its exit code."""
-  return cli.run_parser(make_parser(), export, argv)
-
-
 if __name__ == "__main__":
-  sys.exit(main())
+  sys.exit(cli.run(sys.modules[__name__]))

@@ -56,11 +56,7 @@ answers /= answers.sum(axis=1, keepdims=True)  # The probabilities.
 
 
 def code(model: Any, name: str) -> str:
-  """Returns a Python program for the folder of an export, which leaves `answers` and prints them.
-
-  Its rows of raw examples are blank ones to be replaced. It is "" where a program would have to
-  rebuild a network that is more than dense layers.
-  """
+  """Returns a program for an export, "" where it would have to rebuild more than dense layers."""
   spec = model.preprocessing.raw_spec
   output = "probabilities" if model.label_scale is None else "prediction"
   if name == "npz":

@@ -13,9 +13,13 @@ import tensorflow_federated as tff
 from tasks import preprocessing as preprocessing_lib
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import personal
+
+_EPOCHS = 10  # The paper's.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +58,7 @@ class ExportedModel:
     return {name: output.numpy() for name, output in outputs.items()}
 
   def to_module(self, raw_spec: tf.TensorSpec | None = None) -> tf.Module:
-    """Returns a module with the function `serve`, from raw examples to `_outputs_of` them.
-
-    Args:
-      raw_spec: Type of a batch of raw examples; None for that of the preprocessing.
-    """
+    """Returns a module with the function `serve`, from raw examples to `_outputs_of` them."""
     raw_spec = raw_spec or self.preprocessing.raw_spec
     predict = evaluation.build_predict(self.model)
     module = tf.Module()
@@ -86,11 +86,7 @@ class ExportedModel:
     return getattr(self.model, "keras_layers", None) is not None
 
   def to_keras(self) -> tf.keras.Model:
-    """Returns a Keras model from raw examples to `_outputs_of` them, of Keras' own layers alone.
-
-    Raises:
-      ValueError: If nobody has written the task's model down as Keras layers.
-    """
+    """Returns a Keras model from raw examples to `_outputs_of` them, of Keras' own layers alone."""
     if not self._has_keras_layers:
       raise ValueError(
         "Found a model without Keras layers; expected one of `tasks.models`: choose another"
@@ -127,10 +123,7 @@ class ExportedModel:
 
 
 def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
-  """Returns a batch of a model's inputs, or one blank example in place of an empty batch.
-
-  The convolutions of oneDNN, which TensorFlow has on some processors, refuse empty batches.
-  """
+  """Returns a batch, or a blank example for an empty one, which oneDNN's convolutions refuse."""
   shape = tf.shape(inputs)
   missing = tf.concat([tf.maximum(1 - shape[:1], 0), shape[1:]], 0)
   padded = tf.concat([inputs, tf.zeros(missing, inputs.dtype)], 0)
@@ -138,17 +131,7 @@ def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
-  """Returns the model of a finished run; no client's data are read.
-
-  A run on a table that an earlier version left without its columns needs the table.
-
-  Args:
-    run: The run.
-    config: Its config, with the word vectors where they are now.
-
-  Raises:
-    ValueError: If the task is not there, or the weights are damaged or not those of its model.
-  """
+  """Returns the model of a finished run; no client's data are read."""
   if run.columns:
     config = run_config.replace(config, data_dir="")  # The table need not be there.
   task = finished_run.get_task(run, config)
@@ -167,6 +150,21 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
     )
   weights = run.weights_for(model)
   return ExportedModel(model, weights, preprocessing, labels, task.label_scale)
+
+
+def tuning(model: ExportedModel, config: run_config.RunConfig) -> formats.Tuning:
+  """Returns how clients tune a run's model: as the run did, or for ten epochs."""
+  asked = config.personalization or personal.Personalization(epochs=_EPOCHS)
+  return formats.Tuning(
+    asked.epochs,
+    asked.learning_rate or config.final_learning_rate,
+    asked.proximal_weight,
+    config.local.batch_size,
+    config.local.l2,
+    model.label_scale,
+    len(model.labels),
+    len(model.weights.trainable),
+  )
 
 
 def _x_spec(model: tff.learning.models.FunctionalModel, task: str) -> tf.TensorSpec:

@@ -1,7 +1,4 @@
-"""Writes an exported model into a folder, in one of the formats of `FORMATS`.
-
-A format is a function and a row. Importing this starts no TensorFlow.
-"""
+"""Writes an exported model into a folder, in one of the formats of `FORMATS`."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Callable, Mapping
 import dataclasses
 import fnmatch
 import io
+import json
 import os
 import pathlib
 import re
@@ -16,10 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from privacy import checks
 from privacy.settings import plugins
 
 CARD = "MODEL_CARD.md"
 LABELS = "labels.txt"
+TUNING = "tuning.json"
+# A table's arrays of its columns in model.npz, after "preprocessing/".
+OF_COLUMNS = ("mean", "std", "has_missing", "num_categories")
 # In the messages of TensorFlow Lite's converter.
 _OTHER_OPERATOR = re.compile(r"'tf\.(\w+)' op")
 
@@ -53,18 +55,46 @@ class Format:
   instead: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+  """How a client tunes an exported model to its own rows: as the run, or for ten epochs.
+
+  Without label_scale, (mean, standard deviation), labels are classes. The trainable weights come
+  first.
+  """
+
+  epochs: int
+  learning_rate: float
+  proximal_weight: float
+  batch_size: int
+  l2: float
+  label_scale: tuple[float, float] | None
+  num_classes: int
+  num_trainable: int
+
+  def __post_init__(self) -> None:
+    for name in ("epochs", "learning_rate", "proximal_weight", "batch_size", "l2"):
+      checks.not_negative(name, getattr(self, name))
+
+
+def read_tuning(folder: pathlib.Path) -> Tuning:
+  """Reads how to tune the model of an export."""
+  try:
+    return Tuning(**json.loads((folder / TUNING).read_text(encoding="utf-8")))
+  except (OSError, TypeError, ValueError) as error:
+    raise ValueError(
+      f"Found no {TUNING} in {folder} that can be read; expected that of an export: export again."
+    ) from error
+
+
 def is_exported(path: pathlib.PurePath) -> bool:
   """Tells whether an export, of any format, has such a file or folder, by its relative path."""
-  patterns = (CARD, LABELS, *(file for one in FORMATS.values() for file in one.files))
+  patterns = (CARD, LABELS, TUNING, *(file for one in FORMATS.values() for file in one.files))
   return any(fnmatch.fnmatchcase(path.as_posix(), pattern) for pattern in patterns)
 
 
 def write(model: Any, name: str, folder: pathlib.Path) -> None:
-  """Writes a model into an existing folder, with the names of its classes, one a line, if any.
-
-  What was written is read again, and compared with the model on the preprocessing's probe. A form
-  that the model does not have, or that gives other answers, is refused.
-  """
+  """Writes a model into an existing folder, reads it again, and compares their answers."""
   serve = FORMATS[name].write(model, folder)
   if serve is not None and model.preprocessing.probe is not None:
     _check(model, name, serve)
@@ -173,4 +203,4 @@ _OWN = {
     instead="the network's weights by name, and of a table what its columns became",
   ),
 }
-FORMATS = plugins.Table("format", "exports", Format, _OWN, of_classes=False)
+FORMATS = plugins.Kinds("format", "exports", Format, _OWN, of_classes=False)

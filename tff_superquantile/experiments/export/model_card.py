@@ -53,17 +53,7 @@ _ALONE = (
 
 
 def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str = "") -> str:
-  """Returns the card of a finished run's model, in Markdown.
-
-  Args:
-    run: The run.
-    raw: What a raw example is.
-    labels: The names of the classes; empty for numbers.
-    example: A program that uses the model, in the folder of the export; "" for none.
-
-  Raises:
-    ValueError: If the run is private and has no ledger, or one that cannot be read.
-  """
+  """Returns the card of a finished run's model, in Markdown."""
   leading = grouped.by_method([run]).leading
   clients = run.clients("test")
   errors = clients.get(leading.name, np.array([]))
@@ -107,11 +97,11 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
 def _outputs(has_classes: bool) -> str:
   """Says what an exported model computes, and which formats have something else in its place."""
   said = [_PROBABILITIES if has_classes else _PREDICTION]
-  for one in formats.FORMATS.values():
-    if one.instead and has_classes:
-      said.append(f"{one.files[0]} has neither, but {one.instead}")
-    elif one.instead:
-      said.append(f"{one.files[0]} has none, but {one.instead}, {_SCALE}")
+  for export in formats.FORMATS.values():
+    if export.instead and has_classes:
+      said.append(f"{export.files[0]} has neither, but {export.instead}")
+    elif export.instead:
+      said.append(f"{export.files[0]} has none, but {export.instead}, {_SCALE}")
   return "; ".join(said)
 
 
@@ -170,11 +160,11 @@ def _find_fed_avg(run: run_folder.Run) -> run_folder.Run | None:
   if run.config is None or run.config.is_private or run.method.is_fed_avg:
     return None
   path = run.path.parent.parent / run.method.fed_avg / run.path.name
-  found = run_folder.Run(path, run.seed)
+  fed_avg = run_folder.Run(path, run.seed)
   ids = list(run.clients("test").get("client_id", ()))
-  if not (found.finished and found.config is not None and not found.config.is_private):
+  if not (fed_avg.finished and fed_avg.config is not None and not fed_avg.config.is_private):
     return None
-  return found if ids and found.has_clients("test", ids) else None
+  return fed_avg if ids and fed_avg.has_clients("test", ids) else None
 
 
 def _said(unit: units.Unit, values: np.ndarray) -> str:
@@ -193,12 +183,12 @@ def _said(unit: units.Unit, values: np.ndarray) -> str:
 def _measures(run: run_folder.Run) -> dict[str, str]:
   """Returns every measure of the test clients, and of all their examples together."""
   clients, pooled = run.clients("test"), run.metrics.get("test", {}).get("pooled", {})
-  found = {}
+  by_measure = {}
   for name in (name for name in measures.NAMES if name in clients):
     unit = units.of_measure(name, units.of_run(run))
     together = f"; of all examples together {unit.text(pooled[name])}" if name in pooled else ""
-    found[f"{unit.quantity} in {unit.name}"] = _said(unit, clients[name]) + together
-  return found
+    by_measure[f"{unit.quantity} in {unit.name}"] = _said(unit, clients[name]) + together
+  return by_measure
 
 
 def _classes(run: run_folder.Run, labels: Sequence[str]) -> dict[str, str]:
@@ -218,11 +208,11 @@ def _of_constant(run: run_folder.Run) -> dict[str, str]:
   if references is None:
     return {}
   constant = references.found[kept.CONSTANT]
-  found = {"Answer": constant.said}
+  answers = {"Answer": constant.said}
   for name in (name for name in measures.NAMES if name in constant.clients):
     unit = units.of_measure(name, units.of_run(run))
-    found[f"{unit.quantity} in {unit.name}"] = _said(unit, constant.clients[name])
-  return found
+    answers[f"{unit.quantity} in {unit.name}"] = _said(unit, constant.clients[name])
+  return answers
 
 
 def _limits(num_clients: int) -> list[tables.Row]:

@@ -23,12 +23,12 @@ import threadpoolctl
 import tqdm
 
 from tff_superquantile import atomic_files
+from tff_superquantile.engine.processes import dependent_process
+from tff_superquantile.engine.processes import limits
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.engine.processes import dependent_process
-from tff_superquantile.engine.processes import limits
 from tff_superquantile.simulation import progress
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -42,10 +42,7 @@ def command(config: run_config.RunConfig) -> list[str]:
 
 
 class Messages(stdlib_logging.Handler):
-  """What a fork tells its parent: the warnings that this project logs, and why the run failed.
-
-  A file without a name, in which each message is a line of JSON.
-  """
+  """What a fork tells its parent: the warnings that this project logs, and why the run failed."""
 
   def __init__(self) -> None:
     super().__init__(stdlib_logging.WARNING)
@@ -156,10 +153,8 @@ def core_shares(
 ) -> list[Sequence[int]]:
   """Returns the cores of each run that may be at work at once.
 
-  Runs of a sweep take about as long as one another. If there is one more than there are cores, it
-  would have the machine for itself at the end, and use one core: all of them are done earlier if
-  they share. With two runs a core and more there are too many for that in memory, and little is
-  lost at the end. `num_workers` is at most one a core; None is for a choice by the number of runs.
+  If there is one run more than cores, it would be alone at the end, on one core: all are done
+  earlier if they share. With two runs a core there are too many for memory, and little is lost.
   """
   at_once = min(num_workers or len(cores), num_runs, len(cores))
   shares = [cores[i::at_once] for i in range(at_once)]
@@ -170,14 +165,12 @@ def core_shares(
 
 
 def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) -> list[str]:
-  """Carries out runs, each on its share of the cores; returns the names of those that failed.
-
-  At once there are at most `num_workers` and one a core; None is for one a core, and for all of
-  them if they are fewer than two a core. A run that finds its flags or its data wrong stops the
-  others by a `ValueError`.
-  """
+  """Carries out runs, each on its share of the cores; returns the names of those that failed."""
   with cli.starting_tensorflow():  # Here, once for all runs.
+    import tasks
     from tff_superquantile.experiments.run import runner  # noqa: F401
+
+    tasks.task_names()  # All modules of tasks.
 
   # Under a quota any of the machine's cores: other containers on it choose others.
   cores = sorted(random.sample(limits.cores(), limits.num_cores()))

@@ -90,11 +90,7 @@ class Preset:
   def methods(
     self, thetas: Sequence[float] | None = None, epsilons: Sequence[float] | None = None
   ) -> list[dict[str, Any]]:
-    """Returns the flags that tell the methods apart: FedAvg, the baselines, each tail fraction.
-
-    None stands for the preset's own tail fractions or budgets. A flag that is to be tuned has a
-    `Grid`.
-    """
+    """Returns the flags that tell the methods apart; a flag that is to be tuned has a `Grid`."""
     thetas = self.thetas if thetas is None else thetas
     listed = [] if self.epsilons and not self.with_public else self._public(thetas)
     for epsilon in self.epsilons if epsilons is None else epsilons:

@@ -135,11 +135,10 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
   ),
   "personalization": preset_lib.Preset(
     task="emnist_convnet",
-    flags=_EMNIST,
+    flags=dict(_EMNIST, personalize=10),
     thetas=_THETAS_OF_THE_PAPER,
     seeds=preset_lib.FIVE_SEEDS,
     quick_flags=preset_lib.FEWER_ROUNDS,
-    evaluation="paper.studies.personalization",
   ),
   "model_family": preset_lib.Preset(
     task="emnist_linear",

@@ -14,12 +14,17 @@ from tff_superquantile.experiments.run import run_folder
 
 
 def is_left(config: run_config.RunConfig) -> bool:
-  """Returns whether a run has neither finished nor diverged; a `ValueError` for other flags."""
+  """Returns whether a run has neither finished nor diverged; a `ValueError` for other flags.
+
+  Personal models may be left of one that has finished.
+  """
   run = run_folder.of_config(config)
   if run.flags:  # What is None here, the task has decided there.
     run_config.check_same(run.path, run.flags, config, run_config.flags())
   is_shorter = config.num_rounds is not None and not run_config.ends_as(run.flags, config)
-  return not run.diverged and (not run.finished or is_shorter)
+  asked = config.personalization
+  is_personal = asked is None or asked.is_done(run.metrics)
+  return not run.diverged and (not run.finished or is_shorter or not is_personal)
 
 
 class Stages:
@@ -31,10 +36,7 @@ class Stages:
     self.searches: list[tuning.Search] = []
 
   def carry_out(self, what: str, configs: Sequence[run_config.RunConfig]) -> list[str]:
-    """Carries out runs and returns the names of those that failed; `what` is their purpose.
-
-    With --print_commands it prints the commands of those that are left, if any, and ends.
-    """
+    """Carries out runs and returns the names of those that failed; `what` is their purpose."""
     # Once each, as tuning may choose what runs anyway.
     configs = list({names.run_path(config): config for config in configs}.values())
     if not self._print_commands:

@@ -24,6 +24,7 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import personal
 
 FILE_NAME = "tuning.json"
 
@@ -104,7 +105,9 @@ def with_held_out(settings: Settings, preset: preset_lib.Preset) -> dict[str, An
 def _settings_of_tuning(settings: Settings, preset: preset_lib.Preset) -> dict[str, Any]:
   """Returns the settings of a tuning run: in a folder apart, with clients held out."""
   output_dir = os.path.join(settings["output_dir"], names.TUNING)
-  return {**with_held_out(settings, preset), "output_dir": output_dir}
+  flags = part.own_flags(personal.Personalization).values()  # Nothing is chosen by these.
+  without = {flag.name: flag.default for flag in flags}
+  return {**with_held_out(settings, preset), **without, "output_dir": output_dir}
 
 
 def _own_parameters(algorithm: str) -> frozenset[str]:

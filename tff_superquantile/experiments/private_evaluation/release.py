@@ -1,8 +1,4 @@
-"""Evaluates a finished run's model on clients with differential privacy.
-
-`privacy.evaluation.entries` has the file that it writes. The clients' numbers never leave this
-process but by `analytics.private_distribution`.
-"""
+"""Evaluates a finished run's model on clients with differential privacy."""
 
 from __future__ import annotations
 
@@ -31,12 +27,7 @@ _TAIL = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Inquiry:
-  """What to release of the clients of a finished run's split: their "error" or their "loss".
-
-  None is for the default delta, for 1 or the run's largest loss as the upper end of the metric, and
-  for fresh noise in place of that of a key file. The number of bins is a power of two. The data may
-  be elsewhere than the run's own flags of `train_flags.WHERE_DATA_IS` say.
-  """
+  """What to release of the clients of a finished run's split: their "error" or their "loss"."""
 
   folder: pathlib.Path
   epsilon: float
@@ -52,14 +43,7 @@ class Inquiry:
 def evaluate(
   request: Inquiry,
 ) -> tuple[list[entries.Evaluation], ledger_lib.Ledger | None]:
-  """Makes one release, and enters it into the ledger of evaluations beside the run.
-
-  Guarantee: see `privacy.evaluation.query`; the number of clients of the split is public.
-
-  It returns all evaluations of the run, the new one last, and the run's ledger if it is private.
-  Before anything is released, it refuses a model or clients that are not the run's, and a ledger
-  whose earlier evaluations were changed.
-  """
+  """Makes one release, and enters it into the ledger of evaluations beside the run."""
   run = run_folder.find_finished(request.folder)
   finished_run.check_classes(run)
   config = finished_run.config(run, request.where_data_is)
@@ -125,17 +109,14 @@ def _release(
   upper: float,
   number: int,
 ) -> entries.Evaluation:
-  """Releases the distribution of the clients' numbers; returns the entry for the ledger.
-
-  The number counts the releases before, so that a key's noise is never used again.
-  """
+  """Releases the distribution of the clients' numbers; returns the entry for the ledger."""
   with cli.starting_tensorflow():
     from tff_superquantile import analytics
     from tff_superquantile import evaluation
     from tff_superquantile import noise_source
+    from tff_superquantile.engine import context
     from tff_superquantile.experiments.run import manifest
     from tff_superquantile.experiments.run.training import noise_key
-    from tff_superquantile.engine import context
 
   key = None
   if request.noise_key_file is not None:

@@ -1,7 +1,9 @@
 """Makes the reference models of finished runs, such as single ones that no sweep has started.
 
-    python -m tff_superquantile.experiments.references OUTPUT_DIR/TASK
+    superquantile references OUTPUT_DIR/TASK
 
+computes what the finished runs of a task must beat: the constant answer, and without privacy a fit
+of all training clients' examples in one place; for linear models also the test clients' own. It
 writes references/seed_S.json beside the runs, which the report shows. A sweep does so by itself.
 """
 
@@ -11,26 +13,17 @@ import argparse
 import pathlib
 import sys
 
-from privacy.command import flags
+from privacy.settings import command_line
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.references import making
 from tff_superquantile.experiments.run import run_folder
 
 
-def make_parser() -> flags.Parser:
-  """Makes the parser; a mistake in the arguments is a ValueError with a sentence."""
-  parser = flags.Parser(
-    prog="python -m tff_superquantile.experiments.references",
-    description="Computes what the finished runs of a task must beat: the constant answer, and"
-    " without privacy a fit of all training clients' examples in one place; for linear models also"
-    " the test clients' own. The report shows them.",
-    allow_abbrev=False,
-  )
+def define(parser: command_line.Parser) -> None:
   parser.add_argument("folder", metavar="TASK_DIR", type=pathlib.Path, help="OUTPUT_DIR/TASK")
-  return parser
 
 
-def _main(args: argparse.Namespace) -> None:
+def main(args: argparse.Namespace) -> None:
   folder = args.folder.resolve()
   runs = [run for run in run_folder.find_runs(folder.parent) if run.task == folder.name]
   if not any(run.finished for run in runs):
@@ -42,4 +35,4 @@ def _main(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-  sys.exit(cli.run_parser(make_parser(), _main))
+  sys.exit(cli.run(sys.modules[__name__]))

@@ -2,22 +2,22 @@
 
 `VERDICTS` lists what a report may advise; the first whose condition holds is its first sentence.
 They are asked in the order in which one makes the next meaningless: a client that outweighs all
-others, clients that need models of their own, numbers that were taken for classes, a rare class
-that ranks tell already, models that are not trained, too few clients to tell, labels that nothing
-tells; only then do differences between methods count. `evidence` says when a difference is one.
+others, clients that need models tuned to them, or of their own, numbers that were taken for
+classes, a rare class that ranks tell already, models that are not trained, too few clients to tell,
+labels that nothing tells; only then do differences between methods count. `evidence` says when a
+difference is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import pandas as pd
-
-from tasks.own import labels
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.references import personal
+from tff_superquantile.experiments.references import wording
 from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import tables
@@ -42,14 +42,11 @@ class Decision(NamedTuple):
   evidence: evidence.Evidence
 
 
-def _needs_own_models(e: evidence.Evidence) -> bool:
-  """Returns whether own models are far ahead of each shared one, in the mean or the worst tenth.
-
-  They are behind in neither.
-  """
-  return bool(e.own) and all(
+def _are_far_ahead(changes_of: Mapping[Any, Sequence[paired.Change]]) -> bool:
+  """Returns whether models are far ahead of each rival in mean or tail, and never behind."""
+  return bool(changes_of) and all(
     any(map(evidence.is_far_ahead, changes)) and not any(one.high < 0 for one in changes)
-    for changes in e.own.values()
+    for changes in changes_of.values()
   )
 
 
@@ -67,14 +64,16 @@ def _is_too_short(e: evidence.Evidence) -> bool:
 def _hint(e: evidence.Evidence) -> str:
   """Returns what may be wrong with classes of a table's labels, whose kind nobody has named."""
   run = e.groups.runs[0]
-  return "" if "label_kind" in run.flags else labels.hint(run.classes)
+  are_numbers = all(name.lstrip("-").isdecimal() for name in run.classes or ("",))
+  if "label_kind" in run.flags or not are_numbers:
+    return ""
+  from tasks.own import labels  # It imports TensorFlow, which takes longer than a report.
+
+  return labels.hint(run.classes)
 
 
 def _misses_the_rare(e: evidence.Evidence) -> bool:
-  """Returns whether ranks tell the classes by twice as much as answers do.
-
-  That is asked where a class is rare, and where answers of trained models tell nothing.
-  """
+  """Returns whether ranks tell rare classes, or those of trained models, twice as well."""
   lead = e.groups.leading.name
   weights = {run.flags.get("class_weights", "none") for run in e.groups.runs}
   ranks, answers = _ranks(e), e.constant.get(e.best)
@@ -115,10 +114,11 @@ def _own_models(e: evidence.Evidence) -> str:
   if mean.num_clients < e.num_clients:
     also += f" (each on {mean.num_clients} of the {e.num_clients} test clients)"
   of_tail = "".join(f" and {unit.text(one.before)} in the worst tenth" for one in tail)
+  advice = "Do not federate" if e.personal else "Personalise (--personalize=10), or do not federate"
   return (
-    "Personalise, or do not federate: a model of a client’s own, fitted to half of its examples,"
-    f" has a mean {words} of {unit.text(mean.before)} on the other half{of_tail}; the best shared"
-    f" one ({e.best.label}) has {levels(e.own[e.best])}{also}. One rule does not fit these clients."
+    f"{advice}: a model of a client’s own, fitted to half of its examples, has a mean {words} of"
+    f" {unit.text(mean.before)} on the other half{of_tail}; the best shared one ({e.best.label})"
+    f" has {levels(e.own[e.best])}{also}. One rule does not fit these clients."
   )
 
 
@@ -191,14 +191,14 @@ def _take(e: evidence.Evidence) -> str:
   method, baseline, own = e.chosen
   metric = e.effects[True][0]
   return (
-    f"Take {method.label}: against {names.said_of(baseline)} it {_effect(e, own[metric])}, beyond"
-    " chance, and no measure is worse."
+    f"Take {method.label}: against {names.said_of(baseline)} it"
+    f" {wording.effect(e, own[metric])}, beyond chance, and no measure is worse."
   )
 
 
 def _trade(e: evidence.Evidence) -> str:
   method, baseline, own = e.chosen
-  lower, higher = (" and ".join(_said(metric) for metric in e.effects[k]) for k in (True, False))
+  lower, higher = (" and ".join(map(wording.name, e.effects[k])) for k in (True, False))
   return (
     f"Choose what counts: against {names.said_of(baseline)}, {method.label} lowers {lower} and"
     f" raises {higher}, beyond chance."
@@ -209,19 +209,19 @@ def _keep(e: evidence.Evidence) -> str:
   method, baseline, own = e.chosen
   text = f"Keep {names.said_of(baseline)}"
   if e.effects[False]:
-    higher = " and ".join(map(_said, e.effects[False]))
+    higher = " and ".join(map(wording.name, e.effects[False]))
     return f"{text}: {method.label} lowers nothing beyond chance, and raises {higher}."
   tested = next((one for one in own.values() if one.has_interval), None)
   if tested is None:
     return f"{text}: no difference can be detected, as a single worst client has no interval."
-  text += f": no detectable difference in {_said(tested.metric)}"
+  text += f": no detectable difference in {wording.name(tested.metric)}"
   more = tested.enough() if tested.value < 0 else None
   if more is None:
     width = e.unit.number((tested.high - tested.low) / 2)
     return f"{text}; {e.num_clients} test clients show a change of {width}{e.unit.change} or more."
   number, noun = more
   count = "more than a thousand" if number > 1000 else f"about {number}"
-  return f"{text}; if the change seen is real, {count} {noun}s would show it in four cases of five."
+  return f"{text}; detecting a change as large as the one seen takes {count} {noun}s (80 % power)."
 
 
 def _without_comparison(e: evidence.Evidence) -> str:
@@ -230,12 +230,12 @@ def _without_comparison(e: evidence.Evidence) -> str:
   unit, lead = leading.unit, leading.p90
   tails = e.groups.lowest_means(lead)
   if not tails:
-    return f"No method reports {_said(lead)}."
+    return f"No method reports {wording.name(lead)}."
   baselines = names.baselines(tails)
   rivals = [method for method in tails if method in baselines]
   others = (method for method in tails if not method.is_fed_avg)
   best = rivals[0] if rivals else next(others, next(iter(tails)))
-  level = f"With {best.label}, {_said(lead)} is {unit.text(tails[best])}"
+  level = f"With {best.label}, {wording.name(lead)} is {unit.text(tails[best])}"
   if rivals:
     fed_avg = names.said_of(baselines[best])
     before = unit.text(tails[baselines[best]])
@@ -256,7 +256,11 @@ class Verdict(NamedTuple):
 
 VERDICTS = {
   "far client": Verdict(lambda e: e.far is not None, _far),
-  "own models": Verdict(_needs_own_models, _own_models),
+  "personalise": Verdict(
+    lambda e: _are_far_ahead(e.personal),
+    lambda e: f"Personalise, as these clients disagree: {personal.sentence(e)}",
+  ),
+  "own models": Verdict(lambda e: _are_far_ahead(e.own), _own_models),
   "quantity": Verdict(
     lambda e: bool(e.best in e.constant and not e.learned and _hint(e)), _quantity
   ),
@@ -272,10 +276,7 @@ VERDICTS = {
 
 
 def decide(groups: grouped.Grouped) -> Decision:
-  """Decides what finished runs of a task say: of one budget, and also without privacy.
-
-  The text is plain, with numbers and caveats in a line of their own.
-  """
+  """Decides what finished runs of a task say: of one budget, and also without privacy."""
   references = in_reports.find(groups.runs)
   chosen, epsilon = groups.at_one_budget
   public = groups.without_privacy
@@ -292,20 +293,22 @@ def _of_one_budget(e: evidence.Evidence) -> Decision:
   if not e.levels:
     return Decision("no comparison", _without_comparison(e), e)
   key, verdict = next((key, one) for key, one in VERDICTS.items() if one.holds(e))
-  rest = " ".join([*_numbers(e), *_caveats(e, key)])
+  rest = " ".join([*_numbers(e, key), *_caveats(e, key)])
   return Decision(key, f"{verdict.say(e)}\n{rest}".strip(), e)
 
 
-def _numbers(e: evidence.Evidence) -> Iterator[str]:
+def _numbers(e: evidence.Evidence, key: str) -> Iterator[str]:
   """Yields what changes from the baseline to the chosen method, with intervals."""
   if e.ranked:
     method, baseline, own = e.chosen
-    effects = ", ".join(_effect(e, one, with_interval=True) for one in own.values())
+    effects = ", ".join(wording.effect(e, one, with_interval=True) for one in own.values())
     first, _, last = effects.rpartition(", " if len(own) > 1 else "\0")
     yield (
       f"Against {names.said_of(baseline)}, {method.label} {f'{first} and ' if first else ''}{last},"
       f" {_extent(own[e.groups.first], e)}."
     )
+  if e.personal and key != "personalise":
+    yield f"Personal models: {personal.sentence(e)}"
 
 
 def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
@@ -345,35 +348,6 @@ def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
 def _levels(e: evidence.Evidence, change: paired.Change) -> str:
   levels = f"{e.unit.text(change.after)} against {e.unit.text(change.before)}"
   return f"(mean {e.groups.leading.words} of {e.best.label} {levels})"
-
-
-def _said(metric: str) -> str:
-  """Returns how sentences name a metric of the test clients."""
-  _, column, statistic = metric.split(".")
-  quantity = units.words(column)
-  kinds = {
-    "p90": f"the 90th percentile of the test clients’ {quantity}",
-    "superquantile_90": f"the mean {quantity} of the worst tenth",
-    "max": f"the {quantity} of the worst test client",
-    "mean": f"the mean {quantity}",
-  }
-  return kinds.get(statistic, f"{statistic} of the test clients’ {quantity}")
-
-
-def _effect(e: evidence.Evidence, one: paired.Change, with_interval: bool = False) -> str:
-  """Says what happens to a metric, with the interval and the levels."""
-  unit, subject = e.unit, _said(one.metric)
-  effect = unit.effect(pd.Series([one.value]), subject)
-  if one.has_interval and not one.is_detected and not effect.startswith("leaves"):
-    effect = f"changes {subject} by {unit.number(one.value, sign=True)}{unit.change}"
-  if not with_interval:
-    return effect
-  notes = [f"95 % interval {one.interval(unit)}"] if one.has_interval else []
-  if one.metric == e.groups.first:
-    before, after = unit.text(one.before), unit.text(one.after)
-    # Levels that read the same would belie the change.
-    notes.append(f"{before} → {after}" if before != after else f"from {before}")
-  return effect + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _extent(one: paired.Change, e: evidence.Evidence) -> str:

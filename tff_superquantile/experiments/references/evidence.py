@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from tff_superquantile.experiments.report.clients import bootstrap
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import personal as parts
 from tff_superquantile.experiments.run.training import convergence
 
 # Between 0.03 and 0.4 of a level, 0.25 and 0.75 of all losses, falls of 0 and 0.1, and 4 and 20
@@ -35,7 +36,9 @@ FEWEST = 6  # Test clients of which a difference may be told from chance.
 _FAR = 0.1  # Of a level; a smaller lead is nothing to act on.
 _FALL = 0.02  # Of the test measure, from one third of the evaluations to the next.
 _HALF = 0.5  # Of all losses.
-_MEANS_OVER_ROWS = ("error", "loss", "mae")
+# A method, a key of `kept.LABELS`, or a method and one of the `parts.PARTS` of its clients.
+Model: TypeAlias = "str | tuple[names.Name, str]"
+MEANS_OVER_ROWS = ("error", "loss", "mae")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +78,9 @@ class Evidence:
     return next(iter(self.levels))
 
   def change(
-    self, before: str, after: str, measure: str = "", statistic: str = "mean"
+    self, before: Model, after: Model, measure: str = "", statistic: str = "mean"
   ) -> paired.Change | None:
-    """Measures the change of a measure, "" for the leading one, between methods or `kept.LABELS`.
+    """Measures a change between two models, over the clients that both have.
 
     It is over the clients that both have, of their means over seeds: of two or three seeds the
     chance is that of clients, for the models that were trained. None without such clients.
@@ -87,17 +90,18 @@ class Evidence:
     together = pd.concat(pairs.values()).groupby(level=0).mean() if pairs else pd.DataFrame()
     return paired.of_pairs({0: together}, f"test.{measure}.{statistic}") if len(together) else None
 
-  def of_clients(self, method: names.Name, column: str = "") -> pd.Series:
-    """Returns a column of a method's test clients, "" for the leading measure, means over seeds."""
-    of_seeds = self._of_clients(method, column or self.groups.leading.name)
+  def of_clients(self, model: Model, column: str = "") -> pd.Series:
+    """Returns a column of a model's test clients, "" for the leading measure, means over seeds."""
+    of_seeds = self._of_clients(model, column or self.groups.leading.name)
     together = pd.concat([*of_seeds.values()]) if of_seeds else pd.Series(dtype=float)
     return together[np.isfinite(together)].groupby(level=0).mean()
 
-  def _of_clients(self, what: str, measure: str) -> dict[int, pd.Series]:
+  def _of_clients(self, what: Model, measure: str) -> dict[int, pd.Series]:
     """Returns the measure of test clients by their ids, by seed."""
-    if isinstance(what, names.Name):
-      return paired.of_clients(self.groups[what], measure)
-    models = ((seed, one.found.get(what)) for seed, one in self.references.of_seed.items())
+    method, part = what if isinstance(what, tuple) else (what, "test")
+    if isinstance(method, names.Name):
+      return paired.of_clients(self.groups[method], measure, part)
+    models = ((seed, one.found.get(method)) for seed, one in self.references.of_seed.items())
     columns = ((seed, model.clients) for seed, model in models if model is not None)
     return {s: pd.Series(its[measure], its["client_id"]) for s, its in columns if measure in its}
 
@@ -119,21 +123,29 @@ class Evidence:
     Own models are tested on half of the rows, which may lack a class that the other half has.
     """
     lead = self.groups.leading.name
-    return lead if lead in _MEANS_OVER_ROWS else "error"
+    return lead if lead in MEANS_OVER_ROWS else "error"
 
   @functools.cached_property
   def own(self) -> dict[str, list[paired.Change]]:
-    """From the own models of clients to each method and the pooled fit.
+    """From the own models of clients to each method and the pooled fit: mean, and worst tenth."""
+    rivals = (*self.levels, kept.POOLED)
+    changes_of = {rival: self._mean_and_tail(kept.LOCAL, rival) for rival in rivals}
+    return {rival: changes for rival, changes in changes_of.items() if changes}
 
-    These are the changes of the mean and, if clients are enough for one, of their worst tenth.
+  @functools.cached_property
+  def personal(self) -> dict[names.Name, list[paired.Change]]:
+    """From what clients keep of a method's model and their own to its model, as `own`.
+
+    Both are on the examples that the clients' own are not tuned on.
     """
-    found = {}
-    for rival in (*self.levels, kept.POOLED):
-      mean = self.change(kept.LOCAL, rival, self.measure_of_rows)
-      if mean is not None:
-        tail = self.change(kept.LOCAL, rival, self.measure_of_rows, "superquantile_90")
-        found[rival] = [mean, *([] if tail is None or paired.are_few(mean.num_clients) else [tail])]
-    return found
+    changes_of = {m: self._mean_and_tail((m, parts.CHOSEN), (m, parts.SHARED)) for m in self.levels}
+    return {method: changes for method, changes in changes_of.items() if changes}
+
+  def _mean_and_tail(self, before: Model, after: Model) -> list[paired.Change]:
+    statistics = ("mean", "superquantile_90")
+    changes = [self.change(before, after, self.measure_of_rows, name) for name in statistics]
+    known = [change for change in changes if change is not None]
+    return known[:1] if known and paired.are_few(known[0].num_clients) else known
 
   @functools.cached_property
   def learned(self) -> set[names.Name]:
@@ -142,10 +154,7 @@ class Evidence:
 
   @functools.cached_property
   def lower(self) -> set[tuple[names.Name, str]]:
-    """Methods and metrics that are below the baseline's, beyond chance.
-
-    Metrics of the tail count, or where clients are too few to have one, the mean.
-    """
+    """Methods and metrics that are below the baseline's, beyond chance."""
     changes = {(m, metric): one for m, own in self.finite.items() for metric, one in own.items()}
     *tail, mean = self.groups.headings
     is_known = any(one.has_interval for (_, metric), one in changes.items() if metric in tail)
@@ -165,11 +174,7 @@ class Evidence:
 
   @functools.cached_property
   def ranked(self) -> list[names.Name]:
-    """The methods that share most seeds with their baselines, those that are lower first.
-
-    Of these, and of the rest, those that raise nothing come first, and then the lowest change of
-    the leading metric.
-    """
+    """The methods that share most seeds with their baselines, those that raise nothing first."""
     first, found = self.groups.first, self.finite
     most = max((own[first].num_seeds for own in found.values()), default=0)
     rivals = [method for method, own in found.items() if own[first].num_seeds == most]
@@ -196,10 +201,7 @@ class Evidence:
 
   @functools.cached_property
   def unfinished(self) -> dict[names.Name, int]:
-    """The rounds of methods that ended before they had converged.
-
-    Private runs are not asked: their rounds are fixed beforehand.
-    """
+    """The rounds of methods that ended before they had converged."""
     found = {}
     for method, runs in () if self.is_private else self.groups.items():
       falling = (one for one in single(runs) if _is_falling(one, self.groups.leading))
@@ -209,11 +211,7 @@ class Evidence:
 
   @functools.cached_property
   def far(self) -> tuple[str, float, int] | None:
-    """The client with more than half of all clients' losses, its share, and the number of clients.
-
-    Its error is above that which most clients have with the constant answer. In private runs these
-    are test clients.
-    """
+    """The client with over half of all clients' losses, its share, and the number of clients."""
     splits = ("test",) if self.is_private else ("train", "test")
     fed_avgs = (runs for method, runs in self.groups.items() if method.is_fed_avg)
     runs = next(fed_avgs, self.groups.runs)

@@ -35,11 +35,7 @@ class Constant(NamedTuple):
   shares: np.ndarray | None
 
   def results(self, examples: evaluation.ClientExamples) -> evaluation.Measured:
-    """Returns all measures of the clients.
-
-    Of classes the loss is -log of the label's share; of numbers half the squared error, and the
-    error is the root of the mean square.
-    """
+    """Returns the clients' measures: of classes -log of the label's share, of numbers squares."""
     y = np.reshape(examples.y, -1)
     if self.shares is None:
       squares = (np.asarray(y, np.float64) - self.label) ** 2
@@ -60,12 +56,7 @@ class Constant(NamedTuple):
 
 
 def constant(y: np.ndarray, num_classes: int | None) -> Constant:
-  """Returns the constant answer that fits labels best.
-
-  Args:
-    y: Labels [n] or [n, 1], n > 0.
-    num_classes: The number of classes; None for numbers.
-  """
+  """Returns the constant answer that fits n > 0 labels best; `num_classes` is None for numbers."""
   y = np.reshape(y, -1)
   if num_classes is None:
     return Constant(float(np.mean(y, dtype=np.float64)), None)
@@ -98,13 +89,7 @@ class Fitter:
     examples: evaluation.ClientExamples,
     l2: float,
   ):
-    """Traces the objective.
-
-    Args:
-      model: The task's model, without non-trainable weights.
-      examples: Any, whose types and decoding those of `fit` share.
-      l2: The coefficient l2.
-    """
+    """Traces the objective of a model without non-trainable weights; types are as the examples'."""
     self._initial = [np.asarray(weights) for weights in model.initial_weights[0]]
     self._l2 = l2
     self._evaluate = _build_sum_and_gradient(model, examples)
@@ -126,7 +111,7 @@ class Fitter:
       return value, gradient / len(y) + self._l2 * flat
 
     start = np.concatenate([weights.reshape(-1) for weights in self._initial]).astype(np.float64)
-    found = optimize.minimize(
+    solution = optimize.minimize(
       objective,
       start,
       jac=True,
@@ -134,7 +119,7 @@ class Fitter:
       callback=None if on_step is None else lambda flat: on_step(),
       options={"maxiter": _MOST_STEPS, "ftol": 1e-9, "gtol": 1e-6},
     )
-    return run_files.Weights(tuple(self._unflatten(found.x)), ())
+    return run_files.Weights(tuple(self._unflatten(solution.x)), ())
 
   def _unflatten(self, flat: np.ndarray) -> list[np.ndarray]:
     cuts = np.cumsum([weights.size for weights in self._initial])[:-1]
@@ -175,16 +160,7 @@ def pooled(
   error: str,
   trained: tff.learning.models.FunctionalModel | None = None,
 ) -> evaluation.Measured:
-  """Fits a model to the examples of all training clients; returns its results on test clients.
-
-  Args:
-    model: The task's model, with which clients are evaluated.
-    train: The examples of the training clients.
-    test: Those of the test clients.
-    l2: As of `Fitter`.
-    error: The task's error.
-    trained: The model whose loss is least, such as one that weighs classes; None for `model`.
-  """
+  """Fits a model to the examples of all training clients; returns its results on test clients."""
   with tqdm.tqdm(desc="pooled fit", unit="step", delay=2.0, disable=None) as bar:
     weights = Fitter(trained or model, train, l2).fit(train.x, train.y, bar.update)
   return evaluation.build_evaluator(model, test, error=error).measure(weights)
@@ -206,21 +182,9 @@ def local(
     All measures of the second halves.
   """
   held_in, held_out = split.held_in, split.held_out
-  fitter, evaluator, found = Fitter(trained or model, held_in, l2), None, []
-  ids = held_in.client_ids
-  for i, client_id in enumerate(tqdm.tqdm(ids, "own models", delay=2.0, disable=None)):
+  fitter = Fitter(trained or model, held_in, l2)
+  evaluator, of_clients = evaluation.build_evaluator(model, held_out, error=error), []
+  for i in tqdm.trange(len(held_in.client_ids), desc="own models", delay=2.0, disable=None):
     weights = fitter.fit(*held_in.of_client(i))
-    x, y = held_out.of_client(i)
-    its = evaluation.ClientExamples([client_id], x, y, np.array([0, len(y)]), held_out.decode)
-    evaluator = evaluation.build_evaluator(model, its, evaluator, error)
-    found.append(evaluator.predict(weights))
-  of_clients, predictions = zip(*found)
-  sizes, losses, errors = (
-    np.concatenate([getattr(one, name) for one in of_clients])
-    for name in ("num_examples", "loss", "error")
-  )
-  return evaluation.measured(
-    evaluation.ClientMetrics(ids, sizes, losses, errors),
-    measure.Predictions(*map(np.concatenate, zip(*predictions))),
-    error,
-  )
+    of_clients.append(evaluator.predict_for(weights, *held_out.of_client(i)))
+  return clients_lib.joined(held_in.client_ids, of_clients, error)

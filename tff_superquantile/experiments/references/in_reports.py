@@ -57,24 +57,21 @@ class ReferencesBySeed(NamedTuple):
 
 
 def find(runs: Iterable[run_folder.Run]) -> ReferencesBySeed:
-  """Finds the reference models of finished runs, where they are of the same test clients.
-
-  Beside private runs it finds only those that do not follow from training clients.
-  """
+  """Finds the reference models of finished runs, where they are of the same test clients."""
   of_seed: dict[int, list[run_folder.Run]] = {}
   for run in runs:
     of_seed.setdefault(run.seed, []).append(run)
-  found = {}
+  by_seed = {}
   for seed, its in sorted(of_seed.items()):
-    references = _read(its[0])
+    references = read(its[0])
     if references is None or not any(_has_clients(run, references) for run in its):
       continue
     if references.is_private or not any(run.config is None or run.config.is_private for run in its):
-      found[seed] = references
-  return ReferencesBySeed(found)
+      by_seed[seed] = references
+  return ReferencesBySeed(by_seed)
 
 
-def _read(run: run_folder.Run) -> kept.References | None:
+def read(run: run_folder.Run) -> kept.References | None:
   """Reads the reference models of a run's seed, or of all folds of a cross-validation."""
   of_runs = run.folds if isinstance(run, cross_validation.CrossValidation) else (run,)
   parts = [kept.read(one.path.parent.parent, one.seed) for one in of_runs]

@@ -80,14 +80,7 @@ class References:
 
 
 def joined(parts: Sequence[References]) -> References:
-  """Joins the reference models of the folds of a cross-validation.
-
-  Args:
-    parts: Those of each fold, at least one.
-
-  Returns:
-    The models that every fold has, with the test clients of all.
-  """
+  """Joins the reference models of the folds of a cross-validation, those that every fold has."""
   first, found = parts[0], {}
   for name in LABELS:
     ones = [part.found[name] for part in parts if name in part.found]

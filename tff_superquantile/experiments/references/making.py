@@ -17,7 +17,7 @@ from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
-_VERSION = 4  # Of what is computed; another number makes all files anew.
+_VERSION = 5  # Of what is computed; another number makes all files anew.
 _LEAST_OF_A_CLIENT = 20  # Half of them fit its own model.
 _MOST_CLIENTS = 100  # That get a model of their own.
 _MOST_PRODUCTS = 2e10  # Examples times weights, one pass of which takes seconds.
@@ -65,10 +65,7 @@ def make(runs: Iterable[run_folder.Run]) -> list[pathlib.Path]:
 
 
 def _choose(runs: Sequence[run_folder.Run], is_private: bool) -> run_folder.Run | None:
-  """Returns the run whose clients, model and l2 the reference models have: FedAvg if it is there.
-
-  Where a run is private, it is a private one, as others may have other test clients and columns.
-  """
+  """Returns the run whose clients and model count, FedAvg's; a private one where one is."""
   known = [
     run
     for run in runs
@@ -78,10 +75,7 @@ def _choose(runs: Sequence[run_folder.Run], is_private: bool) -> run_folder.Run 
 
 
 def _fingerprint(run: run_folder.Run, is_private: bool) -> str:
-  """Identifies what the reference models follow from.
-
-  Nothing of it is of training clients but their data's digest, which private runs have not.
-  """
+  """Identifies what the reference models follow from; of training clients their data's digest."""
   names = ("task", "model", "l2", "class_weights", "data", "num_train_clients", "seed")
   parts = {
     "version": _VERSION,
@@ -105,6 +99,7 @@ def _compute(
     from tff_superquantile.experiments.references import fitting
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run.training import class_weights
+    from tff_superquantile.experiments.run.training import personalizing
 
   model, splits = build.load_task(task, config)
   run.check_clients("test", splits["test"].client_ids)
@@ -138,18 +133,22 @@ def _compute(
       f" in one place, each example counted once{weighted}"
     )
     found[kept.POOLED] = _reference(said, results)
-  enough = np.flatnonzero(np.diff(test.offsets) >= _LEAST_OF_A_CLIENT)
+  # Of a client's own rows, those that are held out are the test client's.
+  sizes = np.diff(test.offsets) / (config.task.held_out_examples or 1.0)
+  enough = np.flatnonzero(sizes >= _LEAST_OF_A_CLIENT)
   reason = _why_no_fit(model, 0) or _why_no_own_models(len(enough), len(test.client_ids))
   if reason:
     left_out[kept.LOCAL] = reason
   else:
-    its = enough[:_MOST_CLIENTS]
-    halves = _halves(test, its, config.seed)
-    results = fitting.local(model, halves, l2, task.error, trained)
-    said = (
-      f"fitted to one half of a test client's own examples and tested on the other half alone, for"
-      f" {len(its)} of {len(test.client_ids)} test clients{weighted}"
-    )
+    its = {test.client_ids[i] for i in enough[:_MOST_CLIENTS]}
+    parts = personalizing.split_clients(config, splits)
+    places = [i for i, client_id in enumerate(parts.held_in.client_ids) if client_id in its]
+    of_its = evaluation.SplitExamples(parts.held_in.take(places), parts.held_out.take(places), 0)
+    results = fitting.local(model, of_its, l2, task.error, trained)
+    halves = "one half of a test client's own examples and tested on the other half alone"
+    if config.task.held_out_examples:
+      halves = "a client's own training examples and tested on those that it holds out"
+    said = f"fitted to {halves}, for {len(its)} of {len(test.client_ids)} test clients{weighted}"
     found[kept.LOCAL] = _reference(said, results)
   profiles = {} if is_private else _profiles(task, test)
   return kept.References(fingerprint, found, left_out, is_private, profiles)
@@ -207,19 +206,6 @@ def _why_no_own_models(num_enough: int, num_clients: int) -> str:
     f"only {num_enough} of {num_clients} test clients have {_LEAST_OF_A_CLIENT} examples, half of"
     " which it takes to fit a model"
   )
-
-
-def _halves(examples: Any, clients: np.ndarray, seed: int) -> Any:
-  """Returns the halves of the examples of some clients."""
-  from tff_superquantile import evaluation
-
-  rows = np.concatenate([np.arange(*examples.offsets[i : i + 2]) for i in clients])
-  offsets = np.cumsum([0, *np.diff(examples.offsets)[clients]])
-  ids = [examples.client_ids[i] for i in clients]
-  chosen = evaluation.ClientExamples(
-    ids, examples.x[rows], examples.y[rows], offsets, examples.decode
-  )
-  return evaluation.split_examples(chosen, 0.5, seed)
 
 
 def _reference(said: str, found: Any) -> kept.Reference:

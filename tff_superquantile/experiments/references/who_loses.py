@@ -8,19 +8,24 @@ who is worst off is fitted: each entry's rank correlation with clients' errors i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from matplotlib import figure as mpl_figure
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
 from tff_superquantile.experiments.references import evidence
+from tff_superquantile.experiments.report import grouped
+from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import bootstrap
-from tff_superquantile.experiments.report.clients import changes
 from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import run_folder
 
 _STANDING_OUT = 3  # Entries of a client that are named.
 _MOST_NAMED = 20  # Clients of the table, and of each end of the figure.
@@ -32,11 +37,7 @@ _NOTE = (
 
 
 def table(e: evidence.Evidence) -> tables.Table | None:
-  """Lays out what stands out in the rows of the worst-off tenth with FedAvg, or the best method.
-
-  Its note says what goes with larger errors over all clients. Without profiles, as beside private
-  runs, there is no table.
-  """
+  """Lays out what stands out in the rows of the worst-off tenth; nothing beside private runs."""
   profiles = e.references.profiles
   method = next((method for method in e.levels if method.is_fed_avg), None) or e.best
   errors = e.of_clients(method)
@@ -61,39 +62,42 @@ def table(e: evidence.Evidence) -> tables.Table | None:
 
 def _shared(profiles: pd.DataFrame, errors: pd.Series) -> str:
   """Says which entries go with larger errors, beyond chance."""
-  tests = [stats.spearmanr(profiles[name], errors) for name in profiles]
-  corrected = bootstrap.holm([test.pvalue for test in tests])
+  correlations = profiles.rank().corrwith(errors.rank()).clip(-1, 1)
+  freedom = len(errors) - 2
+  with np.errstate(divide="ignore"):
+    ratios = correlations.abs() * np.sqrt(freedom / (1 - correlations**2))
+  corrected = bootstrap.holm(2 * special.stdtr(freedom, -ratios))
   found = [
-    f"{'larger' if test.statistic > 0 else 'smaller'} {name} (rank correlation"
-    f" {tables.number(test.statistic, 2, sign=True)})"
-    for name, test, p in sorted(
-      zip(profiles, tests, corrected), key=lambda one: -abs(one[1].statistic)
+    f"{'larger' if value > 0 else 'smaller'} {name} (rank correlation"
+    f" {tables.number(value, 2, sign=True)})"
+    for name, value, p in sorted(
+      zip(profiles, correlations, corrected), key=lambda entry: -abs(entry[1])
     )
     if p < 1 - bootstrap.LEVEL
   ]
   if not found:
     return (
-      f"Over all {len(errors)} test clients, none of the {len(tests)} entries goes with larger"
-      " errors beyond chance (Spearman, Holm)."
+      f"Over all {len(errors)} test clients, none of the {len(correlations)} entries goes with"
+      " larger errors beyond chance (Spearman, Holm)."
     )
   return (
-    f"Over all {len(errors)} test clients, beyond chance (Spearman, Holm over {len(tests)} entries)"
-    f" larger errors go with {', '.join(found[:5])}."
+    f"Over all {len(errors)} test clients, beyond chance (Spearman, Holm over {len(correlations)}"
+    f" entries) larger errors go with {', '.join(found[:5])}."
   )
 
 
 def figure(e: evidence.Evidence) -> style.Figure:
   """Draws what each test client gains or loses by the chosen method, with intervals.
 
-  The share of n examples that are missed changes from a to b with a variance of at most
-  (min(a + b, 2 - a - b) - (b - a)^2) / n: the interval is too wide rather than too narrow. To the
-  number of examples that change, two are added, as of none there would be no interval.
+  The share of n examples that are missed changes from a to b with a variance of at most (min(a + b,
+  2 - a - b) - (b - a)^2) / n. To the number that change, two are added, as of none there would be
+  no interval.
   """
   if not e.ranked:
     raise style.NothingToDraw("No figure of clients' changes: no method is compared with FedAvg.")
   method, baseline, _ = e.chosen
   leading, unit = e.groups.leading, e.unit
-  clients = changes.by_client(e.groups[baseline], e.groups[method], leading.name)
+  clients = by_client(e.groups[baseline], e.groups[method], leading.name)
   if clients.empty:
     raise style.NothingToDraw("No figure of clients' changes: runs have no results of each client.")
   shown = clients
@@ -108,7 +112,7 @@ def figure(e: evidence.Evidence) -> style.Figure:
       sizes = e.of_clients(baseline, "num_examples")[shown.index]
       both = shown["before"] + shown["after"]
       variance = (np.minimum(both, 2 - both) - shown["change"] ** 2 + 2 / sizes) / sizes
-      spread = unit.factor * stats.norm.ppf((1 + bootstrap.LEVEL) / 2) * np.sqrt(variance)
+      spread = unit.factor * special.ndtri((1 + bootstrap.LEVEL) / 2) * np.sqrt(variance)
     look = style.palette([baseline, method])[method]
     axes.errorbar(
       unit.factor * shown["change"],
@@ -137,3 +141,54 @@ def figure(e: evidence.Evidence) -> style.Figure:
     ),
     svg,
   )
+
+
+_NUM_NAMED = 5
+
+
+def by_client(
+  before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], measure: str = "error"
+) -> pd.DataFrame:
+  """Compares two methods by a column of the results, client by client, largest gain first."""
+  pairs = paired.clients_of_both(before, after, measure)
+  if not pairs:
+    return pd.DataFrame(columns=["before", "after", "change", "seeds"])
+  together = pd.concat(pairs.values())
+  clients = together.groupby(level=0).mean()
+  clients["change"] = clients["after"] - clients["before"]
+  clients["seeds"] = together.groupby(level=0).size()
+  return clients.rename_axis("client").sort_values(["change", "client"])
+
+
+def named(groups: grouped.Grouped, method: names.Name, baseline: names.Name) -> list[page.Block]:
+  """Lists the test clients that gain and lose most by a method, and all, to sort and filter."""
+  clients = by_client(groups[baseline], groups[method], groups.leading.name)
+  if clients.empty:
+    return []
+  unit = groups.leading.unit
+  headings = ["client", "change", names.said_of(baseline), method.label, "seeds"]
+  gains = clients[clients["change"] < 0].head(_NUM_NAMED)
+  losses = clients[clients["change"] > 0].iloc[::-1].head(_NUM_NAMED)
+  note = (
+    f"{unit.quantity} in {unit.name}, mean over the seeds in which the client is a test client. The"
+    " ends of many clients are far apart by chance alone, most of all where clients have few"
+    " examples."
+  )
+  ends = pd.concat([gains, losses.iloc[::-1]])
+  everybody = tables.Table("", headings, _rows(clients, unit), focus="change", is_sortable=True)
+  title = f"Each test client: {method.label} against {names.said_of(baseline)}"
+  blocks: list[page.Block] = [page.Details(title, [everybody], is_open=True)]
+  if len(ends):
+    title = "Largest gains and losses by client"
+    blocks.insert(0, tables.Table(title, headings, _rows(ends, unit), note, focus="change"))
+  return blocks
+
+
+def _rows(clients: pd.DataFrame, unit: units.Unit) -> list[tables.Row]:
+  """Lays out a row for each client."""
+  rows = []
+  for row in clients.itertuples():
+    levels = unit.number(row.before), unit.number(row.after)
+    cells = map(tables.Cell, (unit.number(row.change, sign=True), *levels, str(row.seeds)))
+    rows.append(tables.Row(names.printable(str(row.Index)), [*cells]))
+  return rows

@@ -28,29 +28,23 @@ _BUDGETS_NOTE = (
 
 
 def _families(groups: Iterable[names.Name]) -> dict[names.Name, names.Name]:
-  """Returns the family of each method: itself whatever its budget.
-
-  A method whose parameter was tuned has another value at each budget: these are one family, too.
-  """
-  found = names.without_epsilons(groups)
+  """Returns the family of each method: itself whatever its budget, and its tuned parameter."""
+  families = names.without_epsilons(groups)
   by_algorithm: dict[str, list[names.Name]] = {}
-  for method in found:
+  for method in families:
     if method.config is not None and not method.config.run_name and not method.is_superquantile:
       by_algorithm.setdefault(method.config.algorithm, []).append(method)
   for algorithm, of_it in by_algorithm.items():
     budgets = [method.epsilon for method in of_it]
-    if len({found[method] for method in of_it}) > 1 and len(set(budgets)) == len(budgets):
+    if len({families[method] for method in of_it}) > 1 and len(set(budgets)) == len(budgets):
       tuned = names.Name(f"{algorithm}_tuned")
       tuned.label = f"{methods.METHODS[algorithm].title}, tuned"
-      found.update(dict.fromkeys(of_it, tuned))
-  return found
+      families.update(dict.fromkeys(of_it, tuned))
+  return families
 
 
 def _of_budgets(groups: grouped.Grouped) -> tuple[pd.DataFrame, list[names.Name]]:
-  """Returns means over seeds with the columns "epsilon" and "family", and the private families.
-
-  Epsilon is NaN without privacy.
-  """
+  """Returns means over seeds, with the columns "epsilon" (or NaN) and "family"; the families."""
   results = groups.aggregates.reset_index()
   families = _families(groups)
   results["epsilon"] = pd.to_numeric(results["method"].map({m: m.epsilon for m in groups}))
@@ -62,18 +56,18 @@ def _of_budgets(groups: grouped.Grouped) -> tuple[pd.DataFrame, list[names.Name]
 
 def changes(groups: grouped.Grouped) -> tables.Table:
   """Lays out the changes of runs in a row a method, marked where an interval excludes zero."""
-  headings, unit, found = groups.headings, groups.leading.unit, groups.changes
+  headings, unit, changes = groups.headings, groups.leading.unit, groups.changes
   rows = []
-  for method, (_, own) in found.items():
-    one = next(iter(own.values()))
+  for method, (_, own) in changes.items():
+    first = next(iter(own.values()))
     cells = [
       paired.cell(own[metric], unit, own[metric].is_detected) if metric in own else tables.Cell("–")
       for metric in headings
     ]
-    counts = [tables.Cell(str(one.num_seeds)), tables.Cell(str(one.num_clients or "–"))]
+    counts = [tables.Cell(str(first.num_seeds)), tables.Cell(str(first.num_clients or "–"))]
     rows.append(tables.Row(method.label, [*cells, *counts]))
   note = _CHANGES_NOTE.format(unit.quantity, unit.of_changes)
-  if any(one.num_seeds == 1 for _, own in found.values() for one in own.values()):
+  if any(change.num_seeds == 1 for _, own in changes.values() for change in own.values()):
     note += " With one seed it is over clients alone, and holds for those trained models only."
   if groups.are_few():
     note += " There are too few clients for percentiles; a single worst client has no interval."
@@ -82,26 +76,22 @@ def changes(groups: grouped.Grouped) -> tables.Table:
 
 
 def changes_by_epsilon(groups: grouped.Grouped) -> tables.Table:
-  """Lays out how the tail differs from that of FedAvg of the same budget, seed by seed.
-
-  There is a row for each private method, a column for each budget, smallest first, and no row where
-  FedAvg has no run with a budget.
-  """
+  """Lays out how the tail differs from that of FedAvg of the same budget, seed by seed."""
   unit, epsilons = groups.leading.unit, groups.epsilons
   family_of = _families(groups)
   families = [family for family in _of_budgets(groups)[1] if not family.is_fed_avg]
-  found = {
+  changes = {
     (family_of[method], method.epsilon): own[groups.first]
     for method, (_, own) in groups.changes.items()
     if groups.first in own and method.epsilon is not None and family_of[method] in families
   }
   lowest = {
-    epsilon: min((found[key].value for key in found if key[1] == epsilon), default=None)
+    epsilon: min((changes[key].value for key in changes if key[1] == epsilon), default=None)
     for epsilon in epsilons
   }
 
   def cell(family: names.Name, epsilon: float) -> tables.Cell:
-    change = found.get((family, epsilon))
+    change = changes.get((family, epsilon))
     if change is None:
       return tables.Cell("–")
     return paired.cell(change, unit, change.is_detected and change.value == lowest[epsilon])
@@ -111,7 +101,7 @@ def changes_by_epsilon(groups: grouped.Grouped) -> tables.Table:
   return tables.Table(
     "The tail against FedAvg of the same budget",
     headings,
-    rows if found else [],
+    rows if changes else [],
     _BUDGETS_NOTE.format(groups.leading.words, unit.of_changes),
   )
 

@@ -1,23 +1,4 @@
-"""Compares the finished runs of each task in a page, a Markdown table and a CSV file.
-
-    python -m tff_superquantile.experiments.report --output_dir=DIR
-
-reads `DIR/TASK/METHOD/seed_S/` (see `run_folder`) and writes, for each task with a finished run,
-
-    DIR/TASK/report.html   one self-contained page: summary, table, figures, how it was run
-    DIR/TASK/report.md     summary and table
-    DIR/TASK/report.csv    one row for each method and metric, with the columns
-        task, method   folder names
-        metric         `SPLIT.loss.STATISTIC` (nats), `SPLIT.error.STATISTIC` (fraction, not
-                       percent; of numbers in standard deviations of the labels), everything in the
-                       runs' metrics.json, and `seconds_per_round`
-        mean, sd       over seeds; sd has the divisor n - 1 and is blank for one seed
-        num_seeds      the number n of runs that have the metric
-        decision       the page's summary, in the first row
-
-Unfinished runs are listed and otherwise left out; where all diverged, the page says so alone.
-`--figures_dir=DIR` writes the figures as files, too. The command needs no TensorFlow.
-"""
+"""Compares the finished runs of a task in a page, a Markdown table and a CSV file."""
 
 from __future__ import annotations
 
@@ -25,16 +6,15 @@ from collections.abc import Sequence
 import functools
 import os
 import pathlib
-import sys
 from typing import Any
 
-from absl import flags
 import pandas as pd
 
-from tff_superquantile import atomic_files
 from tff_superquantile import measures
 from tff_superquantile.experiments.references import decision
+from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
+from tff_superquantile.experiments.references import personal
 from tff_superquantile.experiments.references import who_loses
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import grouped
@@ -45,7 +25,6 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import changes
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import cross_validation
@@ -106,15 +85,7 @@ _ALL_STATISTICS = {
 
 
 def report(output_dir: str | os.PathLike, task: str) -> page.Page:
-  """Returns a page that compares the finished runs of a task.
-
-  Args:
-    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders.
-    task: Name of the task.
-
-  Raises:
-    ValueError: If the task has no run that finished or diverged.
-  """
+  """Returns a page that compares the finished runs of a task, `OUTPUT_DIR/TASK/METHOD/seed_S/`."""
   runs = [run for run in run_folder.find_runs(output_dir) if run.task == task]
   finished = [run for run in runs if run.finished]
   unfinished = [run for run in runs if not run.finished]
@@ -136,7 +107,10 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   of_clients, numbers = _of_clients(groups)
   decided = decision.decide(groups)
   its, references = decided.evidence, decided.evidence.references
-  figures, omitted = summary.draw(groups, [functools.partial(who_loses.figure, its)])
+  of_all = evidence.Evidence(groups, references)
+  parts = [functools.partial(who_loses.figure, its)]
+  parts += [functools.partial(personal.figure, its)] if its.personal else []
+  figures, omitted = summary.draw(groups, parts)
   results = [groups.results, references.results(), *numbers]
   return page.Page(
     "report",
@@ -148,7 +122,8 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       *map(page.Text, filter(None, [finished[0].about])),
       table(groups, references=references, title="Results", brief=BRIEF, **_notes(groups)),
       *(one for one in [budgets.changes(groups)] if one.rows),
-      *(changes.named(its.groups, *its.chosen[:2]) if its.ranked else []),
+      *personal.tables_of(of_all),
+      *(who_loses.named(its.groups, *its.chosen[:2]) if its.ranked else []),
       *_pooled(groups, references),
       *map(page.Text, references.notes()),
       *filter(None, [who_loses.table(its)]),
@@ -182,7 +157,7 @@ def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.Data
   results = []
   if groups.are_few():
     offer = cross_validation.offer(groups.runs[0])
-    number = tables.plural(groups.num_clients["test"], "test client")
+    number = tables.plural(groups.num_clients, "test client")
     text = _FEW.format(number, paired.FEW_CLIENTS, f"; {offer}" if offer else "")
     return [page.Text(text)], [groups.worst_clients]
   try:
@@ -200,7 +175,7 @@ def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.Data
     blocks.append(page.Text(str(reason)))
   if histories := groups.histories:
     leading = groups.leading_by_round
-    results.append(worst_tenth.results(histories, leading.name))
+    results.append(worst_tenth.results(histories))
     blocks.append(
       table(
         groups,
@@ -230,13 +205,13 @@ def _columns(groups: grouped.Grouped) -> list[tables.Column]:
 
 def _pooled(groups: grouped.Grouped, references: in_reports.ReferencesBySeed) -> list[tables.Table]:
   """Returns the table of measures of all test examples together, where there are any."""
-  found = [name.removeprefix(_POOLED) for name in groups.results["metric"].unique()]
+  names = [name.removeprefix(_POOLED) for name in groups.results["metric"].unique()]
   columns = [
     units.of_measure(name, groups.task_units).column(f"{_POOLED}{name}", name.replace("_", " "))
     for name in measures.NAMES
     if f"{_POOLED}{name}" in set(groups.results["metric"])
   ]
-  classes = [name.partition(".")[2] for name in found if name.startswith("recall.")]
+  classes = [name.partition(".")[2] for name in names if name.startswith("recall.")]
   columns += [
     units.PERCENT.column(f"{_POOLED}recall.{one}", f"recall of {said}", contest=False)
     for one, said in _named(groups, classes).items()
@@ -283,12 +258,7 @@ def table(
   focus: str = "",
   **texts: Any,
 ) -> tables.Table:
-  """Returns a table with a row for each method, and below them out of the contest references.
-
-  By default it has the columns of the results and the numbers of the runs' metrics; the focus is
-  the leading metric, and changes against FedAvg say what is marked. Texts are as in
-  `tables.of_seeds`.
-  """
+  """Returns a table with a row for each method, and below them out of the contest references."""
   is_private = groups.at_one_budget[1] is not None
   references = references or in_reports.ReferencesBySeed({})
   labels = references.labels
@@ -303,30 +273,3 @@ def table(
     focus=focus or groups.first,
     **texts,
   )
-
-
-def define_flags() -> None:
-  flags.DEFINE_string("output_dir", "results", "Directory with the runs, TASK/METHOD/seed_S/.")
-  flags.DEFINE_string("figures_dir", "", "Directory for the figures as SVG files; empty for none.")
-
-
-def main() -> None:
-  output_dir, figures_dir = flags.FLAGS.output_dir, flags.FLAGS.figures_dir
-  runs = run_folder.find_runs(output_dir)
-  tasks = sorted({run.task for run in runs if run.finished or run.diverged})
-  if not tasks:
-    unfinished = f" but {tables.plural(len(runs), 'unfinished one')}" if runs else ""
-    raise ValueError(
-      f"Found no finished run in {output_dir}{unfinished}; run ./run_experiments.sh first or pass"
-      " --output_dir."
-    )
-  if figures_dir:
-    atomic_files.make_folder("figures_dir", pathlib.Path(figures_dir))
-  for task in tasks:
-    print(f"Drawing the report of {task}", file=sys.stderr, flush=True)
-    content = report(output_dir, task)
-    print(page.publish(content, pathlib.Path(output_dir, task)))
-    if figures_dir:
-      paths = page.write_figures(content, pathlib.Path(figures_dir), f"{task}-")
-      print("Figures:", *paths, sep="\n  ")
-    print()

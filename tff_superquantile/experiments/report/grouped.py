@@ -71,17 +71,28 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
     return len({run.seed for run in self.runs}) == 1
 
   @functools.cached_property
-  def num_clients(self) -> dict[str, int]:
-    """The least number of clients of a run by split, of runs that have their results; or 0."""
-    found = {}
-    for split in ("train", "test"):
-      numbers = (len(run.clients(split).get("loss", ())) for run in self.whole.runs)
-      found[split] = min(filter(None, numbers), default=0)
-    return found
+  def num_clients(self) -> int:
+    """The least number of test clients of a run, of runs that have their results; or 0."""
+    numbers = (len(run.clients("test").get("loss", ())) for run in self.whole.runs)
+    return min(filter(None, numbers), default=0)
 
-  def are_few(self, split: str = "test") -> bool:
-    """Returns whether a run has so few clients that percentiles of them say nothing."""
-    return 0 < self.num_clients[split] < paired.FEW_CLIENTS
+  def are_few(self) -> bool:
+    """Returns whether a run has so few test clients that percentiles of them say nothing."""
+    return 0 < self.num_clients < paired.FEW_CLIENTS
+
+  @functools.cached_property
+  def clients(self) -> dict[names.Name, pd.DataFrame]:
+    """The test clients of all seeds at the end of training, by method that has any."""
+    frames, column = {}, self.leading.name
+    for method, runs in self.items():
+      own = [pd.DataFrame(run.clients("test")).assign(seed=run.seed) for run in runs]
+      clients = pd.concat([frame for frame in own if column in frame] or [pd.DataFrame()])
+      if column in clients:
+        clients = clients.assign(value=clients[column] * self.leading.unit.factor)
+        clients = clients[np.isfinite(clients["value"])]
+      if not clients.empty:
+        frames[method] = clients
+    return frames
 
   @property
   def task_units(self) -> units.Units:
@@ -89,10 +100,7 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
 
   @functools.cached_property
   def leading(self) -> units.Leading:
-    """The measure that a report leads with.
-
-    That is the --metric of the runs if they have one and all of them measure it, else the error.
-    """
+    """The measure that a report leads with."""
     runs = self.whole.runs
     asked = {run.config.metric or "error" for run in runs if run.config is not None}
     name = next(iter(asked)) if len(asked) == 1 else "error"
@@ -109,10 +117,7 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
 
   @functools.cached_property
   def headings(self) -> dict[str, str]:
-    """Headings by metric that tell of the tail, the leading one first, and of all, the mean last.
-
-    Of few clients they have the worst one's error in place of a percentile.
-    """
+    """Headings by metric that tell of the tail, the leading one first, and the mean last."""
     few = {"max": "worst client"}
     tail = few if self.are_few() else {"p90": "p90", "superquantile_90": "worst 10 %"}
     return {self.leading.metric(name): of for name, of in {**tail, "mean": "mean"}.items()}
@@ -143,33 +148,27 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
 
   @functools.cached_property
   def lowest(self) -> set[tuple[names.Name, str]]:
-    """Methods and metrics that are below FedAvg's, or FedAvg's below all, beyond chance.
-
-    Their intervals exclude zero.
-    """
-    found = self.changes
-    of_all = [(m, metric, one) for m in found for metric, one in found[m][1].items()]
+    """Methods and metrics that are below FedAvg's, or FedAvg's below all, beyond chance."""
+    changes = self.changes
+    of_all = [(m, metric, one) for m in changes for metric, one in changes[m][1].items()]
     lower = {(m, metric) for m, metric, one in of_all if one.is_detected and one.value < 0}
-    for baseline in {baseline for baseline, _ in found.values()}:
+    for baseline in {baseline for baseline, _ in changes.values()}:
       for metric in {metric for _, metric, _ in of_all}:
-        others = [one for m, name, one in of_all if found[m][0] == baseline and name == metric]
+        others = [one for m, name, one in of_all if changes[m][0] == baseline and name == metric]
         if others and all(one.is_detected and one.value > 0 for one in others):
           lower.add((baseline, metric))
     return lower
 
   @functools.cached_property
   def histories(self) -> worst_tenth.Histories:
-    """The histories of the worst-off tenth, in the measure that leads at each evaluation.
-
-    They are slow, as they read a file for each evaluation.
-    """
+    """The histories of the worst-off tenth, in the measure that leads at each evaluation."""
     if self.whole is not self:
       known = {method: self.whole.histories.get(runs[0].method) for method, runs in self.items()}
       return {method: of_runs for method, of_runs in known.items() if of_runs}
     name, found = self.leading_by_round.name, {}
     for method, runs in self.items():
       of_seeds = {run.seed: worst_tenth.history(run, name) for run in runs}
-      found[method] = {seed: one for seed, one in of_seeds.items() if not one.empty}
+      found[method] = {seed: one for seed, one in of_seeds.items() if one}
     return {method: of_seeds for method, of_seeds in found.items() if of_seeds}
 
   @functools.cached_property
@@ -185,11 +184,7 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
 
   @functools.cached_property
   def at_one_budget(self) -> tuple[Grouped, float | None]:
-    """Private methods of one budget, so that they can be compared with each other, and the budget.
-
-    They are the methods of the middle budget, by their names without it. Where there is nothing to
-    compare at it but there is without privacy, they are the methods without privacy, with None.
-    """
+    """Methods of one budget, the middle one, so that they can be compared, and the budget."""
     if not self.epsilons:
       return self, None
     epsilon = self.epsilons[len(self.epsilons) // 2]
@@ -202,11 +197,7 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
 
   @functools.cached_property
   def contenders(self) -> Grouped:
-    """FedAvg and the methods of the lowest tails, where there are too many to tell apart.
-
-    All of up to six methods are left. Of more, it is FedAvg, the two other baselines with the
-    lowest 90th percentiles of the test error, and the superquantile methods with the lowest.
-    """
+    """FedAvg and the methods of the lowest tails, where there are too many to tell apart."""
     if len(self) <= _MAX_CURVES:
       return self
     tails = self.lowest_means(tables.P90)

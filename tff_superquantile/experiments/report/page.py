@@ -101,10 +101,7 @@ def _has_sortable(blocks: Sequence[Block]) -> bool:
 
 
 def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:
-  """Writes the page into an existing folder, each file whole or not at all; returns the files.
-
-  They are "html", "md" and, where there is one, "csv".
-  """
+  """Writes the page into an existing folder, each file whole or not at all; returns the files."""
   texts = {suffix: render(page, suffix) for suffix in ("html", "md")}
   if page.csv:
     texts["csv"] = page.csv
@@ -146,10 +143,7 @@ def publish(page: Page, folder: pathlib.Path) -> str:
 
 
 def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
-  """Lays a table out in lines of equal length, numbers to the right and the best ones bold.
-
-  For a terminal, columns that are not brief are left out and nothing is marked.
-  """
+  """Lays a table out in lines of equal length, numbers to the right and the best ones bold."""
   shown = [
     index
     for index, heading in enumerate(table.headings[1:])

@@ -1,8 +1,4 @@
-"""Paired differences between methods and their baselines, with bootstrap intervals.
-
-A method and its baseline are compared over the seeds and the test clients that both have;
-`clients.bootstrap` has the interval.
-"""
+"""Paired differences between methods and their baselines, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -64,11 +60,7 @@ class Change:
     return f"{unit.number(self.low, sign=True)} to {unit.number(self.high, sign=True)}"
 
   def enough(self) -> tuple[int, str] | None:
-    """Says how much data would show the change, if it is real, in four cases of five.
-
-    The width goes with one over the square root of the number of seeds, or for one seed of clients.
-    So it is a number and "seed" or "client"; None where that does not help or is not known.
-    """
+    """Returns how many seeds or clients detect a change as large as this, with 80 % power."""
     if not self.has_interval or self.is_detected or not self.value:
       return None
     ratio = (self.high - self.low) / 2 / abs(self.value)
@@ -83,47 +75,48 @@ Changes = dict[str, Change]
 ByMethod = Mapping[names.Name, tuple[names.Name, Changes]]
 
 
-def of_clients(runs: Iterable[run_folder.Run], column: str) -> dict[int, pd.Series]:
-  """Returns a column of the test clients by their ids, by the seeds whose runs have it."""
-  columns = ((run.seed, run.clients("test")) for run in runs)
+def of_clients(
+  runs: Iterable[run_folder.Run], column: str, split: str = "test"
+) -> dict[int, pd.Series]:
+  """Returns a column of a split's clients by their ids, by the seeds whose runs have it."""
+  columns = ((run.seed, run.clients(split)) for run in runs)
   return {seed: pd.Series(its[column], its["client_id"]) for seed, its in columns if column in its}
 
 
 def pairs(
   before: Mapping[int, pd.Series], after: Mapping[int, pd.Series]
 ) -> dict[int, pd.DataFrame]:
-  """Pairs test clients by seed: each that both have with a finite number is a row by its id.
-
-  The columns are "before" and "after"; seeds without such clients are left out.
-  """
-  found = {}
+  """Pairs test clients by seed: each that both have with a finite number is a row by its id."""
+  by_seed = {}
   for seed in sorted(before.keys() & after.keys()):
     both = {"before": before[seed], "after": after[seed]}
     pair = pd.concat(both, axis=1, join="inner")
     pair = pair[np.isfinite(pair).all(axis=1)]
     if len(pair):
-      found[seed] = pair
-  return found
+      by_seed[seed] = pair
+  return by_seed
 
 
 def clients_of_both(
-  before: Iterable[run_folder.Run], after: Iterable[run_folder.Run], column: str = "error"
+  before: Iterable[run_folder.Run],
+  after: Iterable[run_folder.Run],
+  column: str = "error",
+  split: str = "test",
 ) -> dict[int, pd.DataFrame]:
-  """Pairs the test clients of a baseline and a method by seed, as `pairs` does."""
-  return pairs(of_clients(before, column), of_clients(after, column))
+  """Pairs the clients of a split of a baseline and a method by seed, as `pairs` does."""
+  return pairs(of_clients(before, column, split), of_clients(after, column, split))
 
 
 def change(
   before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], metric: str
 ) -> Change | None:
-  """Measures the change of a metric "test.COLUMN.STATISTIC" from a baseline to a method.
+  """Measures a metric's change, over the seeds and clients of a baseline and a method.
 
-  It is over the seeds that both have, of the clients that both have; where a run has no results of
-  each client, of the runs' own numbers, and without an interval. It is None if there are no such
-  numbers.
+  It is named SPLIT.COLUMN.STATISTIC. Where a run has no results of each client, it is of the
+  runs' own numbers, without an interval.
   """
-  column = metric.split(".")[1]
-  both = clients_of_both(before, after, column)
+  split, column, _ = metric.split(".")
+  both = clients_of_both(before, after, column, split)
   own = {run.seed: run.numbers[metric] for run in before if metric in run.numbers}
   shared = [run for run in after if run.seed in own and metric in run.numbers]
   rows = [(own[run.seed], run.numbers[metric]) for run in shared]

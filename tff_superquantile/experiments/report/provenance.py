@@ -58,10 +58,7 @@ def _secure_sums(groups: run_folder.Groups) -> str:
 
 
 def _loud_noise(groups: run_folder.Groups) -> str:
-  """Says in which private runs the noise of a round is longer than its updates; "" if in none.
-
-  It follows from the noise, the clip norm, the size of the model and of the cohort alone.
-  """
+  """Says in which private runs the noise of a round is longer than its updates; "" if in none."""
   relative: dict[str, float] = {}
   for method, runs in groups.items():
     most = max(run.relative_noise or 0.0 for run in runs)
@@ -83,10 +80,10 @@ def _cost_of_all_runs(output_dir: str | os.PathLike, task: str) -> str:
   if not folders:
     return ""
   try:
-    found = [experiment.compose(runs).sentence() for runs in experiment.read(folders).values()]
+    costs = [experiment.compose(runs).sentence() for runs in experiment.read(folders).values()]
   except ValueError as error:
     return f" What all private runs cost a client together is not known: {error}"
-  return f" All private runs together: {' '.join(found)} (privacy.account audit says why.)"
+  return f" All private runs together: {' '.join(costs)} (privacy.account audit says why.)"
 
 
 def notes(groups: run_folder.Groups, unfinished: Sequence[run_folder.Run]) -> list[str]:
@@ -211,10 +208,10 @@ def _manifests(manifests: Sequence[Mapping[str, object]]) -> dict[str, str]:
   for name in dict.fromkeys(name for manifest in manifests for name in manifest):
     if name in _NOT_SHOWN:
       continue
-    found = [str(manifest[name]) for manifest in manifests if name in manifest]
-    is_span = name.startswith(("start", "finish")) and min(found) != max(found)
+    values = [str(manifest[name]) for manifest in manifests if name in manifest]
+    is_span = name.startswith(("start", "finish")) and min(values) != max(values)
     title = name.replace("_", " ").replace("versions.", "")
-    about[title] = f"{min(found)} to {max(found)}" if is_span else _join_distinct(found)
+    about[title] = f"{min(values)} to {max(values)}" if is_span else _join_distinct(values)
   return about
 
 

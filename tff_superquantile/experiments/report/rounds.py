@@ -31,10 +31,7 @@ class _Panel(NamedTuple):
 
 
 def error_by_round(groups: grouped.Grouped) -> style.Figure:
-  """Draws mean and tail of the test clients' error against rounds, averaged over seeds.
-
-  It is the leading measure, where each evaluation has it. Of few clients the tail is the worst one.
-  """
+  """Draws mean and tail of the test clients' error against rounds, averaged over seeds."""
   leading = groups.leading_by_round
   of_it, unit, column = leading.words, leading.unit, f"test_{leading.name}"
   titles = {"mean": f"Mean {of_it}"}
@@ -108,10 +105,7 @@ def loss_by_round(groups: grouped.Grouped) -> style.Figure:
 def _panels(
   groups: grouped.Grouped, subject: str, panels: Sequence[_Panel], share: bool = False
 ) -> bytes:
-  """Draws columns of `rounds.csv` against rounds, one panel for each that has data, as SVG.
-
-  The error, `style.NothingToDraw`, has the subject; with `share` all panels have one vertical axis.
-  """
+  """Draws columns of `rounds.csv`, a panel each that has data, perhaps on one vertical axis."""
   looks = style.palette(list(groups))
   drawn = []
   for panel in panels:
@@ -153,10 +147,7 @@ def add_curve(
 
 
 def over_seeds(curves: Sequence[pd.Series]) -> pd.DataFrame:
-  """Averages curves over seeds, which may lack different rounds: "mean" and "std" by round.
-
-  "std" is NaN for one seed; there are no more rounds than can be seen.
-  """
+  """Averages curves over seeds, which may lack different rounds: "mean" and "std" by round."""
   table = pd.concat(curves, axis=1).sort_index()
   kept = np.append(np.arange(0, len(table), 1 + len(table) // _MAX_POINTS), len(table) - 1)
   table = table.iloc[np.unique(kept)] if len(table) else table
@@ -188,10 +179,7 @@ def _of_worst_client(run: run_folder.Run, measure: str) -> pd.Series:
 
 
 def _limits(curves: Iterable[pd.DataFrame], from_zero: bool) -> tuple[float, float]:
-  """Chooses the vertical range, perhaps from zero, by a panel's curves after their first tenth.
-
-  An untrained model's error would otherwise squeeze the differences of interest into a line.
-  """
+  """Chooses the vertical range by a panel's curves, without the first tenth of untrained models."""
   settled = pd.concat([curve[curve.index >= 0.1 * curve.index[-1]] for curve in curves])
   deviation = settled["std"].fillna(0.0)
   low = 0.0 if from_zero else (settled["mean"] - deviation).min()

@@ -21,8 +21,9 @@ from matplotlib import image as mpl_image
 from matplotlib import lines as mpl_lines
 from matplotlib import ticker
 from matplotlib import typing as mpl_typing
+from matplotlib.backends import backend_svg
 import numpy as np
-import seaborn as sns
+from numpy import typing as npt
 
 from tff_superquantile.experiments.run import names
 
@@ -43,8 +44,9 @@ Dash: TypeAlias = mpl_typing.LineStyleType
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 WIDTH = 9.2  # Inches; a page shows this at its full text width.
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
   "font.size": 9.5,
+  "font.sans-serif": ["Arial", "DejaVu Sans", "Liberation Sans", "sans-serif"],
   "axes.titlesize": 10,
   "axes.labelsize": 9.5,
   "legend.fontsize": 9.5,
@@ -54,9 +56,12 @@ _STYLE: dict[str, Any] = {
   "axes.labelcolor": INK,
   "axes.edgecolor": FAINT,
   "axes.linewidth": 0.8,
+  "axes.grid": True,
+  "axes.axisbelow": True,
   "axes.spines.top": False,
   "axes.spines.right": False,
-  "patch.force_edgecolor": False,
+  "lines.solid_capstyle": "round",
+  "patch.edgecolor": "w",
   "grid.color": FAINT,
   "grid.linewidth": 0.6,
   "text.color": INK,
@@ -83,11 +88,7 @@ class NothingToDraw(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-  """A drawn figure, with a name that is fit for an HTML id or a file name.
-
-  `title` is a heading, `caption` a description and a hint on reading it, plain text, and `light`
-  the SVG for a light background, transparent.
-  """
+  """A drawn figure, with a name that is fit for an HTML id or a file name."""
 
   name: str
   title: str
@@ -135,12 +136,7 @@ def _recolor_bitmap(match: re.Match[bytes]) -> bytes:
 def palette(
   methods: Sequence[names.Name], coloured: Sequence[names.Name] | None = None
 ) -> dict[str, Look]:
-  """Gives each method its look; only the `coloured` ones, None for all, are not pale.
-
-  FedAvg is grey, the others, in the order of `names.Name.order`, have colours that differ up to six
-  methods, and dashes beyond. FedAvg of several options differs in dashes. A method looks the same
-  at every privacy budget.
-  """
+  """Gives each method its look, at every budget; only `coloured` ones, None for all, stand out."""
   if coloured is not None:
     return {**dict.fromkeys(methods, Look(PALE, "-")), **palette(coloured)}
   families = names.without_epsilons(methods)
@@ -217,6 +213,16 @@ def name_rows(axes: mpl_axes.Axes, names: Sequence[str]) -> None:
   axes.set_ylim(len(names) - 0.4, -0.6)
 
 
+def add_steps(
+  axes: mpl_axes.Axes, values: npt.ArrayLike, edges: np.ndarray, opacity: float = 0.0, **line: Any
+) -> None:
+  """Draws the share of values in each bin, in percent: a line in steps, above an area if opaque."""
+  shares = 100 * np.histogram(values, edges)[0] / np.size(values)
+  if opacity:
+    axes.stairs(shares, edges, fill=True, color=line["color"], alpha=opacity, linewidth=0)
+  axes.stairs(shares, edges, **line)
+
+
 def widen(axes: mpl_axes.Axes, least: float, axis: Literal["x", "y"] = "x") -> None:
   """Gives an axis of positive values at least this span, about what it shows."""
   low, high = axes.get_xlim() if axis == "x" else axes.get_ylim()
@@ -247,12 +253,20 @@ def mark(axis: mpl_axis.Axis, ticks: ticker.Locator | Sequence[float]) -> None:
 @contextlib.contextmanager
 def theme() -> Iterator[None]:
   """Gives figures the project's style, as a context."""
-  with matplotlib.rc_context(dict(sns.axes_style("whitegrid"), **_STYLE)):
+  with matplotlib.rc_context(_STYLE):
     yield
 
 
 def to_svg(figure: mpl_figure.Figure) -> bytes:
   """Returns the figure as an SVG with a transparent background."""
+  # The layout by itself, as `savefig` would draw all of the figure for it.
+  backend_svg.FigureCanvasSVG(figure)
+  figure.set_dpi(72)  # That of SVGs.
+  layout = figure.get_layout_engine()
+  assert layout is not None
+  layout.execute(figure)
+  with matplotlib.rc_context({"figure.constrained_layout.use": False}):
+    figure.set_layout_engine()
   buffer = io.BytesIO()
   figure.savefig(buffer, format="svg", transparent=True, dpi=200, metadata={"Date": None})
   return buffer.getvalue()

@@ -17,19 +17,14 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report.clients import distributions
 from tff_superquantile.experiments.report.clients import sizes
-from tff_superquantile.experiments.report.clients import worst_tenth_figures
 
 # Figures that have no room for any number of methods.
 _FIGURES = (
   distributions.error_histogram,
-  distributions.loss_histogram,
   sizes.error_against_size,
-  sizes.loss_against_size,
   rounds.error_by_round,
   rounds.selection_by_round,
   rounds.loss_by_round,
-  worst_tenth_figures.error_by_round,
-  worst_tenth_figures.overlap_by_round,
 )
 _CONTENDERS_NOTE = (
   " Of many methods, FedAvg, two baselines and the superquantile methods with the lowest 90th"

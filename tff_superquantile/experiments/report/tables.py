@@ -87,18 +87,14 @@ class Column(NamedTuple):
 
 
 def of_values(rows: Iterable[tuple[str, int, Mapping[str, float]]]) -> pd.DataFrame:
-  """Collects results as rows with the columns "method", "seed", "metric" and "value".
-
-  Args:
-    rows: (method, seed, {metric: value}) of each run, in the order of the tables.
-  """
+  """Collects results as rows with the columns "method", "seed", "metric" and "value"."""
   values = [
     (method, seed, metric, float(value))
     for method, seed, metrics in rows
     for metric, value in metrics.items()
   ]
-  found = pd.DataFrame(values, columns=["method", "seed", "metric", "value"])
-  return found.astype({"seed": np.int64, "value": np.float64})  # Also where there is nothing.
+  results = pd.DataFrame(values, columns=["method", "seed", "metric", "value"])
+  return results.astype({"seed": np.int64, "value": np.float64})  # Also where there is nothing.
 
 
 def entries(is_one_seed: bool) -> str:
@@ -109,15 +105,7 @@ def entries(is_one_seed: bool) -> str:
 
 
 def over_seeds(results: pd.DataFrame) -> pd.DataFrame:
-  """Averages results over seeds.
-
-  Args:
-    results: As `of_values` returns them.
-
-  Returns:
-    The columns "mean" (NaN if a seed's value is: its run diverged), "sd" (divisor n - 1, NaN for
-    one seed) and "num_seeds", indexed by method and metric in the order of their first values.
-  """
+  """Averages results of `of_values` over seeds, by method and metric in their first order."""
   # pandas' own mean and std of groups leave NaN out and round differently.
   return results.groupby(["method", "metric"], sort=False)["value"].agg(
     mean=lambda values: np.mean(values.to_numpy()),
@@ -127,10 +115,7 @@ def over_seeds(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def to_csv(task: str, results: pd.DataFrame, name: str = "method", decision: str = "") -> str:
-  """Returns all results as `task, NAME, metric, mean, sd, num_seeds`; sd is blank for one seed.
-
-  A decision is the first entry of one more column.
-  """
+  """Returns all results as `task, NAME, metric, mean, sd, num_seeds`; sd is blank for one seed."""
   rows = over_seeds(results).reset_index().rename(columns={"method": name})
   rows.insert(0, "task", task)
   rows["mean"] = rows["mean"].map(repr)
@@ -166,12 +151,7 @@ def of_seeds(
   focus: str = "",
   **texts: Any,
 ) -> Table:
-  """Lays out means, and standard deviations over seeds, of what `of_values` returns.
-
-  Columns without any value are left out. The rows are those of `names` by method; `not_in_contest`
-  cannot be the best, and `marked` are the methods and metrics that may be marked, None for all. The
-  lowest entry of a contest is marked, and so are those that read the same, as `Cell` says.
-  """
+  """Lays out means, and standard deviations over seeds, of what `of_values` returns."""
   looks = style.palette([method for method in names if isinstance(method, Name)], coloured)
   colors = {method: look.color for method, look in looks.items()}
   there = set(results["metric"])

@@ -14,6 +14,7 @@ from privacy.parts import PrimalDual as PrimalDual
 from privacy.parts import Reweighting as Reweighting
 from privacy.parts import Tree as Tree
 from tasks.request import Request as Request
+from tff_superquantile.experiments.run.hook import Hook as Hook
 from tff_superquantile.experiments.run.parts.engines import InProcess as InProcess
 from tff_superquantile.experiments.run.parts.engines import Ray as Ray
 from tff_superquantile.experiments.run.parts.kept import Best as Best
@@ -38,6 +39,7 @@ from tff_superquantile.experiments.run.parts.methods import RelativeMethod as Re
 from tff_superquantile.experiments.run.parts.methods import SemiVRed as SemiVRed
 from tff_superquantile.experiments.run.parts.methods import Superquantile as Superquantile
 from tff_superquantile.experiments.run.parts.methods import TiltedErm as TiltedErm
+from tff_superquantile.experiments.run.parts.personal import Personalization as Personalization
 from tff_superquantile.experiments.run.parts.privacy import Budget as Budget
 from tff_superquantile.experiments.run.parts.privacy import Noise as Noise
 from tff_superquantile.experiments.run.parts.servers import Adagrad as Adagrad

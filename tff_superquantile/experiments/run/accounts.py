@@ -34,8 +34,8 @@ def rounds_released(run: run_folder.Run) -> int:
   checkpoints = (run.path / run_folder.CHECKPOINTS).glob("program_state_*")
   numbers = [path.name.rpartition("_")[2] for path in checkpoints]
   evaluated = map(evaluation_files.round_of, evaluation_files.find(run.path / run_files.CLIENTS))
-  found = [run.last_round or 0, *evaluated, *(int(n) for n in numbers if n.isdecimal())]
-  return max([*found, entered] if isinstance(entered, int) else found)
+  rounds = [run.last_round or 0, *evaluated, *(int(n) for n in numbers if n.isdecimal())]
+  return max([*rounds, entered] if isinstance(entered, int) else rounds)
 
 
 class Account:
@@ -52,10 +52,7 @@ class Account:
     folder: pathlib.Path,
     starts: Sequence[statements.StartingModel] = (),
   ):
-    """Opens the account of a run that is calibrated; the own costs of its starts are not in it.
-
-    A total above --epsilon is refused, and so is a ledger that cannot be read.
-    """
+    """Opens a calibrated run's account; refuses a total above --epsilon or a bad ledger."""
     privacy = config.privacy
     assert privacy is not None and privacy.delta is not None  # `calibrate` sees to it.
     self._release = release

@@ -17,9 +17,9 @@ from tff_superquantile.experiments.run import hooks
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
+from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.training import client_split
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.simulation import client_files
@@ -27,13 +27,7 @@ from tff_superquantile.simulation import seeds
 
 
 def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.task.Task:
-  """Returns the task of a run; it follows from the user's files where these are a table.
-
-  A finished run's `Run.columns` say what the columns of the table became. None is for a run that is
-  to be trained: it takes those of its own folder if it has begun, so that it goes on with the same
-  inputs, else those of the run from which it starts, so that the start is the same function of a
-  row.
-  """
+  """Returns the task of a run; it follows from the user's files where these are a table."""
   task = tasks.get_task(config.task.name)
   if columns is None and task.adapt is not None:
     config = client_split.fill_in(config)
@@ -47,7 +41,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
   methods.check(config.method, config.is_private, config.cohort)
   defaults = dict(task.defaults)
-  for kind in hooks.HOOKS:
+  for kind in hooks.of(config):
     config = kind.resolve(config, task)
     defaults.update(kind.defaults(config, task))
   run = run_config.resolved(config, defaults)
@@ -130,11 +124,7 @@ def build_process(
   release: releases.Release | None = None,
   key: bytes | None = None,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds the learning process of a resolved config, whose clients hold handles of `files`.
-
-  A private run also has the release of a round, from which all its noise multipliers are, and the
-  key from which its noise follows.
-  """
+  """Builds the learning process of a resolved config, whose clients hold handles of `files`."""
   work, build = build_options(config, model, files), config.method.build
   threshold, num_clients = config.method.threshold, len(files.client_ids)
   mean_size = config.cohort.of(num_clients).mean_size()
@@ -155,7 +145,7 @@ def build_process(
     threshold = release.find(parts.PrivateThreshold)
     work.update(private=private.build_part(config, release, noise_key), seed_fn=_read_seed)
   process = build(
-    ingredients.Ingredients(
+    thresholds.Ingredients(
       work=work,
       num_clients=num_clients,
       threshold=threshold,

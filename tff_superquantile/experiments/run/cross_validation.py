@@ -11,6 +11,7 @@ import numpy as np
 
 from tff_superquantile import distribution
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import personal
 
 _TEST = "test"
 _IDENTITY = ("client_id", "num_examples", "round")
@@ -29,15 +30,15 @@ class CrossValidation(run_folder.Run):
   @functools.cached_property
   def metrics(self) -> dict[str, Any]:
     """As of a run: test clients are pooled, other numbers are means over the runs."""
-    means = mean_of([fold.metrics for fold in self.folds])
-    clients = self.clients(_TEST)
-    test = dict(means.get(_TEST, {}))
-    for name, values in clients.items():
-      if name not in _IDENTITY and name in test:
-        count = {"num_clients": int(np.isfinite(values).sum())}
-        has_count = "num_clients" in test[name]
-        test[name] = {**distribution.describe(values), **(count if has_count else {})}
-    return {**means, _TEST: test}
+    means: dict[str, Any] = mean_of([fold.metrics for fold in self.folds])
+    for split in (split for split in (_TEST, *personal.PARTS) if split in means):
+      of_split = means[split] = dict(means[split])
+      for name, values in self.clients(split).items():
+        if name not in _IDENTITY and name in of_split:
+          count = {"num_clients": int(np.isfinite(values).sum())}
+          has_count = "num_clients" in of_split[name]
+          of_split[name] = {**distribution.describe(values), **(count if has_count else {})}
+    return means
 
   @functools.cached_property
   def manifest(self) -> dict[str, Any]:
@@ -49,10 +50,7 @@ class CrossValidation(run_folder.Run):
 
   @functools.cached_property
   def rounds(self) -> dict[str, np.ndarray]:
-    """The columns of `rounds.csv`, for the rounds that all runs have, means over the runs.
-
-    Statistics of test clients are those of the clients of all runs.
-    """
+    """The columns of `rounds.csv`, for the rounds that all runs have, means over the runs."""
     tables = [fold.rounds for fold in self.folds]
     if not all(tables):
       return {}
@@ -71,16 +69,16 @@ class CrossValidation(run_folder.Run):
   ) -> dict[str, np.ndarray]:
     """Returns those of some columns that are statistics of test clients, of all of them."""
     clients = self.evaluations(_TEST)
-    found = {}
+    statistics = {}
     for name, means in columns.items():
       measure = next((m for m in clients if name.startswith(f"{_TEST}_{m}_")), None)
       if measure is not None:
         statistic = name.removeprefix(f"{_TEST}_{measure}_")
-        found[name] = np.full_like(means, np.nan)
+        statistics[name] = np.full_like(means, np.nan)
         for row in np.flatnonzero(np.isfinite(means)):
           values = clients[measure][clients["round"] == rounds[row]]
-          found[name][row] = distribution.describe(values)[statistic]
-    return found
+          statistics[name][row] = distribution.describe(values)[statistic]
+    return statistics
 
   def clients(self, split: str) -> dict[str, np.ndarray]:
     """The clients of all runs; only those of "test" are different ones."""
@@ -115,18 +113,14 @@ def mean_of(values: Sequence[Any]) -> Any:
 
 
 def pool(runs: Iterable[run_folder.Run]) -> list[run_folder.Run]:
-  """Puts a `CrossValidation` in the place of the finished runs that make it up.
-
-  These are the runs of a method whose seeds have the same quotient by the number of folds, which is
-  the seed of the whole. Runs without folds stay as they are. The order is that of the first runs.
-  """
-  found: dict[Any, list[run_folder.Run]] = {}
+  """Puts a `CrossValidation` in the place of the finished runs that make it up."""
+  together: dict[Any, list[run_folder.Run]] = {}
   for run in runs:
     number = num_folds(run)
     key = (run.path.parent, run.seed // number) if number else run.path
-    found.setdefault(key, []).append(run)
+    together.setdefault(key, []).append(run)
   pooled: list[run_folder.Run] = []
-  for members in found.values():
+  for members in together.values():
     first = members[0]
     if number := num_folds(first):
       by_fold = tuple(sorted(members, key=lambda run: run.seed))

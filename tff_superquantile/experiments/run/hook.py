@@ -1,11 +1,8 @@
-"""A feature of runs, as a hook: what it does at each moment of a run.
-
-Importing this starts no TensorFlow.
-"""
+"""A feature of runs, as a hook: what it does at each moment of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import pathlib
 import typing
@@ -13,6 +10,7 @@ from typing import Any, NamedTuple
 
 from privacy import releases
 from privacy import statements
+from privacy.settings import plugins
 import tasks
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
@@ -41,12 +39,14 @@ class Job:
   """A run that is carried out, which hooks read, and complete by what they are for.
 
   Model and clients are known from `before` on, and the noise of the config and the blocks of a
-  cluster after it; what the run leaves (`weights`, `metrics`) is completed by `finish`.
+  cluster after it; what the run leaves (`weights`, `metrics`) is completed by `finish`. `load`
+  fills in model and clients, for `finished` hooks of a run that was finished before.
   """
 
   config: run_config.RunConfig
   task: tasks.task.Task
   earlier: run_folder.Run
+  load: Callable[[], None] = lambda: None
   hooks: Sequence[Hook] = ()
   model: Any = None
   trained: Any = None  # The model, with the loss that training minimises.
@@ -68,7 +68,8 @@ class Hook:
   """A feature of runs; at each of these moments, in their order, it does nothing unless it says so.
 
   The first four belong to the class, as they come before there is a run. What a hook of a private
-  run writes must be covered by its accounting: `release` gets what is released.
+  run writes must be covered by its accounting: `release` gets what is released. So a private run
+  has the project's own hooks alone, as a hook sees clients and keys.
 
   Attributes:
     measured: The measure by which an evaluation is to tell the clients of a split, by split.
@@ -134,3 +135,6 @@ class Hook:
 
   def finished(self) -> None:
     """Follows the last file of a finished run, also of one that was finished before."""
+
+
+OF_USERS = plugins.Kinds("hook", "hooks", Hook, {})

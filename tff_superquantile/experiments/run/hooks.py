@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from privacy.settings import plugins
 from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.trackers import tracking
@@ -19,6 +20,7 @@ from tff_superquantile.experiments.run.training import evaluating
 from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.experiments.run.training import outputs
+from tff_superquantile.experiments.run.training import personalizing
 from tff_superquantile.experiments.run.training import private_rounds
 from tff_superquantile.experiments.run.training import siblings
 
@@ -34,6 +36,7 @@ HOOKS: Sequence[type[hook.Hook]] = (
   outputs.RoundsTable,
   measurements.ClientResults,
   outputs.Events,
+  personalizing.Personalizing,
   tracking.Tracking,
   outputs.Bar,
   measurements.Growth,
@@ -41,9 +44,20 @@ HOOKS: Sequence[type[hook.Hook]] = (
 )
 
 
+def of(config: run_config.RunConfig) -> list[type[hook.Hook]]:
+  """Returns all features, those that --hook names at the end; a `ValueError` if these cannot be."""
+  names = plugins.names(config.hook)
+  if names and config.is_private:
+    raise ValueError(
+      f"Found --hook={config.hook} in a private run; expected none, as a hook of your own sees"
+      " clients and keys, and no accounting covers what it writes: leave it out."
+    )
+  return [*HOOKS, *(hook.OF_USERS[name] for name in names)]
+
+
 def taking_part(config: run_config.RunConfig) -> list[type[hook.Hook]]:
   """Returns the features that a resolved run has."""
-  return [kind for kind in HOOKS if kind.takes_part(config)]
+  return [kind for kind in of(config) if kind.takes_part(config)]
 
 
 class AllHooks(tff.program.ReleaseManager):

@@ -12,9 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from privacy.evaluation import entries
+from tff_superquantile.engine import context
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
-from tff_superquantile.engine import context
 
 # Beside TensorFlow's, whose package has more than one name.
 _VERSIONS_OF = ("tensorflow-federated", "tensorflow-privacy", "dp-accounting", "numpy")
@@ -42,10 +42,7 @@ def seconds(time: str) -> float:
 
 
 def check_same_data(folder: pathlib.Path, data_digest: str) -> None:
-  """Refuses a run whose task folder has runs on another table, or on an earlier state of its own.
-
-  The folder is the run's; the digest is the task's, "" where it has none.
-  """
+  """Refuses a run whose task folder has runs on another table, or an earlier state of its own."""
   for path in folder.parent.parent.glob("*/seed_*/manifest.json") if data_digest else ():
     if run_files.read_json(path).get("data") not in (None, data_digest):
       raise ValueError(
@@ -73,10 +70,6 @@ def build(config: run_config.RunConfig, error: str, data_digest: str) -> dict[st
 
 
 def of_flags(flags: str, earlier: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the entry by which an audit sees changes of flags.txt, and those entries that stay.
-
-  Of the manifest of a run that goes on (else empty), its start and the head of its evaluations
-  stay.
-  """
+  """Returns the entry by which an audit sees changes of flags.txt, and those entries that stay."""
   kept = {name: earlier[name] for name in ("started", entries.HEAD) if name in earlier}
   return {"flags": hashlib.sha256(flags.encode()).hexdigest(), **kept}

@@ -8,14 +8,15 @@ folder is taken apart.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 import dataclasses
+import os
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from privacy import cohorts
 from privacy import parts
-from tff_superquantile.experiments.run import name_parts
+from privacy import parts as parts_lib
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
@@ -44,19 +45,19 @@ def folder(config: run_config.RunConfig) -> str:
         " that do not print, and a dot in front."
       )
     return name
-  algorithm = name_parts.word(config.algorithm)
-  return "_".join([algorithm, *(part.folder for part in name_parts.of_run(config))])
+  algorithm = word(config.algorithm)
+  return "_".join([algorithm, *(part.folder for part in of_run(config))])
 
 
 def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
-  found = config.values()
-  suffixes = [end for end, (flag, text, _) in _APART.items() if found[flag] == text]
-  if found["folds"]:
-    suffixes.append(f"_folds_{found['folds']}")
-  if found["held_out_examples"]:
-    suffixes.append(f"_held_out_{found['held_out_examples']:g}")
-  return name_parts.word(config.task.folder) + "".join(suffixes)
+  values = config.values()
+  suffixes = [end for end, (flag, text, _) in _APART.items() if values[flag] == text]
+  if values["folds"]:
+    suffixes.append(f"_folds_{values['folds']}")
+  if values["held_out_examples"]:
+    suffixes.append(f"_held_out_{values['held_out_examples']:g}")
+  return word(config.task.folder) + "".join(suffixes)
 
 
 def run_path(config: run_config.RunConfig) -> pathlib.Path:
@@ -66,12 +67,12 @@ def run_path(config: run_config.RunConfig) -> pathlib.Path:
 
 def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
-  found = config.values()
-  remarks = [f" ({said})" for flag, text, said in _APART.values() if found[flag] == text]
-  if found["folds"]:
-    remarks.append(f", {found['folds']}-fold cross-validation over clients")
-  if found["held_out_examples"]:
-    remarks.append(f", tested on {found['held_out_examples']:.0%} of each client’s examples")
+  values = config.values()
+  remarks = [f" ({said})" for flag, text, said in _APART.values() if values[flag] == text]
+  if values["folds"]:
+    remarks.append(f", {values['folds']}-fold cross-validation over clients")
+  if values["held_out_examples"]:
+    remarks.append(f", tested on {values['held_out_examples']:.0%} of each client’s examples")
   return printable(config.task.title) + "".join(remarks)
 
 
@@ -81,16 +82,13 @@ def printable(text: str) -> str:
 
 
 def label(config: run_config.RunConfig) -> str:
-  """Returns the name of a run's method for people, not escaped for HTML or Markdown.
-
-  For example "FedAvg", "Superquantile θ = 0.5", "FedAvg, ε = 5", or --run_name.
-  """
+  """Returns the name of a run's method for people, not escaped for HTML or Markdown."""
   if config.run_name:
     return printable(config.run_name)
   name = config.method.title
-  words = [printable(part.title) for part in name_parts.of_run(config)]
+  words = [printable(part.title) for part in of_run(config)]
   # The algorithm's first parameter belongs to its name; the rest follows after commas.
-  if name_parts.of_method(config):
+  if of_method(config):
     name = f"{name} {words.pop(0)}"
   if is_afl(config):
     name = f"AFL ({name})"
@@ -120,17 +118,14 @@ class Name(str):
 
   @property
   def order(self) -> tuple[float, float, tuple[float, ...], str]:
-    """A key that sorts methods as the paper's tables do; private ones by their budgets, at the end.
-
-    Superquantiles come from the widest tail down, and folders of other names last.
-    """
+    """A key that sorts methods as the paper's tables do; private ones by budget, at the end."""
     config = self.config
     if config is None or config.run_name:
       return (self.epsilon or 0.0, len(methods.METHODS), (), str(self))
     ranks = {algorithm: float(rank) for rank, algorithm in enumerate(methods.METHODS)}
     # AFL comes after the methods that the paper tunes.
     rank = ranks["tilted_erm"] + 0.5 if is_afl(config) else ranks[config.algorithm]
-    numbers = tuple(part.number for part in name_parts.of_run(config) if part.number is not None)
+    numbers = tuple(part.number for part in of_run(config) if part.number is not None)
     return (self.epsilon or 0.0, rank, numbers, str(self))
 
   @property
@@ -158,15 +153,12 @@ class Name(str):
     of_fed_avg = self.fed_avg.config
     if config is None or config.run_name or of_fed_avg is None:
       return False
-    shared = name_parts.of_run(of_fed_avg)
-    return name_parts.of_run(config) == [*name_parts.of_method(config), *shared]
+    shared = of_run(of_fed_avg)
+    return of_run(config) == [*of_method(config), *shared]
 
   @property
   def fed_avg(self) -> Name:
-    """The name of FedAvg with the same options: server optimizer, start, kept round, privacy.
-
-    It is the baseline of the method, and of itself.
-    """
+    """The name of FedAvg with the same options: server optimizer, start, kept round, privacy."""
     if self.config is None:
       return Name(FED_AVG, run_config.RunConfig(method=methods.FedAvg()))
     privacy = self.config.privacy
@@ -211,33 +203,105 @@ def _without_noise(method: methods.Method, keeps_share_weight: bool) -> methods.
 
 
 def without_epsilons(compared: Iterable[Name]) -> dict[Name, Name]:
-  """Returns the names that methods would have without their privacy budgets, by their names.
-
-  Methods of one budget that differ in what private runs alone have keep that in their names.
-  """
-  found = {method: method.without_epsilon for method in compared}
-  counts = collections.Counter((name, method.epsilon) for method, name in found.items())
+  """Returns the names that methods would have without their privacy budgets, by their names."""
+  shorter = {method: method.without_epsilon for method in compared}
+  counts = collections.Counter((name, method.epsilon) for method, name in shorter.items())
   shared = {name for (name, _), count in counts.items() if count > 1}
-  return {m: m._without_budget(True) if name in shared else name for m, name in found.items()}
+  return {m: m._without_budget(True) if name in shared else name for m, name in shorter.items()}
 
 
 def baselines(compared: Iterable[Name]) -> dict[Name, Name]:
-  """Returns, for each method whose baseline is among them, that one: FedAvg with the same options.
-
-  FedAvg of other options that is nobody's baseline is compared with FedAvg itself.
-  """
-  there, found = {method: method for method in compared}, {}
+  """Returns for each method its baseline, FedAvg with the same options, if it is among them."""
+  there, of_method = {method: method for method in compared}, {}
   for method in there:
     baseline = there.get(method.fed_avg)
     if baseline is not None and not method.is_fed_avg:
-      if name_parts.is_in_setting_of(method.config, baseline.config):
-        found[method] = baseline
+      if is_in_setting_of(method.config, baseline.config):
+        of_method[method] = baseline
   for method in there:
-    if method.is_fed_avg and method not in (FED_AVG, *found.values()) and FED_AVG in there:
-      found[method] = there[Name(FED_AVG)]
-  return found
+    if method.is_fed_avg and method not in (FED_AVG, *of_method.values()) and FED_AVG in there:
+      of_method[method] = there[Name(FED_AVG)]
+  return of_method
 
 
 def said_of(fed_avg: Name) -> str:
   """Returns how a sentence names the FedAvg with which it compares a method."""
   return "FedAvg" if fed_avg == FED_AVG else "FedAvg with the same options"
+
+
+class NamePart(NamedTuple):
+  """A part of a run's name: its text in names of folders, and for people.
+
+  Methods of one budget are sorted by its number; None for others.
+  """
+
+  folder: str
+  title: str
+  number: float | None = None
+
+
+def word(name: str) -> str:
+  """Returns how names of folders tell a name, also one of a part from outside, MODULE:CLASS."""
+  return name.replace(":", ".")
+
+
+def _number(values: Mapping[str, Any], name: str) -> list[NamePart]:
+  """Returns the part of a number among the values of flags; none where it has no value."""
+  value, flag = values[name], run_config.flags()[name]
+  if value is None:
+    return []
+  # A wide tail comes first.
+  key = -float(value) if name == "theta" else float(value)
+  return [NamePart(f"{flag.short}_{value:g}", f"{flag.symbol} = {value:g}", key)]
+
+
+def is_in_setting_of(
+  config: run_config.RunConfig | None, other: run_config.RunConfig | None
+) -> bool:
+  """Returns whether a run can be compared with another; it can unless its --run_name hides more."""
+  if config is None or other is None or not config.run_name:
+    return True
+  settings = (
+    (setting.num_rounds, setting.cohort.size, setting.local, setting.server.learning_rate)
+    for setting in (config, other)
+  )
+  return len(set(settings)) == 1
+
+
+def of_method(config: run_config.RunConfig) -> list[NamePart]:
+  """Returns the parameters of a run's method."""
+  parts, values = [], config.values()
+  for flag in methods.parameters(type(config.method)):
+    # With `wanted_updates`, the number of updates decides theta.
+    if flag.name != "theta" or values["wanted_updates"] is None:
+      parts += _number(values, flag.name)
+  return parts
+
+
+def of_run(config: run_config.RunConfig) -> list[NamePart]:
+  """Returns the parts that tell a run from others of its algorithm, in the order of its name."""
+  parts = of_method(config)
+  values = config.values()
+  is_tail = isinstance(config.method, methods.Superquantile)
+  threshold = values["threshold"] if is_tail else None
+  if threshold is not None and threshold != "exact":
+    parts.append(NamePart(word(threshold), threshold.replace("_", "-")))
+  if values["smoothing"]:
+    parts += _number(values, "smoothing")
+  if values["averaged_rounds"] > 1:
+    parts += _number(values, "averaged_rounds")
+  for name, flag in run_config.flags().items():
+    if values.get(name) in flag.words:
+      parts.append(NamePart(values[name], flag.words[values[name]]))
+  if config.start is not None:
+    start = pathlib.Path(os.path.abspath(config.start.folder)).parent.name  # Its method.
+    parts.append(NamePart(f"from_{start}", f"from {start}"))
+  if config.privacy is not None and isinstance(config.privacy.clip, parts_lib.AdaptiveClip):
+    parts.append(NamePart("adaptive_clip", "adaptive clip"))
+  parts += _number(values, "bands")
+  if config.epsilon is not None:  # The noise multipliers follow from it.
+    (epsilon,) = _number(values, "epsilon")
+    return [*parts, epsilon._replace(number=None)]
+  for field in ("threshold_noise_multiplier", "update_noise_multiplier"):
+    parts += _number(values, field)
+  return parts

@@ -23,14 +23,14 @@ from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 def noise_multipliers(config: run_config.RunConfig) -> dict[str, float | None]:
   """Returns the noise of what a round releases, by flag: threshold, updates, and numbers."""
   assert config.privacy is not None
-  found: dict[str, float | None] = {}
+  multipliers: dict[str, float | None] = {}
   threshold = config.method.threshold
   if isinstance(threshold, parts.PrivateThreshold):
-    found[threshold.flag] = threshold.noise_multiplier
-  found["update_noise_multiplier"] = config.privacy.update_noise_multiplier
+    multipliers[threshold.flag] = threshold.noise_multiplier
+  multipliers["update_noise_multiplier"] = config.privacy.update_noise_multiplier
   for number in config.privacy.numbers:
-    found[number.flag] = number.noise_multiplier
-  return found
+    multipliers[number.flag] = number.noise_multiplier
+  return multipliers
 
 
 def followed(config: run_config.RunConfig) -> list[str]:
@@ -156,12 +156,7 @@ def _check_noise_shares(config: run_config.RunConfig, privacy: privacy_lib.Priva
 def calibrate(
   config: run_config.RunConfig, population: int, num_parameters: int, earlier: Mapping[str, str]
 ) -> tuple[run_config.RunConfig, releases.Release]:
-  """Finds delta, the release of a round with its noise, and how that divides the budget.
-
-  The run's noise, its accounting and its ledger follow from the release. The population is the
-  number of training clients. A run that goes on keeps the noise of its `earlier` flags, which are
-  empty for a new run.
-  """
+  """Finds delta, the release of a round with its noise, and how that divides the budget."""
   privacy = config.privacy
   assert privacy is not None
   delta = accounting.default_delta(population) if privacy.delta is None else privacy.delta
@@ -190,10 +185,7 @@ def calibrate(
 
 
 def update_clip_norm(config: run_config.RunConfig) -> float:
-  """Returns C, or that of the first round, in units of the update, whatever --clip_unit is.
-
-  The learning rate that turns gradients into updates must be one number.
-  """
+  """Returns C, or that of the first round, in units of the update, whatever --clip_unit is."""
   assert config.privacy is not None
   norm = config.privacy.clip.norm
   assert norm is not None  # `resolve` sees to it.
@@ -231,10 +223,7 @@ def build_part(
 def build_release(
   config: run_config.RunConfig, population: int, num_parameters: int
 ) -> releases.Release:
-  """Returns a round's release for `population` training clients, with the noise that is known.
-
-  With noise it has the parameters of the sums to which clients add theirs.
-  """
+  """Returns a round's release for `population` training clients, with the noise that is known."""
   privacy, threshold = config.privacy, config.method.threshold
   assert privacy is not None
   released: list[parts.ReleasedPart] = []

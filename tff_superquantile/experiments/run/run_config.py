@@ -22,11 +22,18 @@ from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import local_training
 from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import personal
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
 _TASK_DEFAULT = "None for the task's own"
+
+
+def named(name: str, value: str) -> None:
+  """The rule of a folder: raises a `ValueError` for an empty name."""
+  if not value:
+    raise ValueError(f"Found no folder in {name}; expected one: name it, or . for this one.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,6 +111,7 @@ class RunConfig(part.Part):
     words={"best": "best round"},
     before="last",
   )
+  personalization: personal.Personalization | None = personal.choice()
   privacy: privacy_lib.Privacy | None = privacy_lib.choice()
   exact_siblings: str = flag.field(
     "refused",
@@ -128,6 +136,7 @@ class RunConfig(part.Part):
   output_dir: str = flag.field(
     "results",
     "Directory to write TASK/METHOD/seed_S/ to.",
+    rule=named,
     is_incidental=True,
   )
   tracker: str | None = flag.field(
@@ -137,6 +146,12 @@ class RunConfig(part.Part):
     " WANDB_MODE, WANDB_DIR ...; without any, MLflow's local store is OUTPUT_DIR/mlruns, and the"
     " files of wandb are in the run's folder. A private run is sent when it is finished. None for"
     " no tracker.",
+    is_incidental=True,
+  )
+  hook: str | None = flag.field(
+    None,
+    "Hooks of your own, as MODULE:CLASS in a file of yours, separated by commas: each follows the"
+    " run (docs/how_to/add_a_part.md). A private run takes none. None for no hook.",
     is_incidental=True,
   )
   cache_dir: str = flag.field(
@@ -220,11 +235,7 @@ def defaults() -> dict[str, Any]:
 
 
 def load(values: Mapping[str, Any]) -> None:
-  """Brings in the parts from outside that values of flags name.
-
-  Raises:
-    ValueError: If there is no such part, or a flag of it is another one of runs.
-  """
+  """Brings in the parts from outside that values of flags name, with flags that no other has."""
   for name, table in TABLES.items():
     known = flags()
     for one in part.flags(table[values[name]]).values() if table.load(values.get(name)) else ():
@@ -304,15 +315,7 @@ def client_split_of(found: Mapping[str, str]) -> str:
 
 
 def from_flags(found: Mapping[str, str]) -> RunConfig:
-  """Returns a run's config from the texts of its flags, as its `flags.txt` holds them.
-
-  Args:
-    found: Texts by name. Other names than those of the fields are passed over; fields that are not
-      there have their defaults, but for `client_split_of`.
-
-  Raises:
-    ValueError: If a text is no value of its field.
-  """
+  """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them."""
   values: dict[str, Any] = {}
   found = {**found, "client_split": client_split_of(found)}
   load(found)
@@ -325,13 +328,7 @@ def from_flags(found: Mapping[str, str]) -> RunConfig:
 def differences(
   found: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
 ) -> list[str]:
-  """Returns a phrase for each flag that keeps a run from being continued under another config.
-
-  Args:
-    found: The texts of the run's flags.
-    config: The other config; a flag that is incidental may differ.
-    followed: Names of values that `config` does not have yet where it is None.
-  """
+  """Returns a phrase for each flag that keeps a run from being continued under another config."""
   wanted = config.to_flags()
   found = {name: value for name, value in found.items() if name in wanted or name not in followed}
   before = {name: one.before for name, one in flags().items() if one.before is not None}

@@ -105,11 +105,7 @@ def write_clients(
 
 
 def write_weights(path: str | os.PathLike[str], weights: Any, **numbers: float) -> None:
-  """Writes a model's weights, which `read_weights` reads, like `atomic_files.write`.
-
-  The weights have `trainable` and `non_trainable`, structures of arrays without names. The numbers
-  are further entries of the .npz file, which `read_weights` passes over.
-  """
+  """Writes a model's weights, which `read_weights` reads, like `atomic_files.write`."""
   arrays: dict[str, Any] = {
     f"{kind}_{index}": np.asarray(array)
     for kind in Weights._fields

@@ -13,6 +13,9 @@ A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
                        `validation_`), and but for training clients the measures of
                        `tff_superquantile.measures`, nan where a client has none; errors
                        are fractions
+    PART_clients.csv   the same of three models of a test client (--personalize), on examples that
+                       none is tuned on: "shared", "personal", and "chosen", the one that it keeps,
+                       1 in `is_personal` for its own; they are entries of metrics.json, too
     clients/           `round_NUMBER.parquet`, the results of every client at an evaluation: the
                        columns of test_clients.csv after `round` and `split`, of the measures only
                        that of --metric
@@ -42,6 +45,7 @@ from typing import Any
 
 import numpy as np
 
+from privacy.settings import command_line
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
@@ -56,11 +60,7 @@ RELATIVE_NOISE = "relative_noise"  # The entry of the manifest of private runs.
 
 @contextlib.contextmanager
 def lock(folder: pathlib.Path) -> Iterator[None]:
-  """Keeps a second process out of a run's folder, which exists.
-
-  Raises:
-    ValueError: If another process is at work in it, or its file for that is none.
-  """
+  """Keeps a second process out of a run's folder, which exists."""
   run_files.check_file(folder / "lock")
   with open(folder / "lock", "w") as file:
     try:
@@ -142,12 +142,9 @@ class Run:
 
   @property
   def relative_noise(self) -> float | None:
-    """The length of the noise of a round's mean over that of the longest update; None if unknown.
-
-    It follows from what is public: the noise multiplier, the model's size, the expected cohort.
-    """
-    found = self.manifest.get(RELATIVE_NOISE)
-    return float(found) if isinstance(found, (int, float)) else None
+    """The noise's length in a round's mean over that of the longest update; None if unknown."""
+    noise = self.manifest.get(RELATIVE_NOISE)
+    return float(noise) if isinstance(noise, (int, float)) else None
 
   @functools.cached_property
   def columns(self) -> str:
@@ -183,13 +180,8 @@ class Run:
 
   @functools.cached_property
   def flags(self) -> dict[str, str]:
-    """Flag values by name; a flag given several times has its values joined by commas."""
-    values: dict[str, list[str]] = {}
-    for line in run_files.read_text(self.path / "flags.txt").splitlines():
-      if line.startswith("-"):
-        name, equals, value = line.lstrip("-").partition("=")
-        values.setdefault(name.strip(), []).append(value.strip() if equals else "true")
-    return {name: ",".join(items) for name, items in values.items()}
+    """Flag values by name."""
+    return command_line.read_flags(run_files.read_text(self.path / "flags.txt"))
 
   @functools.cached_property
   def numbers(self) -> dict[str, float]:
@@ -225,14 +217,10 @@ class Run:
     return None if numbers is None or not len(numbers) else int(numbers[-1])
 
   def clients(self, split: str) -> dict[str, np.ndarray]:
-    """Reads the per-client file of a split, once.
+    """Reads the per-client file of a split, or of one of `personal.PARTS`, once; empty if none.
 
-    Args:
-      split: "train", "validation" or "test".
-
-    Returns:
-      Arrays of shape [number of clients] by column: `client_id` (strings), `num_examples`, `loss`
-      (nats) and `error` (fraction of the examples, or RMSE in sd of the labels); empty if none.
+    Arrays [number of clients] by column: `client_id` (strings), `num_examples`, `loss` (nats) and
+    `error` (fraction of the examples, or RMSE in sd of the labels).
     """
     # Cached properties are kept there, too.
     read: dict[str, dict[str, np.ndarray]] = self.__dict__.setdefault("_clients", {})
@@ -250,11 +238,7 @@ class Run:
     return run_files.read_weights(self.path / WEIGHTS)
 
   def read_columns(self, name: str) -> dict[str, np.ndarray]:
-    """Reads a CSV file of the folder by its name, without the rows that are not complete.
-
-    Returns:
-      Arrays by column, `client_id` as strings, the others as float64; empty if there is no file.
-    """
+    """Reads the complete rows of a CSV file: `client_id` as strings, the others as float64."""
     return run_files.read_columns(self.path / name, is_whole=self.finished)
 
   def check_table(self, task: Any) -> None:
@@ -323,19 +307,13 @@ def find_finished(folder: pathlib.Path) -> Run:
     raise ValueError(
       f"Found that the run in {folder} is at round {run.last_round or 0} of"
       f" {run.flags.get('num_rounds', 'an unknown number')}; expected a finished run: it goes on by"
-      f" python -m tff_superquantile.experiments.train --flagfile={folder / 'flags.txt'}."
+      f" superquantile train --flagfile={folder / 'flags.txt'}."
     )
   return run
 
 
 def find_runs(output_dir: str | os.PathLike[str]) -> list[Run]:
-  """Returns the runs of all tasks below a directory, finished or not.
-
-  They are sorted by task, method (as `names.Name.order` has them) and seed.
-
-  Args:
-    output_dir: The directory that holds `TASK/METHOD/seed_S/` folders; it need not exist.
-  """
+  """Returns the runs of all tasks below a directory that may be missing, finished or not."""
   runs = []
   for path in pathlib.Path(output_dir).glob("*/*/seed_*"):
     seed = path.name.removeprefix("seed_")

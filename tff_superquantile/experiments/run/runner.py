@@ -1,11 +1,13 @@
 """Carries out one run: from its config to a folder with all its results."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import tensorflow_federated as tff
 
 from tff_superquantile import atomic_files
+from tff_superquantile.engine import context
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import hook
@@ -19,7 +21,6 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.training import noise_key
 from tff_superquantile.experiments.run.training import selection
-from tff_superquantile.engine import context
 from tff_superquantile.simulation import training_loop
 
 
@@ -46,6 +47,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
     earlier = run_folder.Run(folder, run.seed)
     run = _continue(run, earlier)
     job = hook.Job(run, task, earlier)
+    job.load = functools.partial(_load, job)
     job.hooks = [kind(job) for kind in hooks.taking_part(run)]
     if earlier.finished and earlier.flags and run_config.ends_as(earlier.flags, run):
       print(f"Finished before: {folder}")
@@ -92,12 +94,16 @@ def _continue(run: run_config.RunConfig, earlier: run_folder.Run) -> run_config.
   return run
 
 
+def _load(job: hook.Job) -> None:
+  job.model, job.splits = build.load_task(job.task, job.config)
+  job.trained = job.model
+
+
 def _train(job: hook.Job) -> None:
   """Carries out the rounds and the final evaluation."""
   task, folder = job.task, job.folder
   print(task.description, end="\n" * bool(task.description), flush=True)
-  job.model, job.splits = build.load_task(task, job.config)
-  job.trained = job.model
+  job.load()
   clients = job.splits["train"]
   build.check_cohort(job.config, clients)
   for each in job.hooks:

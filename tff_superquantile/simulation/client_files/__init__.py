@@ -6,14 +6,12 @@ The file is the client's `x` followed by its `y`, raw and little-endian; what th
 same for all clients of a directory and stands in its `index.json`, with a checksum of each file and
 one of the index itself.
 
-`write_client_files` makes such a directory, `open_client_files` opens it, and two builders turn it
-into what TFF takes: `build_examples_fn` (tensors, the fast way) and
-`build_dataset_computation` (a `tf.data.Dataset`, for TFF's own processes).
+`write_client_files` makes such a directory, `open_client_files` opens it, and
+`build_examples_fn` turns it into what the clients of a round call.
 """
 
 from tff_superquantile.simulation.client_files.files import HANDLE_TYPE
 from tff_superquantile.simulation.client_files.files import ClientFiles
-from tff_superquantile.simulation.client_files.reading import build_dataset_computation
 from tff_superquantile.simulation.client_files.reading import build_examples_fn
 from tff_superquantile.simulation.client_files.reading import open_client_files
 from tff_superquantile.simulation.client_files.writing import open_or_write_client_files
@@ -22,7 +20,6 @@ from tff_superquantile.simulation.client_files.writing import write_client_files
 __all__ = (
   "ClientFiles",
   "HANDLE_TYPE",
-  "build_dataset_computation",
   "build_examples_fn",
   "open_client_files",
   "open_or_write_client_files",

@@ -95,11 +95,7 @@ class ClientFiles:
     return [self._positions[client_id] for client_id in client_ids]
 
   def subset(self, client_ids: Sequence[str]) -> "ClientFiles":
-    """Returns the same files, seen as these clients only, in this order.
-
-    Raises:
-      ValueError: If an id is unknown or given twice.
-    """
+    """Returns the same files, seen as these different clients only, in this order."""
     indices = self._indices(client_ids)
     if len(set(indices)) != len(indices):
       raise ValueError(f"Found a client id given twice for a subset of {self.directory}.")
@@ -112,16 +108,9 @@ class ClientFiles:
   ) -> collections.OrderedDict[str, Any]:
     """Returns the handle of a client for its graph, a value of `HANDLE_TYPE`.
 
-    Args:
-      client_id: One of `client_ids`.
-      seed: Two integers, the seed of what the client draws, such as its shuffle.
-
-    Returns:
-      The client's file name (without its suffix), the seed, int64 [2], and the client's index among
-      `client_ids`, int32, or `WITHOUT_EXAMPLES`; see `min_examples`.
-
-    Raises:
-      ValueError: If the client is unknown or the seed isn't two integers.
+    The seed, two integers, is that of what the client draws, such as its shuffle. The handle has
+    the client's file name (without its suffix), the seed, int64 [2], and the client's index among
+    `client_ids`, int32, or `WITHOUT_EXAMPLES`; see `min_examples`.
     """
     if client_id not in self._positions:
       self._indices([client_id])  # Raises.
@@ -163,17 +152,10 @@ class ClientFiles:
   def load(
     self, client_ids: Sequence[str] | None = None
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Reads clients into memory, as they are stored.
+    """Reads some clients into memory, None for all, as they are stored.
 
-    Args:
-      client_ids: Which clients; all of them if `None`.
-
-    Returns:
-      x [n, ...] of type `x_dtype` (`decode` makes it the model's input), y [n], and offsets
-      int64 [clients + 1]: client i owns rows offsets[i]:offsets[i + 1].
-
-    Raises:
-      ValueError: If a client is unknown.
+    They are x [n, ...] of type `x_dtype` (`decode` makes it the model's input), y [n], and offsets
+    int64 [clients + 1]: client i owns rows offsets[i]:offsets[i + 1].
     """
     client_ids = self.client_ids if client_ids is None else client_ids
     counts = self.num_examples[self._indices(client_ids)]

@@ -9,7 +9,6 @@ import zlib
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_superquantile.simulation.client_files import files
 
@@ -34,12 +33,7 @@ def is_outdated(directory: str) -> bool:
 
 
 def open_client_files(directory: str | os.PathLike) -> files.ClientFiles:
-  """Opens what `write_client_files` wrote, after checking that all is as it was written.
-
-  Raises:
-    ValueError: If the directory or its index is missing, of another format, or damaged, or a
-      client's file is missing or damaged.
-  """
+  """Opens what `write_client_files` wrote; what is not as it was written is a `ValueError`."""
   directory = os.path.abspath(directory)
   path = os.path.join(directory, files.INDEX_NAME)
   remedy = f"delete the directory {directory} to have it made anew"
@@ -149,35 +143,3 @@ def build_examples_fn(
     return x, y
 
   return read_examples
-
-
-def build_dataset_computation(
-  client_files: files.ClientFiles, *, batch_size: int | None, shuffle: bool
-) -> tff.Computation:
-  """Builds the computation that reads a client's examples as a `tf.data.Dataset` of batches.
-
-  Its type is (<client_id=str, seed=int64[2], index=int32> -> <float32[?, ...], y_dtype[?]>*), for
-  `tff.simulation.compose_dataset_computation_with_learning_process`.
-
-  Args:
-    client_files: Where the examples are; `client_files.handle` makes the parameter.
-    batch_size: Examples a batch, the last one may be smaller; `None` or 0 for one batch of all.
-    shuffle: Whether the examples come in an order drawn from the seed, or as stored.
-
-  Returns:
-    The computation.
-
-  Raises:
-    ValueError: If `batch_size` is negative.
-  """
-  if batch_size is not None and batch_size < 0:
-    raise ValueError(f"Found batch_size = {batch_size}; expected a positive number, or 0 for all.")
-
-  @tff.tensorflow.computation(files.HANDLE_TYPE)
-  def read_dataset(handle: Mapping[str, tf.Tensor]) -> tf.data.Dataset:
-    examples = _read_examples(client_files, handle, shuffle)
-    if not batch_size:
-      return tf.data.Dataset.from_tensors(examples)
-    return tf.data.Dataset.from_tensor_slices(examples).batch(batch_size)
-
-  return read_dataset

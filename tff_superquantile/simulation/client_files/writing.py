@@ -188,24 +188,7 @@ def open_or_write_client_files(
   count_dropped: Callable[[], int | None] = lambda: None,
   may_lack_examples: bool = False,
 ) -> files.ClientFiles:
-  """Opens the directory if it is there; else calls `make_clients` and writes what it gives.
-
-  A directory of an earlier format is written anew. Of several processes one writes, and the others
-  wait for it.
-
-  Args:
-    directory: The directory to open or make.
-    make_clients: Returns what `write_client_files` takes as `clients`.
-    x_scale: As in `write_client_files`; a directory that is there keeps its own.
-    count_dropped: Returns `num_dropped` of the files; called when all clients are written.
-    may_lack_examples: Whether a client may have no examples; otherwise that is an error.
-
-  Returns:
-    The opened files.
-
-  Raises:
-    ValueError: As `open_client_files` and `write_client_files` do.
-  """
+  """Opens the directory if it is there; else calls `make_clients` and writes what it gives."""
   directory = os.path.abspath(directory)
 
   def is_there() -> bool:

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from privacy.noise import tree_mechanism
 from tff_superquantile.threshold import hierarchical_histogram
-from tff_superquantile.threshold import histogram_process
 from tff_superquantile.threshold import private_histogram
 from tff_superquantile.threshold import process
 from tff_superquantile.threshold.soft import relative
@@ -54,9 +53,6 @@ def build_histogram_weighting(
     A `ThresholdProcess`, whose result is the share of each bin, float32 [b]. Measurements:
     `estimated_cohort_size` and `estimated_share_sum`, both expected_clients in an aborted round;
     `aborted`, 1 or 0.
-
-  Raises:
-    ValueError: If an argument is out of its range.
   """
   num_bins, expected_clients = mechanism.num_bins, float(mechanism.expected_clients)
   factory = private_histogram.PrivateHistogramFactory(mechanism, max_loss, noise_key=noise_key)
@@ -91,6 +87,6 @@ def build_histogram_weighting(
     share = tf.gather(shares, hierarchical_histogram.bin_index(loss, num_bins, max_loss))
     return tf.where(tf.math.is_nan(loss), 0.0, share)
 
-  return histogram_process.build_histogram_process(
+  return private_histogram.build_histogram_process(
     factory, server_fn, share_fn, np.ones([num_bins], np.float32)
   )

@@ -2,11 +2,13 @@
 
 import collections
 from collections.abc import Callable
+import numbers
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from privacy import checks
 from tff_superquantile.threshold import process
 
 _LARGEST = np.finfo(np.float32).max
@@ -53,12 +55,8 @@ class RelativeShare(NamedTuple):
 def build_relative_weighting(relative: RelativeShare) -> process.ThresholdProcess:
   """Builds the weighting pi_i = alpha_i share(F_i), relative to the losses of the cohort.
 
-  Args:
-    relative: The share. Infinite losses are given to it as the largest float32.
-
-  Returns:
-    A `ThresholdProcess` whose result is the summary of the cohort's losses, with the measurements
-    of `measure`.
+  Infinite losses are given to the share as the largest float32. The result is the summary of the
+  cohort's losses, with the measurements of `measure`.
   """
 
   def finite(losses):
@@ -73,3 +71,99 @@ def build_relative_weighting(relative: RelativeShare) -> process.ThresholdProces
   return process.build_process_of_losses(
     server_fn, lambda loss, summary, client: relative.share(finite(loss), summary)
   )
+
+
+# Smaller losses count as this one, so that ratios and powers of a loss of zero are numbers.
+MIN_LOSS = 1e-10
+
+
+def build_power_weighting(q: float) -> process.ThresholdProcess:
+  """Builds the weighting with pi_i proportional to alpha_i F_i^q, as in q-FFL, for q >= 0."""
+  q = checks.not_negative("q", q)
+
+  def share(losses, largest):
+    ratio = tf.maximum(losses, MIN_LOSS) / tf.maximum(largest, MIN_LOSS)
+    return tf.pow(tf.minimum(ratio, 1.0), q)
+
+  return build_relative_weighting(RelativeShare(lambda losses, weights: largest(losses), share))
+
+
+def build_rank_share(fairness_strength: float) -> RelativeShare:
+  """Builds the share proportional to 1 + lambda r_i of GIFAIR, by the rank r_i of the loss.
+
+  Reference: Yue, Nouiehed and Al Kontar, "GIFAIR-FL: A Framework for Group and Individual Fairness
+  in Federated Learning", INFORMS Journal on Data Science 2023, with each client a group of its own
+  (individual fairness). The objective and its gradient are
+
+      sum_i alpha_i F_i + lambda sum_(i < j) alpha_i alpha_j |F_i - F_j|,
+      sum_i alpha_i (1 + lambda r_i) grad F_i,    r_i = sum_j alpha_j sign(F_i - F_j),
+
+  so that r_i is the weight of the clients below minus that of the clients above. The clients that
+  count are the cohort, their alpha_j sum to one, and ties count as equal. For n clients of equal
+  weight n r_i is one of -(n - 1), -(n - 3), ..., n - 1, as in the paper, whose coefficient of the
+  sum over all pairs is lambda / n^2; the paper has no alpha_i alpha_j there. |r_i| < 1, so that
+  lambda <= 1 keeps each weight positive; the paper's bound is lambda < n / (n - 1). The share is (1
+  + lambda r) / (1 + lambda), lambda = `fairness_strength` in [0, 1]; 0 gives each client the same.
+  """
+  checks.of_type("fairness_strength", fairness_strength, numbers.Real, "a number")
+  if not 0.0 <= fairness_strength <= 1.0:  # This refuses NaN, too.
+    raise ValueError(
+      f"Found fairness_strength = {fairness_strength}; expected a number from 0 to 1, or weights"
+      " could be negative."
+    )
+  strength = float(fairness_strength)
+
+  def summarize(losses, weights):
+    order = tf.argsort(losses)
+    below = tf.cumsum(tf.gather(weights, order))
+    below = tf.math.divide_no_nan(below, tf.reduce_sum(weights))
+    return collections.OrderedDict(
+      losses=tf.gather(losses, order), below=tf.concat([tf.zeros([1], tf.float64), below], 0)
+    )
+
+  def share(losses, summary):
+    def weight_below(side):
+      position = tf.searchsorted(summary["losses"], tf.reshape(losses, [-1]), side=side)
+      return tf.reshape(tf.gather(summary["below"], position), tf.shape(losses))
+
+    above = summary["below"][-1] - weight_below("right")
+    rank = weight_below("left") - above
+    return tf.cast((1.0 + strength * rank) / (1.0 + strength), tf.float32)
+
+  return RelativeShare(summarize, share)
+
+
+def build_semi_variance_share(beta: float) -> RelativeShare:
+  """Builds the share proportional to 1 + 2 beta (F - mean)_+ of Semi-VRed.
+
+  Reference: Malekmohammadi and Yu, "Semi-Variance Reduction for Fair Federated Learning", 2024. Its
+  objective is, with mean = sum_j alpha_j F_j,
+
+      mean + beta sum_i alpha_i (F_i - mean)_+^2,
+
+  whose gradient is sum_i alpha_i (1 + 2 beta ((F_i - mean)_+ - s)) grad F_i, where s = sum_j
+  alpha_j (F_j - mean)_+ comes from the gradient of the mean within the square. Here this mean is
+  held fixed, which leaves s out: that weight may be negative. While 2 beta s < 1 the two are the
+  same family of directions, as
+
+      1 + 2 beta (d_i - s) = (1 - 2 beta s) (1 + 2 beta' d_i),    beta' = beta / (1 - 2 beta s),
+
+  so that the full gradient is that of a larger beta, which follows the losses. beta >= 0 is in
+  units of one over the loss; 0 gives each client the same share. The share is over that of the
+  largest loss.
+  """
+  beta = checks.not_negative("beta", beta)
+
+  def summarize(losses, weights):
+    losses = tf.cast(losses, tf.float64)  # Sums of them do not overflow.
+    mean = tf.math.divide_no_nan(tf.reduce_sum(weights * losses), tf.reduce_sum(weights))
+    # Without losses, the maximum is minus infinity, so that no loss is above the mean.
+    return collections.OrderedDict(mean=mean, largest=tf.reduce_max(losses))
+
+  def share(losses, summary):
+    def weight(loss):
+      return 1.0 + 2.0 * beta * tf.maximum(loss - summary["mean"], 0.0)
+
+    return tf.cast(weight(tf.cast(losses, tf.float64)) / weight(summary["largest"]), tf.float32)
+
+  return RelativeShare(summarize, share)

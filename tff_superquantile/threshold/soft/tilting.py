@@ -13,24 +13,14 @@ from tff_superquantile.threshold.soft import relative
 def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> process.ThresholdProcess:
   """Builds the weighting with pi_i proportional to alpha_i exp(t F_i), as in tilted ERM.
 
-  The gradient of the tilted risk R_t(w) = (1 / t) log(sum_i alpha_i exp(t F_i(w))) is
-  sum_i alpha_i exp(t (F_i - R_t)) grad F_i, whose weights sum to one. With a moving average,
-  R~ <- (1 / t) log((1 - r) exp(t R~) + r exp(t R_t)) replaces R_t of the cohort, so that weights
-  sum to one over rounds only. The measurement `update_scale` is their sum in the round,
-  exp(t (R_t - R~)), by which the average is to be multiplied.
+  The gradient of the tilted risk R_t(w) = (1 / t) log(sum_i alpha_i exp(t F_i(w))) is sum_i alpha_i
+  exp(t (F_i - R_t)) grad F_i, whose weights sum to one; t >= 0, and a large one favours the worst
+  client. With a moving average of rate r in [0, 1), 0 for none, R~ <- (1 / t) log((1 - r) exp(t R~)
+  + r exp(t R_t)) replaces R_t of the cohort, so that weights sum to one over rounds only. The
+  measurement `update_scale` is their sum in the round, exp(t (R_t - R~)), by which the average is
+  to be multiplied.
 
-  Args:
-    temperature: t >= 0, in units of one over the loss; 0 weighs all clients by alpha_i, a large
-      temperature favours the worst client.
-    moving_average_rate: r in [0, 1); 0 for weights that sum to one in each round.
-
-  Returns:
-    A `ThresholdProcess` whose result is the cohort's largest loss, with the measurements of
-    `relative.measure`, and `update_scale`.
-
-  Raises:
-    TypeError: If an argument is not a number.
-    ValueError: If a number is out of its range.
+  The result is the cohort's largest loss, with the measurements of `relative.measure`, too.
   """
   temperature = checks.not_negative("temperature", temperature)
   checks.of_type("moving_average_rate", moving_average_rate, numbers.Real, "a number")

@@ -1,8 +1,12 @@
 """Data sets that clients hold, as values of a computation's argument."""
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+import functools
+import hashlib
+import itertools
 import os
+import pickle
 from typing import Any
 import weakref
 
@@ -10,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import ops
 
 # What keeps elements counts as constant.
@@ -32,6 +37,7 @@ _IGNORE_STATE, _FAIL_ON_STATE = 1, 2
 _AS_IT_IS = tf.data.Options()
 _AS_IT_IS.experimental_optimization.apply_default_optimizations = False
 _TENSORFLOWS_OWN = tf.data.experimental.OptimizationOptions()
+_MAX_BYTES_OF_LISTS = 2**28
 # A name that no resource has, so that a data set does not find its own and makes a new one.
 _NOBODYS = "of no data set"
 
@@ -55,7 +61,8 @@ class Source:
   def data_set(self) -> tf.data.Dataset:
     """Returns the data set, which the caller of a computation holds."""
     data_set = self._data_set()
-    assert data_set is not None
+    if data_set is None:  # Of a list, which another computation has pushed out.
+      raise errors.UnsupportedError("more lists than fit")
     return data_set
 
   def _graph_def(self, policy: int, as_it_is: bool = False) -> tf.compat.v1.GraphDef:
@@ -207,6 +214,66 @@ class Keys:
 
 # Data sets compare by identity.
 _sources: "weakref.WeakKeyDictionary[tf.data.Dataset, Source]" = weakref.WeakKeyDictionary()
+
+
+class _Lists:
+  """The data sets of lists, so that equal lists are read once."""
+
+  def __init__(self) -> None:
+    self._data_sets: collections.OrderedDict[bytes, tuple[tf.data.Dataset, int]]
+    self._data_sets = collections.OrderedDict()
+    self._bytes = 0
+
+  def data_set(
+    self,
+    elements: Sequence[Sequence[np.ndarray]],
+    empty: Sequence[np.ndarray],
+    pack: Callable[[Iterator[Any]], Any],
+  ) -> tf.data.Dataset:
+    """Returns a data set of elements, arrays that `pack` packs; of `empty` if there are none."""
+    hasher = hashlib.sha256(repr((len(elements), pack(iter(map(_kind, empty))))).encode())
+    for array in itertools.chain(*elements):
+      content = pickle.dumps(array.tolist()) if array.dtype == np.object_ else array.tobytes()
+      hasher.update(b"%r %d " % (array.shape, len(content)))
+      hasher.update(content)
+    key = hasher.digest()
+    if key not in self._data_sets:
+      size = sum(array.nbytes for array in itertools.chain(*elements))
+      self._data_sets[key] = _of_runs(elements, empty, pack), size
+      self._bytes += size
+    self._data_sets.move_to_end(key)
+    return self._data_sets[key][0]
+
+  def forget(self) -> None:
+    """Forgets the oldest lists, if there are many; called between computations."""
+    while self._bytes > _MAX_BYTES_OF_LISTS:
+      _, (_, size) = self._data_sets.popitem(last=False)
+      self._bytes -= size
+
+
+def _kind(array: np.ndarray) -> str:
+  return f"{array.dtype} {array.ndim}"
+
+
+def _of_runs(
+  elements: Sequence[Sequence[np.ndarray]],
+  empty: Sequence[np.ndarray],
+  pack: Callable[[Iterator[Any]], Any],
+) -> tf.data.Dataset:
+  """Concatenates the runs of elements of the same shapes."""
+  runs = [
+    [np.stack(arrays) for arrays in zip(*run)]
+    for _, run in itertools.groupby(elements, lambda element: [array.shape for array in element])
+  ]
+  parts = [
+    tf.data.Dataset.from_tensor_slices(pack(iter(run)))
+    for run in runs or [[array[np.newaxis][:0] for array in empty]]
+  ]
+  return functools.reduce(tf.data.Dataset.concatenate, parts)
+
+
+_lists = _Lists()
+of_list, forget_lists = _lists.data_set, _lists.forget
 
 
 def source(value: Any, sequence: tff.SequenceType) -> Source:

@@ -82,6 +82,8 @@ def _computed(refs: Sequence[Ref]) -> list[Ref]:
 
 
 _Result: TypeAlias = Expression | tuple[Ref, ...]
+# The next values of what a loop hands on, and effects.
+Step: TypeAlias = tuple[Sequence[Ref], Sequence[Expression]]
 
 
 class _Evaluator:
@@ -162,7 +164,7 @@ class _Evaluator:
       return self._reduce(node, inputs)
     if node.op == "ScanDataset" and any(state.is_handle(ref) for ref in inputs):
       symbol = Ref(self._pool.parameter(), 0)
-      state.scans[symbol] = self._scan(node, inputs)
+      state.scans[symbol] = variables.as_scan(node, inputs, library)
       return (symbol,)
     if node.op in variables.OPS:
       return state.apply(node, inputs, self._pool)
@@ -203,41 +205,55 @@ class _Evaluator:
       self.effects.append(expression)
     return expression
 
-  def _scan(self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref]) -> variables.Scan:
-    """Describes a ScanDataset, or a ReduceDataset: one whose elements nobody needs."""
-    end = 1 + len(node.attr["Tstate"].list.type)
-    function = self._graph.library[node.attr["f"].func.name]
-    return variables.Scan(function, inputs[0], inputs[1:end], inputs[end:])
-
   def _reduce(self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref]) -> tuple[Ref, ...]:
-    """Makes a loop over the elements of a data set, all of which are read first."""
-    scans = [self._scan(node, inputs)]
-    while scans[0].source in self._state.scans:
-      scans.insert(0, self._state.scans[scans[0].source])
-    specs = elements.argument_specs(scans[0].function)
-    specs = specs[len(scans[0].initial) : len(specs) - len(scans[0].captured)]
+    last = variables.as_scan(node, inputs, self._graph.library)
+
+    def step(total: Sequence[Ref], element: Sequence[Ref]) -> Step:
+      body = self._apply(last, total, element)
+      return body.outputs, body.effects
+
+    return self.fold(last.source, last.element_specs(), last.initial, step)
+
+  def _apply(self, scan: variables.Scan, before: Sequence[Ref], element: Sequence[Ref]) -> Body:
+    arguments = [*before, *element, *scan.captured]
+    return function_body(scan.function, arguments, scan.library, self._pool, self._state)
+
+  def fold(
+    self,
+    source: Ref,
+    specs: Sequence[tf.TensorSpec],
+    initial: Sequence[Ref],
+    step: Callable[[Sequence[Ref], Sequence[Ref]], Step],
+  ) -> tuple[Ref, ...]:
+    """Makes a loop over the elements, of `specs`, of a data set, all of which are read first.
+
+    `step` takes the values that the loop hands on, at first `initial`, and an element.
+    """
+    scans: list[variables.Scan] = []
+    while (scan := self._state.scans.get(source) or variables.scan_of_others(source)) is not None:
+      scans.insert(0, scan)
+      source, specs = scan.source, scan.element_specs()
     read, take = elements.build_graphs(tuple(specs))
-    all_elements = self._inline(read, [scans[0].source])
+    all_elements = self._inline(read, [source])
     # The position in the data set is a variable of the loop.
     first = self._pool.apply(ops.constant(0, tf.int32), [])
-    initial = [Ref(first, 0), *(ref for scan in scans for ref in scan.initial)]
+    begin = [Ref(first, 0), *(ref for scan in scans for ref in scan.initial), *initial]
 
-    def step(own: Sequence[Ref]) -> tuple[list[Ref], list[Ref], list[Expression]]:
+    def run(own: Sequence[Ref]) -> tuple[list[Ref], list[Ref], list[Expression]]:
       goes_on, position, *element = self._inline(take, [own[0], *all_elements])
       after: list[Ref] = [position]
       effects: list[Expression] = []
       for scan in scans:
         before = own[len(after) : len(after) + len(scan.initial)]
-        arguments = [*before, *element, *scan.captured]
-        library = self._graph.library
-        body = function_body(scan.function, arguments, library, self._pool, self._state)
+        body = self._apply(scan, before, element)
         after += body.outputs[: len(before)]
         element = list(body.outputs[len(before) :])
         effects += body.effects
-      return [goes_on], after, effects
+      total, of_step = step(own[len(after) :], element)
+      return [goes_on], [*after, *total], [*effects, *of_step]
 
-    results = self._repeat(ops.make_node("StatelessWhile"), initial, step)
-    return results[len(results) - len(scans[-1].initial) :]
+    results = self._repeat(ops.make_node("StatelessWhile"), begin, run)
+    return results[len(results) - len(initial) :]
 
   def _inline(self, graph: Any, arguments: Sequence[Ref]) -> tuple[Ref, ...]:
     names = dict(zip(graph.arguments, arguments))
@@ -358,4 +374,17 @@ def graph_body(
 def _run(graph: _Graph, results: Sequence[str], pool: Pool, state: variables.State) -> Body:
   evaluator = _Evaluator(graph, pool, state)
   outputs = evaluator.run(results)
+  return Body((), outputs, tuple(dict.fromkeys(evaluator.effects)))
+
+
+def fold(
+  source: Ref,
+  specs: Sequence[tf.TensorSpec],
+  initial: Sequence[Ref],
+  step: Callable[[Sequence[Ref], Sequence[Ref]], Step],
+  pool: Pool,
+) -> Body:
+  """Returns what a loop over a data set hands on at its end, as `_Evaluator.fold`."""
+  evaluator = _Evaluator(_Graph((), {}, {}), pool, variables.State())
+  outputs = evaluator.fold(source, specs, initial, step)
   return Body((), outputs, tuple(dict.fromkeys(evaluator.effects)))

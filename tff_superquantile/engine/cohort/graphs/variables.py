@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tff_superquantile.engine.cohort.graphs import elements
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
 from tff_superquantile.engine.cohort.graphs import ops
 
 Ref = expressions.Ref
 
+_MAPS = frozenset(("MapDataset", "ParallelMapDatasetV2", "ScanDataset"))
 _INCREMENTS = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
 OPS = frozenset(
   (
@@ -33,13 +35,46 @@ OPS = frozenset(
 class Scan(NamedTuple):
   """A data set that hands a state on from element to element, and may use variables.
 
-  `function` is a FunctionDef from (state, element, captured values) to (state, element).
+  `function` is a FunctionDef from (state, element, captured values) to (state, element), which may
+  call those of `library`.
   """
 
   function: Any
   source: Ref
   initial: Sequence[Ref]
   captured: Sequence[Ref]
+  library: ops.Functions
+
+  def element_specs(self) -> Sequence[tf.TensorSpec]:
+    """Returns the types of the elements of `source`."""
+    specs = elements.argument_specs(self.function)
+    return specs[len(self.initial) : len(specs) - len(self.captured)]
+
+
+def as_scan(node: tf.compat.v1.NodeDef, inputs: Sequence[Ref], library: ops.Functions) -> Scan:
+  """Describes one of `_MAPS`, or a ReduceDataset: a scan whose elements nobody needs."""
+  first, end = 1, 1
+  if "Tstate" in node.attr:
+    first = end = 1 + len(node.attr["Tstate"].list.type)
+  end += len(node.attr["Targuments"].list.type)
+  function = library[node.attr["f"].func.name]
+  return Scan(function, inputs[0], inputs[1:first], inputs[first:end], library)
+
+
+def scan_of_others(data_set: Ref) -> Scan | None:
+  """Returns the scan or map that makes a data set of another one and of values of others, or None.
+
+  What is read and kept is then the other one, which does not depend on those values.
+  """
+  made = data_set.expression
+  draws = any(ops.is_stateful(inner.op) for f in made.functions for inner in f.node_def)
+  if made.op not in _MAPS or draws:
+    return None
+  scan = as_scan(made.node, made.inputs, {f.signature.name: f for f in made.functions})
+  others = (*scan.initial, *scan.captured)
+  if all(ref.expression.roots <= scan.source.expression.roots for ref in others):
+    return None
+  return scan
 
 
 class State:

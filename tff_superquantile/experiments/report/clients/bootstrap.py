@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
 LEVEL = 0.95
 _NUM_DRAWS = 1000
@@ -26,11 +26,9 @@ _SEED = 20  # Any constant: the same runs give the same report.
 
 
 def statistic(name: str, ordered: np.ndarray, counts: np.ndarray) -> np.ndarray:
-  """Computes a statistic of resamples, float64 [draws], each as `metrics.json` has it of a sample.
+  """Computes a `statistic` of resamples, [draws].
 
-  It is "mean", "max", "pPERCENT" (linear interpolation) or "superquantile_PERCENT" (the mean of the
-  largest 100 - PERCENT of a hundred). `ordered` are [n] finite values, the least first; `counts`,
-  integers [draws, n], say how often each is in each resample. Of nothing it is NaN.
+  `ordered` are [n] finite values, the least first; `counts`, [draws, n], say how often each is in.
   """
   totals = counts.sum(axis=1)
   kind, _, percent = name.partition("_") if "_" in name else (name[:1], "", name[1:])
@@ -65,25 +63,20 @@ def statistic(name: str, ordered: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def differences(
   name: str, pairs: Sequence[pd.DataFrame], num_draws: int = _NUM_DRAWS
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Resamples the mean over seeds of the difference of a `statistic` between two methods.
-
-  `pairs` has for each seed the clients that both have: columns "before" and "after", finite,
-  indexed by the clients' ids. The result is the statistics before and after, [seeds, 2], and the
-  resampled means, float64 [num_draws].
-  """
+  """Resamples the mean over seeds of the difference of a `statistic` between two methods."""
   generator = np.random.default_rng(_SEED)
   ids = pd.Index(np.unique(np.concatenate([pair.index.to_numpy() for pair in pairs])))
   counts = _resampled(generator, len(ids), num_draws)
-  of_pairs, found = [], []
+  of_pairs, resampled = [], []
   for pair in pairs:
     places = ids.get_indexer(pair.index)
     for column in ("before", "after"):
       order = np.argsort(pair[column].to_numpy(), kind="stable")
       ordered = pair[column].to_numpy()[order]
       of_pairs.append(statistic(name, ordered, np.ones((1, len(order)), int))[0])
-      found.append(statistic(name, ordered, counts[:, places[order]]))
+      resampled.append(statistic(name, ordered, counts[:, places[order]]))
   levels = np.reshape(of_pairs, (len(pairs), 2))
-  of_seeds = np.reshape(found, (len(pairs), 2, num_draws))
+  of_seeds = np.reshape(resampled, (len(pairs), 2, num_draws))
   changes = of_seeds[:, 1] - of_seeds[:, 0]
   # A seed without any client that was drawn counts by its own value.
   own = levels[:, 1] - levels[:, 0]
@@ -92,17 +85,12 @@ def differences(
     # Equal steps of probability in random order: no chance in the far tails of few seeds.
     steps = (generator.permutation(num_draws) + 0.5) / num_draws
     spread = np.std(own, ddof=1) / math.sqrt(len(pairs))
-    drawn = drawn + spread * stats.t.ppf(steps, len(pairs) - 1)
+    drawn = drawn + spread * special.stdtrit(len(pairs) - 1, steps)
   return levels, drawn
 
 
 def interval(name: str, pairs: Sequence[pd.DataFrame]) -> tuple[np.ndarray, float, float]:
-  """Measures the difference of a `statistic` between two methods, with its interval.
-
-  `pairs` are those of `differences`. The result is the means over seeds before and after, float64
-  [2], and the ends of the interval of level 95 % of their difference. They are NaN for one client,
-  which has no spread, and for a maximum, of which the bootstrap knows nothing.
-  """
+  """Returns the means of a `statistic` before and after, and their difference's interval."""
   levels, drawn = differences(name, pairs)
   before, after = levels.mean(axis=0)
   num_clients = len(set().union(*(pair.index for pair in pairs)))
@@ -116,10 +104,8 @@ def interval(name: str, pairs: Sequence[pd.DataFrame]) -> tuple[np.ndarray, floa
 def p_value(change: float, low: float, high: float, num_clients: int) -> float:
   """Returns the two-sided p-value of a difference with the 95 % interval [low, high]; NaN without.
 
-  The end of the interval on the side of zero is q s from the difference, with Student's quantile q
-  for num_clients - 1 degrees of freedom, and p = 2 P(T > |change| / s). So p is below 0.05 where
-  zero is outside of the interval, and nowhere else. Of percentiles of few different values that end
-  may be the difference itself: then the other end counts.
+  It is Student's, with the distance to the end on the side of zero in place of q s: p is below 0.05
+  where zero is outside of the interval alone. Where that end is the difference, the other counts.
   """
   ends = (high - change, change - low)
   if not all(map(math.isfinite, ends)) or num_clients < 2:
@@ -127,16 +113,12 @@ def p_value(change: float, low: float, high: float, num_clients: int) -> float:
   half = max(0.0, ends[0] if change < 0 else ends[1]) or max(0.0, *ends)
   if half == 0.0:
     return 1.0 if change == 0 else 0.0
-  quantile = stats.t.ppf((1 + LEVEL) / 2, num_clients - 1)
-  return float(2 * stats.t.sf(abs(change) / half * quantile, num_clients - 1))
+  quantile = special.stdtrit(num_clients - 1, (1 + LEVEL) / 2)
+  return float(2 * special.stdtr(num_clients - 1, -abs(change) / half * quantile))
 
 
 def holm(p_values: Sequence[float]) -> np.ndarray:
-  """Corrects p-values for their number (Holm 1979), in the same order; NaN for none.
-
-  The k-th smallest of m is multiplied by m - k + 1, and is at least as large as those before it,
-  and at most 1: with those that are then below 0.05, the chance of any false one is at most 0.05.
-  """
+  """Corrects p-values for their number (Holm 1979), in the same order; NaN for none."""
   values = np.asarray(p_values, float)
   order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]
   factors = len(order) - np.arange(len(order))
@@ -153,4 +135,4 @@ def _resampled(generator: np.random.Generator, number: int, num_draws: int) -> n
 def _widening(num_clients: int) -> float:
   """Returns how much wider Student's interval is than a normal one: 1.31 times for 6 clients."""
   up_to = (1 + LEVEL) / 2
-  return float(stats.t.ppf(up_to, num_clients - 1) / stats.norm.ppf(up_to))
+  return float(special.stdtrit(num_clients - 1, up_to) / special.ndtri(up_to))

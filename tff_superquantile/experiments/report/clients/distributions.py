@@ -9,51 +9,27 @@ from matplotlib import axes as mpl_axes
 from matplotlib import figure as mpl_figure
 import numpy as np
 import pandas as pd
-import seaborn as sns
 
 from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import quantities
 from tff_superquantile.experiments.run import names
 
 _DOTS = (
-  "Each dot is a {} client, the clients of all seeds together, a row a method. Look at the right"
+  "Each dot is a test client, the clients of all seeds together, a row a method. Look at the right"
   " end: a method that serves the worst-off clients has no dots there."
 )
 
 
 def error_histogram(groups: grouped.Grouped) -> style.Figure:
   """Draws the distribution of the leading measure over the test clients."""
-  quantity = quantities.of_test(groups)
   caption = (
-    f"Share of the test clients at each {units.words(quantity.column)}, the clients of all seeds"
-    " together. Above, a dot marks each method’s mean and a diamond its 90th percentile (mean over"
-    " seeds). Look at the right end: a method that serves the worst-off clients has less there, and"
-    " pays for it, if at all, by having less at the left end."
+    f"Share of the test clients at each {groups.leading.words}, the clients of all seeds together."
+    " Above, a dot marks each method’s mean and a diamond its 90th percentile (mean over seeds)."
+    " Look at the right end: a method that serves the worst-off clients has less there, and pays"
+    " for it, if at all, by having less at the left end."
   )
-  return style.Figure(
-    "error-histogram",
-    "Badly served clients",
-    _DOTS.format("test") if groups.are_few(quantity.split) else caption,
-    _histogram(groups, quantity),
-  )
-
-
-def loss_histogram(groups: grouped.Grouped) -> style.Figure:
-  """Draws the distribution of the training clients' loss."""
-  quantity = quantities.train_loss(groups)
-  caption = (
-    "Share of the training clients at each loss at the end of training, the clients of all seeds"
-    " together, each counted once; the marks above weigh them by their examples, as the table does."
-    " This is the distribution whose tail superquantile aggregation minimises."
-  )
-  return style.Figure(
-    "loss-histogram",
-    "Losses of the training clients",
-    _DOTS.format("training") if groups.are_few(quantity.split) else caption,
-    _histogram(groups, quantity),
-  )
+  caption = _DOTS if groups.are_few() else caption
+  return style.Figure("error-histogram", "Badly served clients", caption, _histogram(groups))
 
 
 def bin_edges(largest: float) -> np.ndarray:
@@ -63,28 +39,26 @@ def bin_edges(largest: float) -> np.ndarray:
   return np.arange(0, largest + 1.5 * width, width)
 
 
-def _histogram(groups: grouped.Grouped, quantity: quantities.Quantity) -> bytes:
-  """Draws the distribution of a quantity over the clients of all seeds.
-
-  Above the histogram stand each method's mean and 90th percentile as its runs report them.
-  """
-  pooled = quantities.pooled(groups, quantity)
-  values_of = {method: clients["value"] for method, clients in pooled.items()}
+def _histogram(groups: grouped.Grouped) -> bytes:
+  """Draws the distribution of the leading measure over clients, below each method's mean, p90."""
+  leading, unit = groups.leading, groups.leading.unit
+  values_of = {method: clients["value"] for method, clients in groups.clients.items()}
   if not values_of:
     raise style.NothingToDraw(
-      f"No histogram of the {quantity.column}: the runs have none of {quantity.split} clients."
+      f"No histogram of the {leading.name}: the runs have none of test clients."
     )
-  if groups.are_few(quantity.split):
-    return _dots(values_of, quantity)
+  title = unit.axis(f"{leading.title} of a test client")
+  if groups.are_few():
+    return _dots(values_of, title)
   largest = max(values.max() for values in values_of.values())
-  if quantity.column == "loss":
+  if leading.name == "loss":
     # A few clients with enormous losses would leave the others no room.
     largest = min(largest, 1.5 * max(np.percentile(values, 99) for values in values_of.values()))
   if not math.isfinite(largest):
-    raise style.NothingToDraw(f"No histogram of the {quantity.column}: it is infinite.")
+    raise style.NothingToDraw(f"No histogram of the {leading.name}: it is infinite.")
   edges = bin_edges(largest)
   reported = groups.aggregates["mean"]
-  looks, unit = style.palette(list(groups)), quantity.unit
+  looks = style.palette(list(groups))
   few = len(values_of) <= 4
   with style.theme():
     figure = mpl_figure.Figure((style.WIDTH, 3.7 + 0.22 * len(values_of)))
@@ -94,21 +68,17 @@ def _histogram(groups: grouped.Grouped, quantity: quantities.Quantity) -> bytes:
     for row, (method, values) in enumerate(values_of.items()):
       color = looks[method].color
       # Rounding keeps 28.999999 out of the bin below 29.
-      sns.histplot(
-        x=np.round(np.minimum(values, largest), 6),
-        bins=edges,
-        stat="percent",
-        element="step",
-        fill=row == 0,
-        alpha=0.18 if row == 0 else 1.0,
+      style.add_steps(
+        axes,
+        np.round(np.minimum(values, largest), 6),
+        edges,
+        0.18 if row == 0 else 0.0,
         color=color,
         linestyle=looks[method].dash,
         linewidth=1.8 if few else 1.2,
-        ax=axes,
       )
-      metric = f"{quantity.split}.{quantity.column}"
       mean, p90 = (
-        reported.get((method, f"{metric}.{statistic}"), default / unit.factor) * unit.factor
+        reported.get((method, leading.metric(statistic)), default / unit.factor) * unit.factor
         for statistic, default in (("mean", values.mean()), ("p90", np.percentile(values, 90)))
       )
       strip.plot([mean, p90], [row, row], color=color, linestyle=looks[method].dash, linewidth=1.6)
@@ -119,13 +89,13 @@ def _histogram(groups: grouped.Grouped, quantity: quantities.Quantity) -> bytes:
         axes.axvline(p90, color=color, linestyle=(0, (2, 2)), linewidth=1.2)
     strip.set_ylim(len(values_of) - 0.4, -0.6)
     strip.axis("off")
-    axes.set(xlim=(0, edges[-1]), xlabel=quantity.title)
-    axes.set_ylabel(f"{quantity.who.capitalize()} clients (%)")
+    axes.set(xlim=(0, edges[-1]), xlabel=title)
+    axes.set_ylabel("Test clients (%)")
     style.add_legend(figure, looks, list(values_of))
     return style.to_svg(figure)
 
 
-def _dots(values_of: Mapping[names.Name, pd.Series], quantity: quantities.Quantity) -> bytes:
+def _dots(values_of: Mapping[names.Name, pd.Series], title: str) -> bytes:
   """Draws few clients: a dot each, a row a method."""
   looks = style.palette(list(values_of))
   with style.theme():
@@ -134,7 +104,7 @@ def _dots(values_of: Mapping[names.Name, pd.Series], quantity: quantities.Quanti
     for row, (method, values) in enumerate(values_of.items()):
       rows = np.full(len(values), row)
       axes.plot(values, rows, "o", color=looks[method].color, markersize=6, alpha=0.6)
-    axes.set(xlim=(0, 1.06 * axes.get_xlim()[1]), xlabel=quantity.title)
+    axes.set(xlim=(0, 1.06 * axes.get_xlim()[1]), xlabel=title)
     style.name_rows(axes, [style.label(method.label, 48) for method in values_of])
     return style.to_svg(figure)
 

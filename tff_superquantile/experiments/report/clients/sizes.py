@@ -1,4 +1,4 @@
-"""Errors and losses of clients by their number of examples, in figures and a table."""
+"""Errors of clients by their number of examples, in a figure and tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import quantities
 from tff_superquantile.experiments.run import names
 
 # Percentiles that are drawn as curves, and their line styles.
@@ -33,10 +32,7 @@ _NOTE = (
 
 
 def terciles(sizes: npt.ArrayLike, everybody: npt.ArrayLike) -> np.ndarray:
-  """Returns the tercile of clients' sizes [n] among everybody's [m], int64 [n], 0 for the smallest.
-
-  Clients of one size are in one group, so that groups may be empty.
-  """
+  """Returns the tercile of clients' sizes [n] among everybody's [m], 0 for the smallest."""
   bounds = np.quantile(np.asarray(everybody), [1 / 3, 2 / 3])
   return np.searchsorted(bounds, np.asarray(sizes), side="left")
 
@@ -49,23 +45,16 @@ def span(sizes: npt.ArrayLike) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ErrorBySize:
-  """The test clients' error, or leading measure, by tercile of their number of examples.
-
-  `results` are those of `tables.of_values`, with the metrics `test.THIRD_third.STATISTIC`:
-  "MEASURE.mean", "MEASURE.std" (over clients, divisor n), "MEASURE.p90", "MEASURE.change" (the mean
-  over clients of the measure less that with FedAvg of the same seed and budget), "num_clients",
-  "examples.least" and "examples.most". `titles` are of the thirds that have clients; `quantity` is
-  the measure.
-  """
+  """The test clients' error, or leading measure, by tercile of their number of examples."""
 
   results: pd.DataFrame
   titles: Mapping[str, str]
-  quantity: quantities.Quantity
+  leading: units.Leading
 
   def columns(self, third: str) -> list[tables.Column]:
     """Returns the columns of the table of a third."""
-    of_third, unit = f"test.{third}_third", self.quantity.unit
-    metric = f"{of_third}.{self.quantity.column}"
+    of_third, unit = f"test.{third}_third", self.leading.unit
+    metric = f"{of_third}.{self.leading.name}"
     return [
       unit.column(f"{metric}.mean", "mean"),
       unit.column(f"{metric}.change", "less FedAvg’s", sign=True),
@@ -77,41 +66,35 @@ class ErrorBySize:
   def note(self, is_private: bool) -> str:
     """Returns a hint on reading the tables."""
     return _NOTE.format(
-      measure=self.quantity.measure.words,
-      unit=self.quantity.unit.name,
+      measure=self.leading.words,
+      unit=self.leading.unit.name,
       budget=" and budget" if is_private else "",
       entries=tables.entries(self.results["seed"].nunique() == 1),
     )
 
   def compared(self, methods: Iterable[names.Name]) -> list[names.Name]:
     """Returns those of some methods that have changes against FedAvg."""
-    found = set(self.results[self.results["metric"].str.endswith(".change")]["method"])
-    return [method for method in methods if method in found]
+    compared = set(self.results[self.results["metric"].str.endswith(".change")]["method"])
+    return [method for method in methods if method in compared]
 
   def sentence(self, method: names.Name) -> str:
     """Says what a method of `compared` changes for the smallest and for the largest clients."""
-    effects, num_seeds, measure = [], 0, self.quantity.measure
+    effects, num_seeds, measure = [], 0, self.leading
     for third, subject in (
       (_THIRDS[0], f"the mean {measure.words} of the smallest third of the test clients"),
       (_THIRDS[-1], "that of the largest third"),
     ):
       if third in self.titles:
         changes = tables.of_seed(self.results, method, f"test.{third}_third.{measure.name}.change")
-        effects.append(self.quantity.unit.effect(changes, subject))
+        effects.append(self.leading.unit.effect(changes, subject))
         num_seeds = len(changes)
     text = f"By number of examples, {method.label} {' and '.join(effects)} against FedAvg"
     return text + tables.over(num_seeds)
 
 
 def error_by_size(groups: grouped.Grouped) -> ErrorBySize:
-  """Measures the error of small, middling and large test clients.
-
-  The terciles are those of the clients of all seeds together, so that they are the same for all. If
-  all clients have as many examples, that is `style.NothingToDraw`.
-  """
-  quantity = quantities.of_test(groups)
-  pooled = quantities.pooled(groups, quantity)
-  column = quantity.column
+  """Measures the error of small, middling and large test clients, in terciles of all seeds."""
+  pooled, column = groups.clients, groups.leading.name
   subject = f"No table of {units.words(column)} by number of examples"
   if not pooled or not all("num_examples" in clients for clients in pooled.values()):
     raise style.NothingToDraw(f"{subject}: the runs have no such data of test clients.")
@@ -137,7 +120,7 @@ def error_by_size(groups: grouped.Grouped) -> ErrorBySize:
     _THIRDS[third]: f"The {_THIRDS[third]} third of the test clients: {span(own)} examples"
     for third, own in everybody.groupby(thirds.to_numpy())
   }
-  return ErrorBySize(tables.of_values(rows), titles, quantity)
+  return ErrorBySize(tables.of_values(rows), titles, groups.leading)
 
 
 def _describe(clients: pd.DataFrame, column: str) -> dict[str, float]:
@@ -159,47 +142,28 @@ def _describe(clients: pd.DataFrame, column: str) -> dict[str, float]:
 
 def error_against_size(groups: grouped.Grouped) -> style.Figure:
   """Draws the leading measure of each test client against its number of examples."""
-  quantity = quantities.of_test(groups)
   return style.Figure(
     "error-against-size",
-    f"{units.words(quantity.column).capitalize()} against the number of examples",
+    f"{groups.leading.title} against the number of examples",
     "Each point is a test client, the clients of all seeds together. Look at the left end of the"
     " dashed line: it shows whether clients with few examples are the ones served badly.",
-    _against_size(groups, quantity),
+    _against_size(groups),
   )
 
 
-def loss_against_size(groups: grouped.Grouped) -> style.Figure:
-  """Draws each training client's loss against its number of examples."""
-  return style.Figure(
-    "loss-against-size",
-    "Training loss against the number of examples",
-    "Each point is a training client at the end of training, the clients of all seeds together.",
-    _against_size(groups, quantities.train_loss(groups)),
-  )
-
-
-def _against_size(groups: grouped.Grouped, quantity: quantities.Quantity) -> bytes:
-  """Draws each client's quantity against its number of examples, a panel for each method.
-
-  Lines join the median and the 90th percentile of the clients in bins of equal number of clients.
-  """
-  pooled = quantities.pooled(groups, quantity)
+def _against_size(groups: grouped.Grouped) -> bytes:
+  """Draws clients' leading measure by their number of examples, with median and p90, by method."""
   points = {
     method: clients[np.isfinite(clients["num_examples"])]
-    for method, clients in pooled.items()
+    for method, clients in groups.clients.items()
     if "num_examples" in clients
   }
-  no_figure = f"No figure of {units.words(quantity.column)} against the number of examples"
+  no_figure = f"No figure of {groups.leading.words} against the number of examples"
   if not any(map(len, points.values())):
-    raise style.NothingToDraw(
-      f"{no_figure}: the runs have no such data of {quantity.split} clients."
-    )
+    raise style.NothingToDraw(f"{no_figure}: the runs have no such data of test clients.")
   sizes = pd.concat([clients["num_examples"] for clients in points.values()])
   if sizes.min() == sizes.max():
-    raise style.NothingToDraw(
-      f"{no_figure}: every {quantity.split} client holds {sizes.iloc[0]:.0f}."
-    )
+    raise style.NothingToDraw(f"{no_figure}: every test client holds {sizes.iloc[0]:.0f}.")
   with style.theme():
     figure, panels = style.grid(len(points), 2.7)
     for axes, (method, clients) in zip(panels, points.items()):
@@ -213,7 +177,9 @@ def _against_size(groups: grouped.Grouped, quantity: quantities.Quantity) -> byt
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     style.from_zero(panels[0])  # The axis of all panels: not before all are drawn.
     figure.supxlabel("Examples of the client", fontsize="medium")
-    figure.supylabel(quantity.title, fontsize="medium")
+    figure.supylabel(
+      groups.leading.unit.axis(f"{groups.leading.title} of a test client"), fontsize="medium"
+    )
     titles = ("median of clients of similar size", "90th percentile")
     dashes = (dict(color=style.INK, linestyle=dash) for dash in _PERCENTILES.values())
     style.add_line_legend(figure, dict(zip(titles, dashes)))

@@ -1,7 +1,4 @@
-"""The model with which a run starts, the one that it leaves, and the measure that counts.
-
-Importing this starts no TensorFlow.
-"""
+"""The model with which a run starts, the one that it leaves, and the measure that counts."""
 
 from __future__ import annotations
 

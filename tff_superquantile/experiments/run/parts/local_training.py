@@ -27,13 +27,7 @@ class Schedule(part.Part, abc.ABC):
 
   @abc.abstractmethod
   def factor(self, t: Any, num_rounds: int, ops: Any) -> Any:
-    """Returns f(t) in (0, 1].
-
-    Args:
-      t: The round, from 0: a float, or a float32 tensor.
-      num_rounds: T.
-      ops: The module with the functions for numbers like t: `math`, or `tf.math`.
-    """
+    """Returns f(t) in (0, 1] of round t, from 0, of T, a float or a float32 tensor."""
 
   @property
   def is_constant(self) -> bool:

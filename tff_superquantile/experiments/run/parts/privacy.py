@@ -1,7 +1,4 @@
-"""The privacy of a run: a budget or noise.
-
-Importing this starts no TensorFlow.
-"""
+"""The privacy of a run: a budget or noise."""
 
 from __future__ import annotations
 

@@ -1,22 +1,19 @@
-"""Builds the thresholds of runs: a builder for each class of `privacy.parts.THRESHOLDS`.
-
-Importing this starts no TensorFlow.
-"""
+"""Builds the thresholds of runs: a builder for each class of `privacy.parts.THRESHOLDS`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+import dataclasses
 import functools
 from typing import Any
 
 from privacy import parts
 import tff_superquantile
-from tff_superquantile.experiments.run.parts import ingredients
 
 tsq: Any = tff_superquantile  # Its names are loaded on first use.
 
 
-def histogram(run: ingredients.Ingredients) -> dict[str, Any]:
+def histogram(run: Ingredients) -> dict[str, Any]:
   """Returns the keywords of all that is built on the private histogram of a run."""
   threshold = run.threshold
   assert isinstance(threshold, parts.Tree)  # Methods choose it.
@@ -27,7 +24,7 @@ def histogram(run: ingredients.Ingredients) -> dict[str, Any]:
   )
 
 
-def tracker(threshold: parts.OneBit, run: ingredients.Ingredients) -> dict[str, Any]:
+def tracker(threshold: parts.OneBit, run: Ingredients) -> dict[str, Any]:
   """Returns the keywords of all that follow a quantile by one private bit a client."""
   return dict(
     noise_multiplier=threshold.z,
@@ -36,7 +33,7 @@ def tracker(threshold: parts.OneBit, run: ingredients.Ingredients) -> dict[str, 
   )
 
 
-def _primal_dual(threshold: parts.PrimalDual, run: ingredients.Ingredients) -> Any:
+def _primal_dual(threshold: parts.PrimalDual, run: Ingredients) -> Any:
   step = threshold.threshold_step
   if threshold.noise_multiplier is None:
     return functools.partial(tsq.build_primal_dual_quantile, step=step)
@@ -45,7 +42,7 @@ def _primal_dual(threshold: parts.PrimalDual, run: ingredients.Ingredients) -> A
 
 
 # Each makes a function from theta to a `ThresholdProcess`.
-BUILDERS: dict[type[parts.Threshold], Callable[[Any, ingredients.Ingredients], Any]] = {
+BUILDERS: dict[type[parts.Threshold], Callable[[Any, Ingredients], Any]] = {
   parts.Exact: lambda threshold, run: tsq.threshold.build_exact_quantile,
   parts.Reweighting: lambda threshold, run: functools.partial(
     tsq.threshold.build_exact_reweighting, smoothing=threshold.smoothing
@@ -58,11 +55,8 @@ BUILDERS: dict[type[parts.Threshold], Callable[[Any, ingredients.Ingredients], A
 }
 
 
-def build(run: ingredients.Ingredients) -> Any:
-  """Returns the run's threshold for `build_superquantile_fed_avg`; None for none.
-
-  A class from elsewhere has a method `build` of the run in place of a row, or the row of its base.
-  """
+def build(run: Ingredients) -> Any:
+  """Returns the run's threshold for `build_superquantile_fed_avg`; None for none."""
   if run.threshold is None:
     return None
   for kind in type(run.threshold).__mro__:
@@ -70,3 +64,29 @@ def build(run: ingredients.Ingredients) -> Any:
     if builder is not None:
       return builder(run.threshold, run)
   raise TypeError(f"Found no builder of {type(run.threshold).__name__}; expected one in BUILDERS.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ingredients:
+  """The values from which a method builds its learning process.
+
+  Attributes:
+    work: Keywords of every builder: the model, the optimizer, and the work of a client. In a
+      private run also its `Private`.
+    num_clients: The number of training clients.
+    clients_per_round: The (expected) number of clients of a round.
+    max_loss: B, up to which a private release tells losses apart.
+    threshold: The method's, in a private run that of the release, with its noise.
+    noise_key: The key of the threshold's noise, 16 bytes or a `BandedKey`.
+    seed_fn: Reads a client's seed.
+    index_fn: Reads a client's number.
+  """
+
+  work: Mapping[str, Any]
+  num_clients: int
+  clients_per_round: float
+  max_loss: float
+  threshold: parts.Threshold | None
+  noise_key: Any
+  seed_fn: Callable[[Any], Any]
+  index_fn: Callable[[Any], Any]

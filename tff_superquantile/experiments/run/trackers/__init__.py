@@ -15,7 +15,7 @@ from tff_superquantile.experiments.run.trackers.tracker import Tracker as Tracke
 
 # By the name of the library. Later versions of both need a newer typing-extensions than TFF allows.
 _REQUIREMENTS = {"mlflow": "mlflow-skinny>=2.16,<2.20", "wandb": "wandb>=0.18,<0.19"}
-TRACKERS = plugins.Table(
+TRACKERS = plugins.Kinds(
   "tracker",
   "trackers",
   Tracker,
@@ -26,15 +26,9 @@ TRACKERS = plugins.Table(
 )
 
 
-def asked(tracker: str | None) -> list[str]:
-  """Returns the names in --tracker, each once."""
-  names = (name.strip() for name in (tracker or "").split(","))
-  return list(dict.fromkeys(filter(None, names)))
-
-
 def check(tracker: str | None) -> None:
   """Raises a `ValueError` for a tracker that does not exist, or whose library is not there."""
-  for name in asked(tracker):
+  for name in plugins.names(tracker):
     if name not in _REQUIREMENTS:
       TRACKERS[name]  # Or a sentence that there is none.
       continue

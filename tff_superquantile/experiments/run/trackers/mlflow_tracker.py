@@ -56,8 +56,8 @@ class MlflowTracker(tracker.Tracker):
 
   def _experiment(self, name: str) -> str:
     """Returns the id of an experiment, which is made if it is not there."""
-    found = self._client.get_experiment_by_name(name)
-    return str(self._client.create_experiment(name) if found is None else found.experiment_id)
+    known = self._client.get_experiment_by_name(name)
+    return str(self._client.create_experiment(name) if known is None else known.experiment_id)
 
   def log(self, rows: Sequence[tracker.Row]) -> None:
     now = _now()

@@ -13,11 +13,7 @@ Row = tuple[int, Mapping[str, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-  """What a tracker is told of a run when it first hears of it.
-
-  The directory of results has the task's folder in it. Tags are "task", "method" and "seed", by the
-  names of their folders; params are the run's flags, as its flags.txt has them.
-  """
+  """What a tracker is told of a run when it first hears of it."""
 
   output_dir: pathlib.Path
   folder: pathlib.Path

@@ -1,8 +1,4 @@
-"""Sends the values of a run to its trackers, which can neither end nor change the run.
-
-All that is sent is in the files of the run's folder: its flags, the rows of rounds.csv and the
-numbers of metrics.json. So a tracker gets what the run releases, and nothing else.
-"""
+"""Sends the values of a run to its trackers, which can neither end nor change the run."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from typing import Any
 from absl import logging
 import numpy as np
 
+from privacy.settings import plugins
 import tasks
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.run import hook
@@ -39,14 +36,14 @@ class Tracking(hook.Hook):
   def __init__(self, job: hook.Job):
     super().__init__(job)
     self._folder = job.folder
-    self._asked = trackers.asked(job.config.tracker)
+    self._asked = plugins.names(job.config.tracker)
     self._open: dict[str, tracker.Tracker] = {}
     self._failed: set[str] = set()
     self._unsent: list[tuple[int, Any]] = []  # To those that are open.
 
   @staticmethod
   def takes_part(config: run_config.RunConfig) -> bool:
-    return bool(trackers.asked(config.tracker))
+    return bool(plugins.names(config.tracker))
 
   @staticmethod
   def check(config: run_config.RunConfig, task: tasks.task.Task) -> None:
@@ -128,8 +125,8 @@ class Tracking(hook.Hook):
   def _send_rows(self, name: str) -> None:
     last = self._read().get(name, {}).get("last_round", -1)
     # Reading the file at each evaluation would take time that grows with the square of the rounds.
-    found = self._unsent if name in self._open else self._rows()
-    rows = [_row(round_num, values) for round_num, values in found if round_num > last]
+    unsent = self._unsent if name in self._open else self._rows()
+    rows = [_row(round_num, values) for round_num, values in unsent if round_num > last]
     if rows:
       tracker = self._opened(name)
       tracker.log(rows)

@@ -98,11 +98,7 @@ class BestModel(hook.Hook):
     self.weights = run_files.read_weights(self._path)
 
   def is_over(self, round_num: int) -> bool:
-    """Returns whether --patience evaluations up to a round have brought no better model.
-
-    Raises:
-      ValueError: If the file is missing although the run has begun.
-    """
+    """Returns whether --patience evaluations up to a round have brought no better model."""
     if round_num and self.round_num is None:
       raise ValueError(
         f"Found no {self._path}, the best model of a run at round {round_num}; bring it back, or"

@@ -17,11 +17,7 @@ BALANCED = "balanced"
 
 
 def balanced(labels: np.ndarray, num_classes: int) -> np.ndarray:
-  """Returns w_c = n / (k n_c), float32 [num_classes], for int labels [n], n_c of them of class c.
-
-  The labels have k of the classes; any other gets the weight 1. All classes together weigh as much
-  as before: the mean of w over the examples is 1.
-  """
+  """Returns w_c = n / (k n_c), float32 [num_classes], of labels [n]: n_c of c, of k classes."""
   counts = np.bincount(labels, minlength=num_classes)
   is_any = counts > 0
   weights = np.ones(num_classes, np.float32)
@@ -32,11 +28,7 @@ def balanced(labels: np.ndarray, num_classes: int) -> np.ndarray:
 def weighted(
   model: tff.learning.models.FunctionalModel, weights: np.ndarray
 ) -> tff.learning.models.FunctionalModel:
-  """Returns a model whose loss of a batch of n examples is sum_i w_(y_i) loss_i / n.
-
-  The weights w are float32 [classes]. The model's loss takes `sample_weight`, and divides by their
-  sum.
-  """
+  """Returns a model whose loss of a batch of n examples is sum_i w_(y_i) loss_i / n."""
   loss_fn = local_model.with_autograph(model.loss)
 
   def loss(output: Any, label: Any, sample_weight: Any = None) -> tf.Tensor:

@@ -41,12 +41,7 @@ def _with_split(
 
 
 class ClientSplit(hook.Hook):
-  """Fills in --client_split as `fill_in`, or None for a task that splits its clients by itself.
-
-  Where the data are is said absolutely, as flags.txt has it, which holds in any directory.
-  It refuses a new private run that is to shuffle the clients of users' files, and a run with which
-  runs of the other split in the task's folder would be compared.
-  """
+  """Fills in --client_split as `fill_in`, or None for a task that splits its clients by itself."""
 
   @staticmethod
   def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:

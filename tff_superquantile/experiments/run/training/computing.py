@@ -7,10 +7,10 @@ import dataclasses
 import tensorflow_federated as tff
 
 import tasks
+from tff_superquantile.engine import context
 from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import engines
-from tff_superquantile.engine import context
 
 
 class Computing(hook.Hook):

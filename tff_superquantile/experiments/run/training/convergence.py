@@ -1,7 +1,4 @@
-"""When a run has converged: a rule on the curve of the loss of the clients that train.
-
-Importing this starts no TensorFlow.
-"""
+"""When a run has converged: a rule on the curve of the loss of the clients that train."""
 
 from __future__ import annotations
 
@@ -46,10 +43,7 @@ class Ending(hook.Hook):
 
   @staticmethod
   def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> hook.Values:
-    """Returns when a run ends, and after how many rounds at the latest, where it is not given.
-
-    It refuses an end that a run's accounting or its learning rates cannot foresee.
-    """
+    """Returns when a run ends, and after how many rounds at the latest, where it is not given."""
     is_planned = config.is_private or config.local.schedule.needs_num_rounds
     if config.stop == "converged" and is_planned:
       raise ValueError(

@@ -60,10 +60,7 @@ class Evaluating(hook.Hook):
   def _measured(
     self, split: str, weights: Any, names: Collection[str] | None = None
   ) -> evaluation.Measured:
-    """Returns loss, error and the measures with these names of a split's clients; None: all.
-
-    On a cluster, which returns sums and no predictions, these are loss and error alone.
-    """
+    """Returns loss, error and measures, None for all; a cluster returns the first two."""
     evaluator = self._evaluators[split]
     if isinstance(evaluator, evaluation.Evaluator) and (names is None or names):
       return evaluator.measure(weights, names)

@@ -20,24 +20,35 @@ from tff_superquantile import atomic_files
 def write(
   folder: pathlib.Path, round_num: int, results: Mapping[str, Mapping[str, Sequence[Any]]]
 ) -> pathlib.Path:
-  """Writes an evaluation's {split: {column: a value a client}} like `atomic_files.write`.
-
-  Equal results make equal files; the first makes the folder.
-  """
+  """Writes an evaluation's {split: {column: a value a client}} like `atomic_files.write`."""
   import pyarrow as pa  # Commands that touch no such file do not wait for it.
   from pyarrow import parquet
 
   tables = []
   for split, columns in results.items():
     number = len(columns["client_id"])
-    labels = {"round": np.full(number, round_num), "split": [split] * number}
-    tables.append(pa.table({**labels, **columns}))
+    columns = {"round": [round_num] * number, "split": [split] * number, **columns}
+    tables.append(pa.Table.from_arrays([*map(_column, columns.values())], [*columns]))
   buffer = io.BytesIO()
   parquet.write_table(pa.concat_tables(tables), buffer)
   folder.mkdir(exist_ok=True)
   path = folder / f"round_{round_num:07d}.parquet"
   atomic_files.write(path, buffer.getvalue())
   return path
+
+
+def _column(values: Sequence[Any]) -> Any:
+  """Returns numbers or texts as an array of pyarrow, whose own constructor imports pandas."""
+  import pyarrow as pa
+
+  parts: list[Any]
+  array = np.asarray(values)
+  if array.dtype.kind in "iuf":
+    kind, parts = pa.from_numpy_dtype(array.dtype), [np.ascontiguousarray(array)]
+  else:
+    texts = [str(value).encode() for value in values]
+    kind, parts = pa.string(), [np.cumsum([0, *map(len, texts)], dtype=np.int32), b"".join(texts)]
+  return pa.Array.from_buffers(kind, len(values), [None, *map(pa.py_buffer, parts)])
 
 
 def find(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -18,11 +18,7 @@ _STARTS = "starts"  # The entry of manifest.json.
 
 
 def columns(config: run_config.RunConfig) -> str:
-  """Returns what the columns of a table became in the start of a run; "" where it has no such file.
-
-  Raises:
-    ValueError: If there is no such finished run.
-  """
+  """Returns what the columns of a table became in the start of a run; "" without such a file."""
   return "" if config.start is None else _run(config.start).columns
 
 
@@ -31,13 +27,7 @@ def _run(start: kept.Start) -> run_folder.Run:
 
 
 def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
-  """Returns the run from which a resolved run starts, that from which this one did, and so on.
-
-  They are the entry `starts` of manifest.json, where the next run finds them.
-
-  Raises:
-    ValueError: If the ledger of a private one is missing or cannot be read.
-  """
+  """Returns the run from which a resolved run starts, that from which this one did, and so on."""
   if config.start is None:
     return []
   run = _run(config.start)
@@ -59,10 +49,10 @@ def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
     epsilon=epsilon,
     delta=delta,
   )
-  earlier = [statements.StartingModel(**one) for one in run.manifest.get(_STARTS, [])]
+  earlier = [statements.StartingModel(**start) for start in run.manifest.get(_STARTS, [])]
   return [
-    dataclasses.replace(one, same_population=_is_same_population(one.task, config))
-    for one in (first, *earlier)
+    dataclasses.replace(start, same_population=_is_same_population(start.task, config))
+    for start in (first, *earlier)
   ]
 
 

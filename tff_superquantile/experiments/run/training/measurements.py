@@ -136,12 +136,7 @@ def of_round(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe(metrics: evaluation.ClientMetrics, weighted: bool = False) -> dict[str, Any]:
-  """Returns {"loss" | "error" | measure: {statistic: number}} of clients.
-
-  A client may have no value of a measure, as it may have no example, or a single class. It is left
-  out, so that a measure has one number more: `num_clients`, how many have one. Where they are
-  `weighted`, clients count by their examples.
-  """
+  """Returns {"loss" | "error" | measure: {statistic: number}} of clients."""
   weights = metrics.num_examples if weighted else None
   return {
     "loss": evaluation.describe(metrics.loss, weights),

@@ -56,10 +56,8 @@ def load(
 ) -> tuple[bytes, dict[str, str]]:
   """Returns the key of a private run, 16 bytes, and the commitments for its manifest.
 
-  The key is read from `key_file` (--noise_key_file), or drawn from the operating system's entropy.
-  It is kept in `checkpoints/noise_key` alone, and only the owner can read it. Of the run's other
-  files, only the checkpoints beside it tell something about it. A run that has flags has begun: it
-  is refused without the key and the clients with which it began.
+  It is kept in `checkpoints/noise_key` alone. A run that has flags has begun: it is refused without
+  the key and the clients with which it began.
   """
   if run.flags and accounts.rounds_released(run) and not run.manifest:
     raise ValueError(
@@ -148,7 +146,7 @@ def _commit(key: bytes, splits: Mapping[str, client_files.ClientFiles]) -> dict[
   return {"noise_key": committed.hex(), "clients": clients.hexdigest()}
 
 
-def _check(found: Mapping[str, str], run: run_folder.Run) -> None:
+def _check(kept: Mapping[str, str], run: run_folder.Run) -> None:
   """Raises a `ValueError` for commitments of another key or other clients than a run's."""
   expected = run.manifest.get(COMMITMENTS)
   if expected is None:
@@ -159,13 +157,13 @@ def _check(found: Mapping[str, str], run: run_folder.Run) -> None:
       " version 0.2, whose sums had other noise; let that version finish the run, or choose another"
       " --output_dir."
     )
-  if found["noise_key"] != expected["noise_key"]:
+  if kept["noise_key"] != expected["noise_key"]:
     raise ValueError(
       f"Found another noise key than that with which the run in {run.path} began; expected the"
       " same, as a round that is released again with other noise costs again: give that key, or"
       " choose another --output_dir."
     )
-  if found["clients"] != expected["clients"]:
+  if kept["clients"] != expected["clients"]:
     raise ValueError(
       f"Found other clients, or other examples of them, than those with which the run in"
       f" {run.path} began; expected the same, as the same noise on other data would cancel: bring"

@@ -20,13 +20,7 @@ def build_selection(
   noise_key: bytes | None = None,
   key: bytes | None = None,
 ) -> Callable[[int], list[Any]]:
-  """Builds the function from a round's number to the handles of its cohort.
-
-  All methods of a seed get the same cohorts, and all private methods of a key; FedAvg-Sub trains
-  the first theta of a cohort, whose order is random: as many clients as superquantile aggregation
-  with that theta. Cohorts of a private run follow from `key`, None for `noise_key`, from which its
-  clients' noise follows.
-  """
+  """Builds the function from a round's number to the handles of its cohort."""
   if release is not None:
     assert noise_key is not None
     return _build_private_selection(files, config, release, noise_key, key or noise_key)
@@ -71,17 +65,17 @@ def _build_private_selection(
       return seeds.client_seed(noise_key, round_num, client_id)
 
     cohort = sample(round_num)
-    found = [
+    handles = [
       files.handle(client_id, seed(client_id))
       if coin is None or coin(round_num, client_id)
       else files.handle_without_examples(client_id, seed(client_id))
       for client_id in cohort
     ]
     if helpers is not None:
-      found += [
+      handles += [
         files.handle_without_examples(client_id, seed(client_id))
         for client_id in helpers(round_num, cohort)
       ]
-    return found
+    return handles
 
   return select

@@ -81,12 +81,7 @@ def check(
   data: run_config.RunConfig | None = None,
   start: run_folder.Run | None = None,
 ) -> None:
-  """Refuses to protect a client whom another run measures exactly, and the other way round.
-
-  The clients `own` are the run's, or those whom it is to measure: then `data` is the config of
-  other data, None for the run's own, and `open_task` returns the task of these. A run may have its
-  `start` in a private one, of any experiment.
-  """
+  """Refuses to protect a client whom another run measures exactly, and the other way round."""
   if config.exact_siblings == run_config.ALLOWED or is_generated(config.to_flags()):
     return
   others = find(path, config)

@@ -19,7 +19,6 @@ from privacy.settings import flag
 from privacy.settings import part
 from privacy.settings import plugins
 import tff_superquantile
-from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import privacy
 from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.experiments.run.parts.methods.base import Method as Method
@@ -50,7 +49,7 @@ class FedAvg(PrivateMethod):
 
   title: ClassVar[str] = "FedAvg"
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_fed_avg(**run.work)
 
 
@@ -61,7 +60,7 @@ class FedAvgSub(Method):
   title: ClassVar[str] = "FedAvg-Sub"
   theta: float = _theta()
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_fed_avg(**run.work)
 
   def num_trained(self, clients_per_round: int) -> int | None:
@@ -89,7 +88,7 @@ class FedProx(Method):
     symbol="μ",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_fed_prox(proximal_strength=self.proximal_weight, **run.work)
 
 
@@ -105,7 +104,7 @@ class QFedAvg(OwnLossMethod):
     symbol="q",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_q_fed_avg(q=self.q, **run.work)
 
   def share(self, max_loss: float) -> Any:
@@ -131,7 +130,7 @@ class TiltedErm(OwnLossMethod):
     symbol="moving average",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_tilted_erm(
       temperature=self.temperature,
       moving_average_rate=self.moving_average_rate or 0.0,
@@ -162,7 +161,7 @@ class AgnosticFedAvg(Method):
     symbol="rate",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_agnostic_fed_avg(
       ascent_rate=self.ascent_rate, num_clients=run.num_clients, index_fn=run.index_fn, **run.work
     )
@@ -231,7 +230,7 @@ class Aaggff(Method):
     symbol="step",
   )
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     return tsq.build_aaggff(
       decision_step=1.0 if self.decision_step is None else self.decision_step,
       num_clients=run.num_clients,
@@ -265,11 +264,7 @@ class Superquantile(PrivateMethod):
   threshold: parts.Threshold | None = threshold_parts.choice(parts.THRESHOLDS, _usual_threshold)
 
   def tail(self) -> Any:
-    """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size.
-
-    Raises:
-      ValueError: If theta is outside (0, 1], or no `AdaptiveTheta` has these numbers.
-    """
+    """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size."""
     if self.wanted_updates is None:
       return tsq.superquantile.check_theta(self.theta)
     return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
@@ -277,7 +272,7 @@ class Superquantile(PrivateMethod):
   def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
     self.tail()
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     work = {**run.work, "seed_fn": run.seed_fn}
     return tsq.build_superquantile_fed_avg(
       theta=self.tail(), threshold=thresholds.build(run), **work
@@ -285,7 +280,7 @@ class Superquantile(PrivateMethod):
 
 
 # By the value of --algorithm, in the order of the paper's tables.
-METHODS = plugins.Table(
+METHODS = plugins.Kinds(
   "algorithm",
   "methods",
   Method,
@@ -312,20 +307,16 @@ def name_of(method: Method) -> str:
 
 def parameters(kind: type[Method]) -> list[flag.Flag]:
   """Returns the parameters of a method that its name tells, in their order."""
-  found = part.own_flags(kind).values()
-  return sorted((one for one in found if one.short), key=lambda one: not one.is_required)
+  named = [parameter for parameter in part.own_flags(kind).values() if parameter.short]
+  return sorted(named, key=lambda parameter: not parameter.is_required)
 
 
 def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
-  """Checks a method that was asked for, with its run's privacy and cohorts.
-
-  Raises:
-    ValueError: If a parameter is missing, or the method contradicts itself or its run.
-  """
+  """Refuses a method whose parameters are missing or contradict each other or its run."""
   algorithm = name_of(method)
-  for name, one in part.own_flags(type(method)).items():
-    if one.is_required and getattr(method, name) is None:
-      raise ValueError(f"Found --algorithm={algorithm} without --{one.name}; give one.")
+  for name, parameter in part.own_flags(type(method)).items():
+    if parameter.is_required and getattr(method, name) is None:
+      raise ValueError(f"Found --algorithm={algorithm} without --{parameter.name}; give one.")
   method.check(is_private, cohort)
   if is_private and not isinstance(method, PrivateMethod):
     private = [name for name, kind in METHODS.items() if issubclass(kind, PrivateMethod)]

@@ -1,7 +1,4 @@
-"""The bases of methods, which need no table: files of others' methods import them from here.
-
-Importing this starts no TensorFlow.
-"""
+"""The bases of methods, which need no table: files of others' methods import them from here."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from privacy.parts import thresholds as threshold_parts
 from privacy.settings import flag
 from privacy.settings import part
 import tff_superquantile
-from tff_superquantile.experiments.run.parts import ingredients
 from tff_superquantile.experiments.run.parts import privacy
 from tff_superquantile.experiments.run.parts import thresholds
 
@@ -45,7 +41,7 @@ class Method(part.Part, abc.ABC):
     return None
 
   @abc.abstractmethod
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     """Builds its `tff.learning.templates.LearningProcess`."""
 
   def num_trained(self, clients_per_round: int) -> int | None:
@@ -67,7 +63,7 @@ class PrivateMethod(Method):
 
   RELEASED: ClassVar[tuple[str, ...]] = ("build", "build_private", "threshold", "weighted_updates")
 
-  def build_private(self, run: ingredients.Ingredients) -> Any:
+  def build_private(self, run: thresholds.Ingredients) -> Any:
     """Builds the process of a private run, of whose `work` the noise of the updates is a part."""
     return self.build(run)
 
@@ -90,7 +86,7 @@ class OwnLossMethod(PrivateMethod):
   def share(self, max_loss: float) -> Any:
     """Returns the function from a loss, a float32 [] tensor, to a client's share in [0, 1]."""
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     weighting = tsq.threshold.build_own_loss_weighting(self.share(run.max_loss))
     return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
 
@@ -101,7 +97,7 @@ class OwnLossMethod(PrivateMethod):
         " too, or leave it out."
       )
 
-  def build_private(self, run: ingredients.Ingredients) -> Any:
+  def build_private(self, run: thresholds.Ingredients) -> Any:
     return OwnLossMethod.build(self, run)  # Of methods that are built otherwise in public, too.
 
 
@@ -117,7 +113,7 @@ class RelativeMethod(PrivateMethod):
   def relative_share(self) -> Any:
     """Returns the `tff_superquantile.threshold.RelativeShare`."""
 
-  def build(self, run: ingredients.Ingredients) -> Any:
+  def build(self, run: thresholds.Ingredients) -> Any:
     if run.threshold is None:
       weighting = tsq.threshold.build_relative_weighting(self.relative_share())
     else:

@@ -1,0 +1,221 @@
+"""Command lines: their flags, their mistakes as sentences, and tables for a terminal.
+
+It needs the standard library alone, as the doctor does.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+import difflib
+import re
+import signal
+import sys
+from typing import Any, NoReturn
+
+_MOST_SHOWN = 30  # Flags in the usage of a command.
+INTERRUPTED = 128 + signal.SIGINT
+USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
+
+# argparse's messages, and the sentences in their place.
+_SENTENCES = (
+  (r"argument [^:]+: (Found .*)", "{}"),
+  (
+    r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.*)\)",
+    "Found {}={}; expected one of {}",
+  ),
+  (r"argument ([^:]+): expected one argument", "Found {0} without a value; expected {0}=VALUE"),
+  (r"argument ([^:]+): ignored explicit argument '(.*)'", "Found {0}={1}; expected {0} alone"),
+  (r"the following arguments are required: (.*)", "Found no {}; expected it"),
+  (r"unrecognized arguments: (.*)", "Found {!r} among the flags; expected --name=value"),
+)
+
+
+class Parser(argparse.ArgumentParser):
+  """A parser whose mistakes are `ValueError`s with sentences like all others.
+
+  Attributes:
+    arguments: Those that it is to parse; None for the process's.
+  """
+
+  _has_commands = False  # What it is given then belongs to one of them.
+
+  def __init__(self, *, arguments: Sequence[str] | None = None, **kwargs: Any):
+    kwargs.update(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    super().__init__(**kwargs)
+    self.arguments = list(sys.argv[1:] if arguments is None else arguments)
+
+  def error(self, message: str) -> NoReturn:
+    raise ValueError(_as_sentence(message))
+
+  def add_subparsers(self, **kwargs: Any) -> Any:
+    self._has_commands = True
+    return super().add_subparsers(**kwargs)
+
+  def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    # A flag that is not known may be the reason why another one is missing.
+    args, known = self.arguments if args is None else args, self._option_string_actions
+    for text in () if self._has_commands else args:
+      name = text.partition("=")[0]
+      if name.startswith("--") and name not in known and name != "--" and " " not in name:
+        plain, names = name[2:].replace("-", "_"), sorted(flag.lstrip("-") for flag in known)
+        nearest = [flag for flag in names if flag.startswith(plain)]
+        nearest += difflib.get_close_matches(plain, names, 1)
+        hint = f", the nearest of them --{nearest[0]}" if nearest else ""
+        raise ValueError(
+          f"Found {text} among the flags; expected only those that exist{hint} (--help lists them)."
+        )
+    return super().parse_known_args(args, namespace)
+
+  def read_files(self) -> None:
+    """Adds --flagfile, and the lines of the files that it names to the arguments, in its place."""
+    add_flag(self, "flagfile", str, None, "File of further flags, one a line: a run's flags.txt.")
+    texts, self.arguments = iter(self.arguments), []
+    for text in texts:
+      self.arguments.append(text)
+      if text.partition("=")[0] == "--flagfile":
+        path = text.partition("=")[2] or next(texts, "")
+        self.arguments[-1] = f"--flagfile={path}"
+        try:
+          with open(path, encoding="utf-8") as file:
+            self.arguments += [line for line in file.read().splitlines() if line.startswith("-")]
+        except (OSError, ValueError) as error:
+          reason = getattr(error, "strerror", None) or "it is no text"
+          raise ValueError(
+            f"Found --flagfile={path}, which cannot be read ({reason}); expected a file of flags."
+          ) from None
+
+
+def _as_sentence(message: str) -> str:
+  """Turns argparse's message into "Found ...; expected ..."."""
+  for pattern, sentence in _SENTENCES:
+    match = re.fullmatch(pattern, message, re.DOTALL)
+    if match:
+      groups = [value.replace("'", "") for value in match.groups()]
+      return f"{sentence.format(*groups)} (--help lists them)."
+  return f"Found flags that cannot be read: {message} (--help lists them)."
+
+
+def read_flags(text: str) -> dict[str, str]:
+  """Reads a run's `flags.txt`: values by name, of lines like `--name=value`.
+
+  The values of a flag that is there several times are joined by commas.
+  """
+  values: dict[str, list[str]] = {}
+  for line in text.splitlines():
+    if line.startswith("-"):
+      name, equals, value = line.lstrip("-").partition("=")
+      values.setdefault(name.strip(), []).append(value.strip() if equals else "true")
+  return {name: ",".join(items) for name, items in values.items()}
+
+
+def _whole(text: str) -> int:
+  """Returns a whole number, such as 1e6."""
+  if re.fullmatch(r"[+-]?\d+", text):
+    return int(text)
+  if not (value := float(text)).is_integer():
+    raise ValueError
+  return int(value)
+
+
+_KINDS: dict[type, tuple[Callable[[str], Any], str]] = {
+  int: (_whole, "a whole number"),
+  float: (float, "a number"),
+  str: (str, ""),
+}
+
+
+def _reader(name: str, kind: type, least: float | None, are_several: bool) -> Callable[[str], Any]:
+  """Returns what reads the value of a flag, or its values with commas between them."""
+
+  def read(text: str) -> Any:
+    message = f"Found --{name}={text}; expected"
+    convert, expected = _KINDS[kind]
+    texts = [part.strip() for part in text.split(",") if part.strip()] if are_several else [text]
+    try:
+      values = [convert(part) for part in texts]
+    except (ValueError, OverflowError):
+      expected = "numbers separated by commas" if are_several else expected
+      raise argparse.ArgumentTypeError(f"{message} {expected}") from None
+    if least is not None and not all(value >= least for value in values):  # This refuses NaN, too.
+      raise argparse.ArgumentTypeError(f"{message} at least {least:g}")
+    if are_several and kind is not str and not len(values) == len(set(values)) > 0:
+      raise argparse.ArgumentTypeError(f"{message} at least one number, and none twice")
+    return values if are_several else values[0]
+
+  return read
+
+
+def add_flag(
+  group: Any,
+  name: str,
+  kind: type,
+  default: Any,
+  description: str,
+  *,
+  least: float | None = None,
+  choices: Iterable[str] = (),
+  are_several: bool = False,
+  metavar: str = "",
+  **options: Any,
+) -> None:
+  """Adds a flag of a kind (bool, int, float or str) to a parser or a group of it.
+
+  `least` is the least number, `choices` the words that a text may be; of `are_several` values,
+  with commas between them, the default is a list. `options` are argparse's.
+  """
+  shown = ",".join(map(str, default)) if isinstance(default, list) else default
+  if shown not in (None, "", False, argparse.SUPPRESS):
+    description += f" (default: {shown})"
+  options.update(default=default, help=description.replace("%", "%%"))
+  if kind is bool:
+    group.add_argument(f"--{name}", action="store_true", **options)
+    off = dict(dest=name, action="store_false", default=default, help=argparse.SUPPRESS)
+    group.add_argument(f"--no{name}", **off)
+    return
+  read = _reader(name, kind, least, are_several)
+  words = tuple(choices)
+  options.update(choices=words or None, metavar="|".join(words) or metavar or name[0].upper())
+  group.add_argument(f"--{name}", type=read, **options)
+
+
+def run(module: Any, arguments: Sequence[str] | None = None) -> int:
+  """Runs the command of a module that needs nothing else; returns the exit code, as its `main`."""
+  try:
+    code: int = module.main(parse(module, arguments))
+    return code
+  except ValueError as error:
+    print(f"Error: {error}", file=sys.stderr, flush=True)
+    return USAGE_ERROR
+  except KeyboardInterrupt:
+    print("Error: Interrupted.", file=sys.stderr, flush=True)
+    return INTERRUPTED
+
+
+def parse(module: Any, arguments: Sequence[str] | None, **options: Any) -> argparse.Namespace:
+  """Parses the arguments of a module's command, None for the process's.
+
+  The module adds its flags in `define(parser)`; its docstring describes the command.
+  """
+  name = getattr(module.__spec__, "name", module.__name__).replace(".__main__", "")
+  is_ours = name.startswith(("tff_superquantile.", "privacy."))
+  words = f"superquantile {name.rpartition('.')[2]}" if is_ours else f"python -m {name}"
+  parser = Parser(prog=words, description=module.__doc__, arguments=arguments, **options)
+  module.define(parser)
+  if len(parser._actions) > _MOST_SHOWN:
+    parser.usage = f"{words} [--flag=value ...]"
+  return parser.parse_args()
+
+
+def table(rows: Iterable[Sequence[str]], num_left: int = 1, indent: str = "  ") -> str:
+  """Lays texts out in columns: the first `num_left` to the left, the others to the right."""
+  rows = list(rows)
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  lines = (
+    "  ".join(
+      text.ljust(width) if i < num_left else text.rjust(width)
+      for i, (text, width) in enumerate(zip(row, widths))
+    )
+    for row in rows
+  )
+  return "\n".join(indent + line.rstrip() for line in lines)

@@ -1,0 +1,101 @@
+"""Commands in the process of the tests, which has imported and traced what a fork would trace anew.
+
+What a command changes of a process is as before afterwards: its streams, folder, variables, signals
+and context.
+"""
+
+import contextlib
+import os
+import runpy
+import signal
+import sys
+from unittest import mock
+import warnings
+
+from absl import logging
+import tensorflow_federated as tff
+
+from tff_superquantile.engine.processes import worker
+from tff_superquantile.experiments.plan import pool
+
+
+def _refuse(*args, **kwargs):
+  raise AssertionError("this command starts processes, which one that has used TensorFlow must not")
+
+
+@contextlib.contextmanager
+def _streams(*paths):
+  """Lets what Python and what libraries print go to files."""
+  kept = [os.dup(number) for number in (1, 2)]
+  absl_handler = logging.get_absl_handler().python_handler
+  old = (sys.stdout, sys.stderr, absl_handler.stream)
+  for stream in old[:2]:
+    stream.flush()
+  for number, path in zip((1, 2), paths):
+    with open(path, "w") as file:
+      os.dup2(file.fileno(), number)
+  try:
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", closefd=False)
+    absl_handler.stream = sys.stderr
+    yield
+  finally:
+    for stream in (sys.stdout, sys.stderr):
+      stream.flush()
+    sys.stdout, sys.stderr, absl_handler.stream = old
+    for number, copy in zip((1, 2), kept):
+      os.dup2(copy, number)
+      os.close(copy)
+
+
+@contextlib.contextmanager
+def _process(folder):
+  """What else belongs to a process."""
+  old_folder = os.getcwd()
+  verbosity = logging.get_verbosity()
+  old_context = tff.framework.get_context_stack().current
+  signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+  handlers = {signum: signal.getsignal(signum) for signum in signals}
+  os.chdir(folder)
+  try:
+    with (
+      mock.patch.dict(os.environ),
+      mock.patch.object(sys, "path", [str(folder), *sys.path]),
+      mock.patch.object(worker.Worker, "__init__", _refuse),
+      mock.patch.object(pool, "run_all", _refuse),
+      # Else nothing of the tests before would ever be collected.
+      mock.patch("gc.freeze"),
+    ):
+      yield
+  finally:
+    os.chdir(old_folder)
+    logging.set_verbosity(verbosity)
+    tff.framework.set_default_context(old_context)
+    for signum, handler in handlers.items():
+      signal.signal(signum, handler)
+
+
+def run(module, arguments, folder, out, err):
+  """Carries out a command as `python -m` does it; returns its exit code.
+
+  Args:
+    module: Its name.
+    arguments: What follows it.
+    folder: Where it runs.
+    out: The file of its output.
+    err: The file of its errors.
+  """
+  with _process(folder), _streams(out, err):
+    with mock.patch.object(sys, "argv", [module, *arguments]), warnings.catch_warnings():
+      warnings.filterwarnings("ignore", ".* found in sys.modules after import")
+      try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+      except SystemExit as error:
+        if isinstance(error.code, str):
+          print(error.code, file=sys.stderr)
+          return 1
+        return error.code or 0
+      except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+  return 0

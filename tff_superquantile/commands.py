@@ -1,0 +1,80 @@
+"""All commands of the project: `superquantile NAME`, or `python -m tff_superquantile NAME`.
+
+A command is a module with `define(parser)`, which adds its flags, and `main(args)`, which carries
+it out. `python -m MODULE` starts it, too. Importing this imports nothing of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import difflib
+import importlib
+import os
+import sys
+from typing import NamedTuple
+
+from privacy.settings import command_line
+
+
+class Command(NamedTuple):
+  """A command: its module, what it does, and whether that takes the packages of training."""
+
+  module: str
+  sentence: str
+  is_training: bool = True
+
+
+_EXPERIMENTS = "tff_superquantile.experiments"
+COMMANDS = {
+  "train": Command(f"{_EXPERIMENTS}.train", "Trains one model: one task, one method, one seed."),
+  "sweep": Command(f"{_EXPERIMENTS}.sweep", "Runs an experiment: tunes, trains, reports."),
+  "describe": Command(f"{_EXPERIMENTS}.describe", "Describes the clients of a task, or a table."),
+  "download": Command(f"{_EXPERIMENTS}.download", "Downloads public data sets to the cache."),
+  "report": Command(f"{_EXPERIMENTS}.report.__main__", "Compares finished runs in a page."),
+  "references": Command(
+    f"{_EXPERIMENTS}.references.__main__", "Makes the reference models that runs must beat."
+  ),
+  "evaluate": Command(f"{_EXPERIMENTS}.evaluate", "Evaluates a run's model on any clients."),
+  "private_evaluation": Command(
+    f"{_EXPERIMENTS}.private_evaluation.__main__", "Releases clients' errors with a budget."
+  ),
+  "export": Command(f"{_EXPERIMENTS}.export.__main__", "Exports a run's model, with a model card."),
+  "personalize": Command(
+    f"{_EXPERIMENTS}.export.personalize", "Tunes an export to the rows of one client, and chooses."
+  ),
+  "account": Command(
+    "privacy.account", "Finds noise for a privacy budget and costs of runs; audits claims.", False
+  ),
+  "doctor": Command(
+    "tff_superquantile.doctor.__main__", "Checks this machine, and says how to mend it.", False
+  ),
+  "stack": Command(
+    "tff_superquantile.stack.__main__", "Lets this Python import TensorFlow Federated.", False
+  ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+  """Runs the command that the first argument names, or lists all; returns the exit code."""
+  name, *rest = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
+  if name in ("--help", "-h"):
+    rows = [(command, row.sentence) for command, row in COMMANDS.items()]
+    print("Usage: superquantile COMMAND [--flag=value ...], with these commands:\n")
+    print(command_line.table(rows, num_left=2))
+    print("\n`superquantile COMMAND --help` describes one, and lists its flags.")
+    return 0
+  if name not in COMMANDS:
+    (nearest,) = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.0)
+    print(
+      f"Error: Found no command {name!r}; did you mean {nearest!r}? (--help lists them.)",
+      file=sys.stderr,
+    )
+    return command_line.USAGE_ERROR
+  if os.getcwd() not in sys.path:
+    sys.path.append(os.getcwd())  # For parts of the user's own, as `python -m` does.
+  run = command_line.run
+  if COMMANDS[name].is_training:
+    from tff_superquantile.experiments import cli
+
+    run = cli.run
+  return run(importlib.import_module(COMMANDS[name].module), rest)

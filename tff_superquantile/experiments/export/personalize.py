@@ -1,0 +1,290 @@
+"""Tunes an exported model to one client's own rows, where these are.
+
+    superquantile personalize EXPORT ROWS --out=DIR
+
+EXPORT is the folder of an export, with model.npz of a linear model (then NumPy is all that it
+needs) or with saved_model/ (then TensorFlow, without TFF). ROWS are the client's: a .csv with a
+table's columns for model.npz of a table, or for any other model a .npz file with the arrays `x`,
+raw examples as the export takes them, and `y`, numbers of classes or values. As in --personalize
+the client keeps the shared model unless cross-fitting on its rows shows that its own has a lower
+loss. DIR is the same export with the kept weights. No row leaves the machine, nor does a private
+model's budget change: whoever publishes DIR publishes what it tells of its rows.
+"""
+
+from __future__ import annotations
+
+import abc
+import argparse
+from collections.abc import Mapping, Sequence
+import csv
+import dataclasses
+import os
+import pathlib
+import shutil
+import sys
+from typing import Any
+
+import numpy as np
+
+from privacy.settings import command_line
+from tff_superquantile import atomic_files
+from tff_superquantile import personal
+from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.export import formats
+
+Weights = Sequence[np.ndarray]
+_SETTINGS = {"epochs": int, "learning_rate": float, "proximal_weight": float}
+_TRUTH = {"true": 1.0, "false": 0.0}
+
+
+class Model(abc.ABC):
+  """A model whose weights a client tunes; x [n, ...] are its inputs, and y [n] labels."""
+
+  weights: Weights
+
+  @abc.abstractmethod
+  def loss_and_gradient(self, weights: Weights, x: Any, y: np.ndarray) -> tuple[float, Weights]:
+    """Returns the mean loss of examples, and its gradient."""
+
+  @abc.abstractmethod
+  def write(self, weights: Weights, folder: pathlib.Path) -> None:
+    """Writes the model with other weights into an existing copy of its export."""
+
+
+class LinearModel(Model):
+  """The linear model of a model.npz, in NumPy."""
+
+  def __init__(self, path: pathlib.Path, settings: formats.Tuning):
+    """Reads the file; refuses a network with more than one layer."""
+    self._path = path
+    with np.load(path) as arrays:
+      self.arrays = dict(arrays)
+    self._names = [name for name in self.arrays if name.endswith(("/kernel", "/bias"))]
+    kernels = [name for name in self._names if name.endswith("/kernel")]
+    if len(kernels) != 1 or np.ndim(self.arrays[kernels[0]]) != 2:
+      raise ValueError(
+        f"Found a model that is not linear in {path}; expected one, as NumPy alone tunes no"
+        " network: export it by --format=saved_model."
+      )
+    self.weights = [np.asarray(self.arrays[name], np.float64) for name in self._names]
+    self._is_number = settings.label_scale is not None
+    self.is_table = "preprocessing/mean" in self.arrays
+
+  def loss_and_gradient(self, weights: Weights, x: Any, y: np.ndarray) -> tuple[float, Weights]:
+    scores = x @ weights[0] + sum(weights[1:])
+    if self._is_number:
+      errors = scores - y.reshape(-1, 1)
+      losses = 0.5 * errors**2
+    else:
+      both = scores if scores.shape[1] > 1 else np.concatenate([0 * scores, scores], axis=1)
+      shifted = both - both.max(axis=1, keepdims=True)
+      logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+      is_label = y.astype(np.int64)[:, None] == np.arange(both.shape[1])
+      losses, errors = -logs[is_label], (np.exp(logs) - is_label)[:, -scores.shape[1] :]
+    gradient = [x.T @ errors / len(y), errors.mean(axis=0)]
+    return float(losses.mean()), [g.reshape(w.shape) for g, w in zip(gradient, weights)]
+
+  def write(self, weights: Weights, folder: pathlib.Path) -> None:
+    tuned = {n: w.astype(self.arrays[n].dtype) for n, w in zip(self._names, weights)}
+    np.savez(folder / self._path.name, **dict[str, Any]({**self.arrays, **tuned}))
+
+  def inputs(self, raw: np.ndarray) -> np.ndarray:
+    """Encodes a table's rows, float64 [n, columns], as the run did; other rows are inputs."""
+    if not self.is_table:
+      return raw.astype(np.float64)
+    found, of_column = [], {n: self.arrays[f"preprocessing/{n}"] for n in formats.OF_COLUMNS}
+    for values, mean, std, has_missing, count in zip(raw.T, *of_column.values()):
+      missing = np.isnan(values)
+      if count:
+        place = np.where(missing, count if has_missing else -1, values)
+        found.append(place[:, None] == np.arange(count + has_missing))
+      else:
+        scaled = np.clip((values - mean) / std, -1e6, 1e6)
+        found += [np.where(missing, 0.0, scaled)[:, None], *[missing[:, None]] * int(has_missing)]
+    # The run's inputs are float32.
+    return np.concatenate(found, axis=1).astype(np.float32).astype(np.float64)
+
+
+class SavedModel(Model):
+  """The model of a saved_model/, in TensorFlow."""
+
+  def __init__(self, path: pathlib.Path, settings: formats.Tuning):
+    with cli.starting_tensorflow():
+      import tensorflow as tf
+
+    self._tf, self._path, self._scale = tf, path, settings.label_scale
+    self._loaded = tf.saved_model.load(os.fspath(path))
+    self._serve = self._loaded.signatures["serving_default"]
+    (self._input,) = self._serve.structured_input_signature[1]
+    self._variables = self._loaded.weights[: settings.num_trainable]
+    self.weights = [variable.numpy() for variable in self._variables]
+
+  def loss_and_gradient(self, weights: Weights, x: Any, y: np.ndarray) -> tuple[float, Weights]:
+    tf = self._tf
+    for variable, value in zip(self._variables, weights):
+      variable.assign(value)
+    with tf.GradientTape() as tape:
+      tape.watch(self._variables)
+      outputs = self._serve(**{self._input: tf.constant(x)})
+      if self._scale is not None:
+        mean, std = self._scale
+        predicted = (tf.cast(outputs["prediction"], tf.float64) - mean) / std
+        loss = 0.5 * tf.reduce_mean((predicted - y) ** 2)
+      else:
+        scores = outputs["logits"]
+        if scores.shape.rank == 1 or scores.shape[1] == 1:
+          flat = tf.reshape(scores, [-1, 1])
+          scores = tf.concat([0 * flat, flat], axis=1)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y.astype(np.int64), scores)
+        loss = tf.reduce_mean(losses)
+    return float(loss), [g.numpy() for g in tape.gradient(loss, self._variables)]
+
+  def write(self, weights: Weights, folder: pathlib.Path) -> None:
+    for variable, value in zip(self._variables, weights):
+      variable.assign(value)
+    path = folder / self._path.name
+    shutil.rmtree(path)
+    signatures = {"serving_default": self._serve}
+    self._tf.saved_model.save(self._loaded, os.fspath(path), signatures)
+
+
+def _tune(
+  model: Model, x: Any, y: np.ndarray, settings: formats.Tuning, rng: np.random.Generator
+) -> Weights:
+  """Returns the weights of `evaluation.Personalizer.tune`; the model's where they diverge."""
+  order, sizes = personal.batches(rng, len(y), settings.batch_size, settings.epochs)
+  rate, l2, pull = settings.learning_rate, settings.l2, settings.proximal_weight
+  tuned, start = model.weights, 0
+  while start < len(order):
+    rows = order[start : start + sizes[start]]
+    start += sizes[start]
+    with np.errstate(over="ignore", invalid="ignore"):
+      _, gradients = model.loss_and_gradient(tuned, x[rows], y[rows])
+      steps = [g + l2 * v + pull * (v - w) for g, v, w in zip(gradients, tuned, model.weights)]
+      tuned = [(v - rate * step).astype(v.dtype) for v, step in zip(tuned, steps)]
+  return tuned if all(np.isfinite(w).all() for w in tuned) else model.weights
+
+
+def choose(
+  model: Model, x: Any, y: np.ndarray, settings: formats.Tuning, rng: np.random.Generator
+) -> Weights | None:
+  """Returns a client's own weights; None where the model as it is serves the client no worse.
+
+  Args:
+    model: The shared model.
+    x: Its inputs for the client's n examples.
+    y: The labels [n], numbers of classes or standardised values.
+    settings: How to tune.
+    rng: Draws batches, and the parts by which the client chooses.
+  """
+  own = _tune(model, x, y, settings, rng)
+
+  def losses(tuned_on: np.ndarray, measured_on: np.ndarray) -> tuple[float, float]:
+    both = model.weights, _tune(model, x[tuned_on], y[tuned_on], settings, rng)
+    rows = x[measured_on], y[measured_on]
+    shared, tuned = (len(rows[1]) * model.loss_and_gradient(w, *rows)[0] for w in both)
+    return shared, tuned
+
+  return own if personal.is_better(rng, len(y), losses) else None
+
+
+def read_rows(
+  path: pathlib.Path, model: Model, label_column: str | None, settings: formats.Tuning
+) -> tuple[Any, np.ndarray]:
+  """Reads a client's rows; returns the model's inputs [n, ...] and labels [n] as `choose` takes."""
+  linear = model if isinstance(model, LinearModel) else None
+  if path.suffix == ".csv" and linear and linear.is_table:
+    x, labels = _read_table(path, linear.arrays, label_column)
+  elif path.suffix == ".npz":
+    with np.load(path) as arrays:
+      if not {"x", "y"} <= {*arrays}:
+        raise ValueError(f"Found {', '.join(arrays)} in {path}; expected the arrays x and y.")
+      x, labels = arrays["x"], arrays["y"]
+  else:
+    raise ValueError(
+      f"Found {path}; expected a .csv of a table's rows for an export by --format=npz, or a .npz"
+      " file with the arrays x and y."
+    )
+  y, scale = np.asarray(labels, np.float64).reshape(-1), settings.label_scale
+  is_known = np.isfinite(y) if scale is not None else np.isin(y, np.arange(settings.num_classes))
+  if len(x) != len(y) or not len(y) or not is_known.all():
+    raise ValueError(
+      f"Found {len(x)} examples and {int(is_known.sum())} labels in {path}; expected one each, and"
+      " at least one: a number, or that of a line of labels.txt, from 0."
+    )
+  y = y if scale is None else (y - scale[0]) / scale[1]
+  return linear.inputs(x) if linear else x, y
+
+
+def _read_table(
+  path: pathlib.Path, arrays: Mapping[str, np.ndarray], label_column: str | None
+) -> tuple[np.ndarray, np.ndarray]:
+  """Reads a .csv as float64 [n, columns] raw examples and labels [n], NaN for blanks."""
+  with open(path, encoding="utf-8-sig", newline="") as stream:
+    rows = list(csv.DictReader(stream))
+  columns, categories = (arrays[f"preprocessing/{n}"].tolist() for n in ("columns", "categories"))
+  ends = np.cumsum(arrays["preprocessing/num_categories"])
+  names = [categories[start:end] for start, end in zip([0, *ends], ends)]
+  for name in [*columns, label_column]:
+    if not rows or name not in rows[0]:
+      raise ValueError(f"Found no column {name} in {path}; expected it (--label_column).")
+
+  def value(text: str | None, categories: Sequence[str]) -> float:
+    text = (text or "").strip()
+    if not text:
+      return np.nan
+    if categories:
+      return float(categories.index(text)) if text in categories else -1.0
+    try:
+      return _TRUTH[text.lower()] if text.lower() in _TRUTH else float(text)
+    except ValueError:
+      raise ValueError(f"Found {text!r} in {path}; expected a number.") from None
+
+  raw = [[value(row[name], its) for name, its in zip(columns, names)] for row in rows]
+  labels = [value(row[str(label_column)], arrays["labels"].tolist()) for row in rows]
+  return np.array(raw, np.float64), np.array(labels)
+
+
+def define(parser: command_line.Parser) -> None:
+  parser.add_argument("export", metavar="EXPORT", type=pathlib.Path, help="folder of an export")
+  parser.add_argument("rows", metavar="ROWS", type=pathlib.Path, help=".csv, or .npz with x and y")
+  out: dict[str, Any] = dict(type=pathlib.Path, metavar="DIR", required=True)
+  parser.add_argument("--out", help="the folder to write", **out)
+  command_line.add_flag(parser, "label_column", str, None, "Of a .csv: what is predicted.")
+  for name, kind in _SETTINGS.items():
+    command_line.add_flag(parser, name, kind, None, "None for that of the export.")
+  command_line.add_flag(parser, "seed", int, 0, "Of the order of the rows.", least=0)
+
+
+def main(args: argparse.Namespace) -> None:
+  finished_run.check_new(args.out, overwrite=False)
+  settings = formats.read_tuning(args.export)
+  given = finished_run.given(args, tuple(_SETTINGS))
+  settings = dataclasses.replace(settings, **given)
+  model: Model
+  if (args.export / "model.npz").is_file():
+    model = LinearModel(args.export / "model.npz", settings)
+  elif (args.export / "saved_model").is_dir():
+    model = SavedModel(args.export / "saved_model", settings)
+  else:
+    raise ValueError(
+      f"Found neither model.npz nor saved_model/ in {args.export}; expected the folder of an export"
+      " by --format=npz or --format=saved_model."
+    )
+  x, y = read_rows(args.rows, model, args.label_column, settings)
+  own = choose(model, x, y, settings, np.random.default_rng(args.seed))
+  with atomic_files.temporary_folder(args.out) as temporary:
+    folder = pathlib.Path(temporary)
+    shutil.copytree(args.export, folder, dirs_exist_ok=True)
+    if own is not None:
+      model.write(own, folder)
+      with open(folder / formats.CARD, "a", encoding="utf-8") as card:
+        card.write(f"\nPersonal: tuned to {len(y)} rows of one client, of whom it may tell.\n")
+    os.rename(folder, args.out)
+  kept = "the shared model, as its own is no better" if own is None else "a model of its own"
+  print(f"By its {len(y)} rows the client keeps {kept}.\nWritten: {args.out}")
+
+
+if __name__ == "__main__":
+  sys.exit(cli.run(sys.modules[__name__]))

@@ -1,0 +1,125 @@
+"""Personal models of a finished run's test clients: what each gains by a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow_federated as tff
+import tqdm
+
+from tff_superquantile import atomic_files
+from tff_superquantile import evaluation
+from tff_superquantile.experiments.run import hook
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.parts import personal
+from tff_superquantile.experiments.run.training import best_model
+from tff_superquantile.experiments.run.training import class_weights
+from tff_superquantile.experiments.run.training import measurements
+from tff_superquantile.simulation import client_files
+
+_HELD_IN = 0.5
+
+
+def split_clients(
+  config: run_config.RunConfig, splits: Mapping[str, client_files.ClientFiles], split: str = "test"
+) -> evaluation.SplitExamples:
+  """Splits the examples of a split's clients in those to fine-tune on and those to measure on.
+
+  With --held_out_examples the first of test clients are those that they train on.
+  """
+
+  def load(name: str) -> evaluation.ClientExamples:
+    files = splits[name]
+    x, y, offsets = files.load()
+    return evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
+
+  examples = load(split)
+  if split != "test" or not config.task.held_out_examples:
+    return evaluation.split_examples(examples, _HELD_IN, config.seed)
+  train = load("train")
+  places = {client_id: i for i, client_id in enumerate(train.client_ids)}
+  return evaluation.SplitExamples(
+    train.take([places[client_id] for client_id in examples.client_ids]), examples, 0
+  )
+
+
+class Personalizing(hook.Hook):
+  """Fine-tunes the model of a finished run for each test client, also of one finished before.
+
+  Privacy: it reads test and validation clients alone, who are outside of a private run's guarantee
+  and of whom it writes the same exact numbers as evaluations do (with --held_out_examples the
+  clients are those of training, which private runs refuse). No personal model is written.
+  """
+
+  @staticmethod
+  def takes_part(config: run_config.RunConfig) -> bool:
+    return config.personalization is not None
+
+  def before(self) -> None:
+    config, most = self.job.config, max(self.job.splits["test"].num_examples, default=0)
+    if most < 2 and not config.task.held_out_examples:
+      raise ValueError(
+        f"Found --personalize for test clients with at most {most} example; expected one with two,"
+        " to fine-tune on one and to measure on the other: leave it out."
+      )
+
+  def finished(self) -> None:
+    job, asked = self.job, self.job.config.personalization
+    assert asked is not None  # `takes_part` sees to it.
+    run = run_folder.Run(job.folder, job.config.seed)  # It reads the files anew.
+    if asked.is_done(run.metrics):
+      return
+    if job.model is None:
+      job.load()
+      run.check_clients("test", job.splits["test"].client_ids)
+      self.before()
+      if class_weights.ClassWeights.takes_part(job.config):
+        class_weights.ClassWeights(job).before()
+    weights, epochs = run.weights_for(job.model), asked.epochs
+    if best_model.SPLIT in job.splits:
+      epochs = self._personalizer(best_model.SPLIT).best_epochs(weights, epochs)
+    with tqdm.tqdm(desc="personal models", unit="client", delay=2.0, disable=None) as bar:
+      found = self._personalizer("test")(weights, epochs, bar.update)
+    self._write(run, epochs, found)
+
+  def _personalizer(self, split: str) -> evaluation.Personalizer:
+    job, config, asked = self.job, self.job.config, self.job.config.personalization
+    assert asked is not None
+    return evaluation.Personalizer(
+      job.model,
+      split_clients(config, job.splits, split),
+      tff.learning.optimizers.build_sgdm(asked.learning_rate or config.final_learning_rate),
+      seed=config.seed,
+      batch_size=config.local.batch_size,
+      l2=config.local.l2,
+      proximal_strength=asked.proximal_weight,
+      trained=job.trained,
+      error=job.task.error,
+    )
+
+  def _write(self, run: run_folder.Run, epochs: int, found: evaluation.Personalized) -> None:
+    """Writes the results of each client, and then their statistics, which say that they are there.
+
+    Clients with a single example have none.
+    """
+    metrics = dict(run.metrics)
+    for name in personal.PARTS:
+      of_part = getattr(found, name)
+      columns = of_part.of_clients.columns()
+      if name == personal.CHOSEN:
+        columns["is_personal"] = found.is_personal.astype(int)
+      run_files.write_clients(run.path / f"{name}_clients.csv", columns)
+      metrics[name] = {**measurements.describe(of_part.of_clients), "pooled": of_part.pooled}
+    asked = self.job.config.personalization
+    assert asked is not None
+    metrics[personal.PERSONAL].update(
+      asked=asked.asked,
+      epochs=epochs,
+      share_kept=float(np.mean(found.is_personal)),
+      num_diverged=int(found.diverged.sum()),
+    )
+    atomic_files.write_json(run.path / "metrics.json", metrics)
+    print(f"Personal models: {run.path / 'chosen_clients.csv'}")
