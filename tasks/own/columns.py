@@ -40,7 +40,7 @@ def open_table(request: task.Request, known: Sequence[str] = ()) -> reading.Tabl
   for flag in ("features", "drop_columns"):
     text = getattr(request, flag)
     wanted.update(parse_names(flag, text) if text else ())
-  return reading.Table(request.data_dir, reading.Dialect(separator, marks), wanted)
+  return reading.Table(request.data_dir, separator, marks, wanted)
 
 
 def choose(request: task.Request, names: Sequence[str], known: Sequence[str] = ()) -> Columns:

@@ -38,14 +38,6 @@ _MOST_BEFORE = 20  # Rows before the names of columns.
 _MOST_SAID = 60  # Characters of a type's name.
 
 
-@dataclasses.dataclass(frozen=True)
-class Dialect:
-  """How the user says that values are to be read, by the flags of these names."""
-
-  separator: str | None
-  missing: tuple[str, ...]
-
-
 class _Csv:
   """A CSV file: its separator, the names of its columns, and its rows as bytes in UTF-8."""
 
@@ -193,10 +185,12 @@ class Table:
     others: The files of its folder that are no tables.
   """
 
-  def __init__(self, data_dir: str, dialect: Dialect, wanted: Collection[str]):
-    """Finds the files, of which `wanted` are names of columns; all must have the same columns."""
+  def __init__(
+    self, data_dir: str, separator: str | None, marks: Sequence[str], wanted: Collection[str]
+  ):
+    """Finds files with the columns `wanted`, in which `marks` stand for missing values, too."""
     self._files, self.others = files.find(data_dir)
-    self._dialect, self._wanted = dialect, wanted
+    self._separator, self._marks, self._wanted = separator, [*map(str.strip, marks)], wanted
     self.names: list[str] = []
     for file in self._files:
       opened = self._open(file)
@@ -222,7 +216,7 @@ class Table:
   def _open(self, file: files.File) -> _Csv | _Parquet:
     if file.path.lower().endswith(".parquet"):
       return _Parquet(file.path)
-    return _Csv(file.path, self._dialect.separator, self._wanted)
+    return _Csv(file.path, self._separator, self._wanted)
 
   def digest(self) -> str:
     """Returns the SHA-256 of names and contents of the files, in hexadecimal digits."""
@@ -292,9 +286,8 @@ class Table:
       is_missing |= compute.equal(texts, "").to_numpy(zero_copy_only=False)
     if name != client:
       is_missing |= compute.is_in(column.texts, _MISSING).to_numpy(zero_copy_only=False)
-    marks = [mark.strip() for mark in self._dialect.missing]
-    if name != client and marks:
-      numbers = [number for mark in marks if (number := values.number(mark)) is not None]
-      is_missing |= compute.is_in(texts, pa.array(marks)).to_numpy(zero_copy_only=False)
+    if name != client and self._marks:
+      numbers = [number for mark in self._marks if (number := values.number(mark)) is not None]
+      is_missing |= compute.is_in(texts, pa.array(self._marks)).to_numpy(zero_copy_only=False)
       is_missing |= np.isin(notation.Notation().numbers(column), numbers)
     return column.without(is_missing)

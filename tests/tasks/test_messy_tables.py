@@ -335,6 +335,7 @@ _SAME = {
   "lines of Windows": lambda rows: messy.text(rows).replace("\n", "\r\n"),
   "blank lines": lambda rows: "\n\n" + messy.text(rows).replace("\nsite 03", "\n\nsite 03"),
   "rows of commas": lambda rows: messy.text(rows) + ",,,,,\n" * 9,
+  "an index": lambda rows: messy.text([["", *rows[0]], *(["7", *row] for row in rows[1:])]),
   "commas at the end": lambda rows: messy.text(rows).replace("\n", ",,\n"),
   "packed, with another name": lambda rows: gzip.compress(messy.text(rows).encode()),
   "all quoted": lambda rows: "".join(",".join(f'"{t}"' for t in row) + "\n" for row in rows),
@@ -354,6 +355,10 @@ def test_other_dialects_hold_the_same(ask, name):
 @pytest.mark.parametrize(
   "content, changes, said",
   [
+    (gzip.compress(_TEXT.encode() * 9)[:-50], {}, "visits.csv cannot be read"),
+    (_TEXT.replace("A", "\u00c4").encode("latin-1"), {}, "visits.csv cannot be read .*in UTF-8"),
+    (gzip.compress(_TEXT.replace(".5", "\0.5").encode()), {}, "visits.csv has NUL bytes"),
+    (_TEXT.encode("utf-16-le"), {}, "visits.csv has NUL bytes, as text in UTF-16"),
     (b"PK\x03\x04...", {}, "visits.csv is an Excel file .* save it as .csv"),
     (b"PK\x03\x04...", dict(name="visits.xlsx"), "visits.xlsx is an Excel file .* save it as .csv"),
     (b"\xd0\xcf\x11\xe0...", {}, r"is an Excel file \(.xls\)"),
