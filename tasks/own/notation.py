@@ -165,7 +165,7 @@ def find(column: values.Column, elsewhere: str = "") -> tuple[Notation | None, s
     and rows_unknown <= _MOST_MARKED * known
     and len(column.texts) - len(marks) >= _FEWEST_NUMBERS
   ):
-    why = f"others are not, first {unknown[0]!r} (--missing)"
+    why = f"others are not, first {values.listed(unknown[:1])} (--missing)"
   why = why or doubt
   if why:
     looks = f"{rows} of {known} values look like numbers, but {why}" if 2 * rows >= known else ""
@@ -176,7 +176,8 @@ def find(column: values.Column, elsewhere: str = "") -> tuple[Notation | None, s
     of_mark = {"": "decimal points and commas", ",": "decimal commas"}
     remarks.append(of_mark.get(decimal, "commas between thousands"))
   if marks:
-    listed = ", ".join(f"{n} {text!r}" for text, n in sorted(marks, key=lambda m: -m[1])[:_NAMED])
+    marks.sort(key=lambda mark: -mark[1])
+    listed = ", ".join(f"{n} {values.listed([text])}" for text, n in marks[:_NAMED])
     remarks.append(f"read as missing: {listed}" + ", ..." * (len(marks) > _NAMED))
   return Notation(decimal, unit), "; ".join(remarks)
 

@@ -93,20 +93,27 @@ class _Csv:
 
   def _put_right(self, uneven: Sequence[arrow_csv.InvalidRow], num_even: int) -> list[list[str]]:
     """Returns rows of as many values as there are names, of those that lack or add blank ones."""
-    number, rows = len(self.names), []
+    number, rows, wrong = len(self.names), [], []
     for row in uneven:
       with files.reading(self.path):
         row_values = next(csv.reader(io.StringIO(row.text, newline=""), delimiter=self.separator))
-      is_long = any(map(str.strip, row_values[number:]))
-      if any(map(str.strip, row_values)):
-        rows.append([*row_values, *[""] * number][:number])
-        self.num_short += len(row_values) < number
-      if is_long or 2 * self.num_short > num_even + len(uneven):
-        raise ValueError(
-          f"{self.path} has {number} names of columns and {len(row_values)} values in row"
-          f" {row.number + 1}; expected as many: quote values that hold {self.separator!r}, or name"
-          " another --separator."
-        )
+      if not any(map(str.strip, row_values)):
+        continue
+      rows.append([*row_values, *[""] * number][:number])
+      self.num_short += len(row_values) < number
+      if any(map(str.strip, row_values[number:])) or "\n" in row.text.strip():
+        wrong.append(row)
+    if 2 * self.num_short > num_even + len(uneven):
+      wrong = list(uneven)
+    if wrong:
+      lines = wrong[0].text.strip().count("\n") + 1
+      remedy = f"quote values that hold {self.separator!r}, or name another --separator"
+      if lines > 1:
+        remedy = f"look for a quotation mark too many or too few, as it has {lines} lines"
+      raise ValueError(
+        f"{self.path} has {number} names of columns and {wrong[0].actual_columns} values in row"
+        f" {wrong[0].number + 1}; expected as many: {remedy}."
+      )
     return rows
 
 

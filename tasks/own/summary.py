@@ -109,7 +109,7 @@ class Summary:
     if len(cells) > _MOST_LINES:
       cells[_MOST_LINES - 1 :] = [["...", f"{len(cells) - _MOST_LINES + 1} lines more", "", "", ""]]
     yield from _lay_out(cells)
-    yield from map(_printable, self.remarks)
+    yield from map(_on_a_line, self.remarks)
 
   def _label(self) -> str:
     label = self.encoding.label
@@ -146,7 +146,11 @@ def _list(names: Sequence[str], most: int = 4) -> str:
 
 def _printable(text: str) -> str:
   shown = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
-  return "".join(c if c.isprintable() else "?" for c in shown)
+  return _on_a_line(shown)
+
+
+def _on_a_line(text: str) -> str:
+  return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _lay_out(cells: Sequence[Sequence[str]]) -> list[str]:

@@ -160,6 +160,11 @@ class UserTable:
         f"Found clients of type {unusable} ({flag}); expected names or numbers: write them as text,"
         " or name another column."
       )
+    if any("\n" in name for name in names):
+      raise ValueError(
+        f"Found clients whose names have line breaks ({flag}); expected none: look for a quotation"
+        " mark too many or too few."
+      )
     blank = int(np.sum(column.codes < 0))
     if blank:
       raise ValueError(
