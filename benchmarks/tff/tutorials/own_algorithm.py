@@ -1,6 +1,7 @@
 """building_your_own_federated_learning_algorithm: a loop over batches with a tape."""
 
 from collections.abc import Callable, Mapping
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -11,33 +12,37 @@ from benchmarks.tff.tutorials import images
 Cell = Callable[[], Any]
 
 
+def _flatten(batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+  return tf.reshape(batch["pixels"], [-1, images.PIXELS]), tf.reshape(batch["label"], [-1, 1])
+
+
+def _build_model(batch_spec: Any) -> tff.learning.models.VariableModel:
+  layers = tf.keras.layers
+  start = tf.keras.initializers.GlorotNormal(seed=0)
+  keras_model = tf.keras.Sequential(
+    [
+      layers.Input([images.PIXELS]),
+      layers.Dense(images.CLASSES, kernel_initializer=start),
+      layers.Softmax(),
+    ]
+  )
+  return tff.learning.models.from_keras_model(
+    keras_model,
+    loss=tf.keras.losses.SparseCategoricalCrossentropy(),
+    input_spec=batch_spec,
+    metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+  )
+
+
 def build(num_rounds: int) -> list[Cell]:
   """Returns the cells."""
   data = images.clients()
 
-  def flatten(batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    return tf.reshape(batch["pixels"], [-1, images.PIXELS]), tf.reshape(batch["label"], [-1, 1])
-
   clients = [
-    data.create_tf_dataset_for_client(i).batch(20).map(flatten) for i in data.client_ids[:10]
+    data.create_tf_dataset_for_client(i).batch(20).map(_flatten) for i in data.client_ids[:10]
   ]
 
-  def build_model() -> tff.learning.models.VariableModel:
-    layers = tf.keras.layers
-    start = tf.keras.initializers.GlorotNormal(seed=0)
-    keras_model = tf.keras.Sequential(
-      [
-        layers.Input([images.PIXELS]),
-        layers.Dense(images.CLASSES, kernel_initializer=start),
-        layers.Softmax(),
-      ]
-    )
-    return tff.learning.models.from_keras_model(
-      keras_model,
-      loss=tf.keras.losses.SparseCategoricalCrossentropy(),
-      input_spec=clients[0].element_spec,
-      metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
-    )
+  build_model = functools.partial(_build_model, clients[0].element_spec)
 
   @tf.function
   def train(model: Any, data_set: Any, weights: Any, optimizer: Any) -> Any:
