@@ -89,7 +89,8 @@ class Parser(argparse.ArgumentParser):
         self.arguments[-1] = f"--flagfile={path}"
         try:
           with open(path, encoding="utf-8") as file:
-            self.arguments += [line for line in file.read().splitlines() if line.startswith("-")]
+            lines = (line.strip() for line in file)
+            self.arguments += [line for line in lines if line.startswith("-")]
         except (OSError, ValueError) as error:
           reason = getattr(error, "strerror", None) or "it is no text"
           raise ValueError(
@@ -212,7 +213,7 @@ def run(module: Any, arguments: Sequence[str] | None = None) -> int:
     return INTERRUPTED
 
 
-def parse(module: Any, arguments: Sequence[str] | None, **options: Any) -> argparse.Namespace:
+def parse(module: Any, arguments: Sequence[str] | None) -> argparse.Namespace:
   """Parses the arguments of a module's command, None for the process's.
 
   The module adds its flags in `define(parser)`; its docstring describes the command.
@@ -220,7 +221,7 @@ def parse(module: Any, arguments: Sequence[str] | None, **options: Any) -> argpa
   name = getattr(module.__spec__, "name", module.__name__).replace(".__main__", "")
   is_ours = name.startswith(("tff_superquantile.", "privacy."))
   words = f"superquantile {name.rpartition('.')[2]}" if is_ours else f"python -m {name}"
-  parser = Parser(prog=words, description=module.__doc__, arguments=arguments, **options)
+  parser = Parser(prog=words, description=module.__doc__, arguments=arguments)
   module.define(parser)
   if len(parser.flags()) > 2 * _MOST_SHOWN:
     parser.usage = f"{words} [--flag=value ...]"
