@@ -23,14 +23,14 @@ class Computation:
   def __init__(
     self,
     comp: tff.framework.ConcreteComputation,
-    store: reading.Store | None,
+    store: reading.Store,
     parallel: int,
     default_num_clients: int = 0,
   ):
     """Reads a computation; a parameter with unknown parts is an `UnsupportedError`.
 
-    `store` keeps what clients read (None where nothing is computed), `parallel` clients compute at
-    once, and there are `default_num_clients` where no argument tells it.
+    `store` keeps what clients read, `parallel` clients compute at once, and there are
+    `default_num_clients` where no argument tells it.
     """
     self._default_num_clients = default_num_clients
     self._store = store

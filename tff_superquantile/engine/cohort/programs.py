@@ -31,7 +31,7 @@ class Program(computation.Computation):
   def __init__(
     self,
     comp: tff.framework.ConcreteComputation,
-    store: reading.Store | None,
+    store: reading.Store,
     parallel: int,
     default_num_clients: int = 0,
   ):
@@ -55,7 +55,8 @@ class Program(computation.Computation):
     shared = copy.copy(self)
     vars(shared).pop("stages", None)
     shared._store = store
-    shared.whole = self.whole.with_store(store)
+    shared.whole = copy.copy(self.whole)
+    shared.whole.store = store
     return shared
 
   def arrays(self, arg: Any) -> list[np.ndarray]:
@@ -99,7 +100,7 @@ class Program(computation.Computation):
     ]
 
 
-# Programs without a store, by what they compute; what was not used for longest goes first.
+# Programs that have read nothing, by what they compute; what was used last is last.
 _traced: collections.OrderedDict[Any, Program] = collections.OrderedDict()
 _MOST_TRACED = 8  # Of some 10 MB each.
 
@@ -110,18 +111,14 @@ def of(
   parallel: int,
   default_num_clients: int = 0,
 ) -> Program:
-  """Returns the program of a computation: traces of an equal one in this process serve again.
-
-  So they do in runs that differ in what is not in the graph, such as seeds. A computation with any
-  state has traces of its own.
-  """
+  """Returns a computation's program, with the traces of an equal one; a state needs its own."""
   try:
     digest = _digest(comp.to_building_block())
   except errors.UnsupportedError:
     return Program(comp, store, parallel, default_num_clients)
   key = digest, comp.type_signature, parallel, default_num_clients
   if key not in _traced:
-    _traced[key] = Program(comp, None, parallel, default_num_clients)
+    _traced[key] = Program(comp, reading.Store(0), parallel, default_num_clients)
   _traced.move_to_end(key)
   while len(_traced) > _MOST_TRACED:
     _traced.popitem(last=False)

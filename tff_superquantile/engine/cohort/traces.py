@@ -1,7 +1,6 @@
 """Traces functions of a cohort, and gives them what the clients have read."""
 
 from collections.abc import Callable, Mapping, Sequence
-import copy
 from typing import Any
 
 import tensorflow as tf
@@ -79,7 +78,7 @@ class CohortFunction:
     specs: Sequence[tf.TensorSpec],
     origins: Mapping[int, values.Origin],
     library: components.Library,
-    store: reading.Store | None,
+    store: reading.Store,
     parallel: int,
   ):
     """Initializes a function, and finds out what its clients read.
@@ -91,7 +90,7 @@ class CohortFunction:
     self._run = function
     self._specs = specs
     self._library = library
-    self._store = store
+    self.store = store
     self._parallel = parallel
     discovery = Discovery(library)
     with tf.Graph().as_default():
@@ -100,12 +99,6 @@ class CohortFunction:
     self._looks_again = discovery.looks_again
     self._makes_data_sets = discovery.makes_data_sets
     self._functions: dict[tuple[bool, bool, bool], tuple[Any, bool]] = {}
-
-  def with_store(self, store: reading.Store) -> "CohortFunction":
-    """Returns the function, with its traces, for clients whose values another store keeps."""
-    shared = copy.copy(self)
-    shared._store = store
-    return shared
 
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
     """Returns the results of arrays or tensors; strings and data sets are arrays.
@@ -122,8 +115,7 @@ class CohortFunction:
     )
     reads: list[reading.Read] = []
     if self._reader is not None and not is_live:
-      assert self._store is not None
-      reads = self._store.read(self._reader, arrays)
+      reads = self.store.read(self._reader, arrays)
     given = [tuple(map(tf.constant, r.parts())) for r in reads]
 
     def compute(at_once: bool) -> Sequence[tf.Tensor]:
