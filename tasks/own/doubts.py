@@ -35,7 +35,7 @@ def on_quotes(columns: Iterable[values.Column]) -> Iterator[str]:
     rows = [sum(map(_is_row, text.splitlines()[1:])) for text in lines.to_pylist()]
     if any(rows):
       yield (
-        f"a value of column {column.name} has {sum(rows)} lines that look like rows: look for a"
+        f"A value of column {column.name} has {sum(rows)} lines that look like rows: look for a"
         " quotation mark too many, or too few."
       )
 

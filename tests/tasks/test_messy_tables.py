@@ -434,7 +434,7 @@ def test_rows_within_stray_quotes_are_named(ask, first, last, column):
     assert "look for a quotation mark too many or too few" in str(error) or first == 1
     return
   said = re.search(
-    f"a value of column {column} has (\\d+) lines that look like rows", one.description
+    f"A value of column {column} has (\\d+) lines that look like rows", one.description
   )
   assert said and abs(int(said[1]) - ((last or 240) - first)) <= 1
 
