@@ -153,8 +153,7 @@ def _summarize(results: pd.DataFrame, num_models: int) -> str:
     return units.PERCENT.text(tables.of_seed(results, way, metric).mean())
 
   gains = {
-    name: tables.of_seed(results, choosing.TUNED_SINGLE, f"gain.{name}")
-    for name in ("p90", "mean")
+    name: tables.of_seed(results, choosing.TUNED_SINGLE, f"gain.{name}") for name in ("p90", "mean")
   }
   effects = {name: units.PERCENT.effect(-gain) for name, gain in gains.items()}
   single, family = choosing.TUNED_SINGLE, choosing.BY_ERROR

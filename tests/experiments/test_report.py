@@ -224,9 +224,7 @@ def test_summary_is_honest_when_the_tail_is_not_better(tmp_path, shift, expected
   for seed in range(2):
     _fabricate(tmp_path, "fed_avg", seed)
     _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
-  assert (
-    expected in decision.decide(grouped.by_method(run_folder.find_runs(tmp_path))).text
-  )
+  assert expected in decision.decide(grouped.by_method(run_folder.find_runs(tmp_path))).text
 
 
 def test_summary_finds_no_difference_in_seeds_that_disagree_and_none_of_different_seeds(tmp_path):
