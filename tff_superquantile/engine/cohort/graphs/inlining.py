@@ -252,7 +252,7 @@ class _Evaluator:
       total, of_step = step(own[len(after) :], element)
       return [goes_on], [*after, *total], [*effects, *of_step]
 
-    results = self._repeat(ops.make_node("StatelessWhile"), begin, run)
+    results = self._repeat(ops.make_node("StatelessWhile"), begin, run, all_elements)
     return results[len(results) - len(initial) :]
 
   def _inline(self, graph: Any, arguments: Sequence[Ref]) -> tuple[Ref, ...]:
@@ -278,10 +278,12 @@ class _Evaluator:
     node: tf.compat.v1.NodeDef,
     inputs: Sequence[Ref],
     step: Callable[[Sequence[Ref]], tuple[Sequence[Ref], Sequence[Ref], Sequence[Expression]]],
+    elements_of_loop: Sequence[Ref] = (),
   ) -> tuple[Ref, ...]:
     """Makes a loop of its initial values, and returns the last ones.
 
-    `step` takes the loop's variables to whether it goes on, their next values, and effects.
+    `step` takes the loop's variables to whether it goes on, their next values, and effects. Of
+    `elements_of_loop`, what the loop uses is computed once, before it.
     """
     state, before, since = self._state, self._state.copy(), len(self._pool)
     # The values of the component's own variables are variables of the loop, too.
@@ -312,6 +314,9 @@ class _Evaluator:
     variable = [i for i, change in zip(initial, changes) if change]
     constant = [i for i, change in zip(initial, changes) if not change and not state.is_handle(i)]
     outside = walks.used_from_outside(bodies, since)
+    refs = [ref for body in bodies for ref in body.outputs]
+    used = {ref for e in walks.walk(refs) for ref in e.inputs} if elements_of_loop else set()
+    outside += [ref for ref in elements_of_loop if ref in used]
     expression = self._pool.apply(node, [*variable, *_computed(constant), *outside], bodies)
     if effects:
       self.effects.append(expression)

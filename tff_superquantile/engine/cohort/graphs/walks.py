@@ -38,9 +38,8 @@ def used_from_outside(bodies: Iterable[Body], since: int) -> list[Ref]:
   """Lists what branches or a loop use of before, and what would be another value if made again.
 
   Such as a random draw, or a look into a data set that sees other elements each time. It has to be
-  computed once, before they are entered, and so is all that looks into a data set, since that takes
-  long. The rest may be computed where it is needed. `since` is the size of the pool when the first
-  of the bodies began.
+  computed once, before they are entered; the rest may be computed where it is needed. `since` is
+  the size of the pool when the first of the bodies began.
   """
   refs = [ref for body in bodies for ref in body.outputs]
   refs += [Ref(effect, 0) for body in bodies for effect in body.effects]
@@ -51,14 +50,8 @@ def used_from_outside(bodies: Iterable[Body], since: int) -> list[Ref]:
   return [
     Ref(expression, 0)
     for expression in walk(refs, stop=is_outside)
-    if is_outside(expression)
-    and expression.node is not None
-    and not (expression.is_pure and _never_looks(expression))
+    if is_outside(expression) and expression.node is not None and not expression.is_pure
   ]
-
-
-def _never_looks(expression: Expression) -> bool:
-  return not expression.reads or all(e.op not in ops.LOOKS for e in walk([Ref(expression, 0)]))
 
 
 def frontier(refs: Iterable[Ref], wanted: Callable[[Expression], bool]) -> list[Ref]:
