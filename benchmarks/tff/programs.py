@@ -211,7 +211,7 @@ _PROGRAMS: dict[str, Callable[[], Program]] = {
 }
 
 
-def _differ(ours: Any, theirs: Any) -> bool:
+def differ(ours: Any, theirs: Any) -> bool:
   """Tells whether two results are further apart than sums in another order are."""
   pairs = zip(tf.nest.flatten(ours), tf.nest.flatten(theirs), strict=True)
   for our_value, their_value in pairs:
@@ -238,7 +238,7 @@ def _race(name: str, contexts: dict[str, tff.framework.SyncContext]) -> str:
       start = time.perf_counter()
       results[context] = program.step(state, program.clients)
       seconds[context].append(time.perf_counter() - start)
-    is_void |= _differ(results["here"], results["TFF"])
+    is_void |= differ(results["here"], results["TFF"])
     state = results["TFF"][0]
   first = [of_context[0] for of_context in seconds.values()]
   medians = [statistics.median(of_context[1:]) for of_context in seconds.values()]

@@ -49,8 +49,9 @@ Work: TypeAlias = tuple[list[values.Input], expressions.Body]
 # TensorFlow's loops end in order, so that one slow client would otherwise keep all cores waiting.
 _WINDOW = 4
 # Clients that read, and compute more numbers than this, are computed one by one: all at once, they
-# would take more memory, and not less time.
-_MAX_ROW = 2**14
+# would take more memory, and hardly less time. At once a linear model of 16,000 numbers takes 0.51
+# of the CPU time (100 clients of 20 examples), one of 49,000 0.63, of 100,000 0.82.
+_MAX_ROW = 2**16
 
 
 class Mapper(abc.ABC):

@@ -18,8 +18,10 @@ from tff_superquantile.engine.cohort.graphs import walks
 
 # The number of clients whose files are read in one call; these are in memory twice.
 _CLIENTS_A_CALL = 64
-# Larger values of a client gain nothing if all clients are computed at once, and take memory.
-_MAX_BYTES_OF_ROW = 2**16
+# Larger values of a client gain little if all clients are computed at once, and take memory. So
+# a linear model takes 0.43 of the CPU time with 61 kB a client (100 clients), 0.57 with 245, 0.79
+# with 490, 0.88 with 980.
+_MAX_BYTES_OF_ROW = 2**19
 
 
 class Read(NamedTuple):
