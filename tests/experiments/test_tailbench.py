@@ -290,6 +290,7 @@ def test_page_says_what_personal_models_change_and_what_tells_it():
         rows.loc[its, f"{of}_p90_{end}"] = change + shift
     rows.loc[its, "kept_p90"] = 0.4 - 0.02 * place
     rows.loc[its, "disagreement"] = 0.1 * place
+    rows.loc[its, "num_personal_seeds"] = 2
   content = pages.make(rows)
   assert (
     "Personal models: what clients keep of FedAvg’s model and their own lowers p90 beyond chance on"
@@ -300,8 +301,8 @@ def test_page_says_what_personal_models_change_and_what_tells_it():
   ) in _said(content)
   table = next(one for one in content.blocks if getattr(one, "title", "").startswith("Personal"))
   cells = [str(cell) for cell in table.rows[2].cells]
-  assert cells[:4] == ["%", "40.0", "36.0", "−4.0 (−5.0 to −3.0)"]
-  assert [row.cells[3].best for row in table.rows] == [False] + [True] * 5
+  assert cells[:5] == ["%", "2", "40.0", "36.0", "−4.0 (−5.0 to −3.0)"]
+  assert [row.cells[4].best for row in table.rows] == [False] + [True] * 5
 
 
 def test_page_says_what_holds_over_all_data_sets_together():
