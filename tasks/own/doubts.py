@@ -57,7 +57,8 @@ def on_codes(numbers: np.ndarray) -> str:
     first, last = (first, len(different)) if gaps[first - 1] > gaps[last - 1] else (0, last)
   others, codes = slice(first, last), []
   least = different[first]
-  for part, gap in ((slice(0, first), gaps[first - 1]), (slice(last, None), gaps[last - 1])):
+  ends = ((slice(0, first), gaps[first - 1]), (slice(last, None), gaps[min(last, len(gaps)) - 1]))
+  for part, gap in ends:
     rows = counts[part].sum()
     is_far = gap > np.ptp(different[others])
     # Or else there are many of it, or it alone is negative, and nothing is near.

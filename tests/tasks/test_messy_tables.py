@@ -11,6 +11,7 @@ import pytest
 
 import tasks
 from tasks import task
+from tasks.own import doubts
 from tasks.own import notation
 from tasks.own import values
 
@@ -475,3 +476,7 @@ def test_flags_leave_out_columns_and_rows(ask):
   others = (dict(drop_columns="age"), dict(missing="-9"), dict(separator=","))
   digests = {ask(_TEXT, **asked)[0].data_digest for asked in ({}, *others)}
   assert len(digests | {ask(_TEXT, rows_without_label="drop")[0].data_digest}) == 5
+
+
+def test_of_few_numbers_codes_are_at_one_end_alone():
+  assert doubts.on_codes(np.tile([0.0, 11.0, 15.0, 26.0, 32.0, 37.0], 9)) == ""
