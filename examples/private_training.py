@@ -25,7 +25,7 @@ def main(output_dir="results/example"):
   finished = run.train(config)  # The noise is calibrated, and its cost printed, before it starts.
   print("p90 of the test clients' error:", finished.metrics["test"]["error"]["p90"])
   # Epsilon anew, from the flags, the rounds and the noise; 0 if the claim holds.
-  return account.main(["audit", str(finished.path)])
+  return account.run(["audit", str(finished.path)])
 
 
 if __name__ == "__main__":

@@ -69,17 +69,8 @@ def main(args: argparse.Namespace) -> int:
     answer = together.compose(args, flags.release_parser().parse_args)
   else:
     answer = (one_mechanism if one_mechanism.is_asked(args) else budget).answer(args)
-  say(answer.printed(args.json))
+  command_line.say(answer.printed(args.json))
   return SUCCESS if answer.holds else CLAIM_FAILS
-
-
-def say(text: str) -> None:
-  """Prints the answer of a command, of which a pipe may take the beginning alone."""
-  try:
-    print(text, flush=True)
-  except BrokenPipeError:
-    # The reader has closed the pipe. Without this, Python would complain again at its end.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

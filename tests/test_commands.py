@@ -31,11 +31,12 @@ print(json.dumps([pages, sorted({"tensorflow", "matplotlib", "jax"} & sys.module
 """
 
 
-def _python(*arguments, folder=_ROOT):
+def _python(*arguments, folder=_ROOT, **kwargs):
   path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
   return subprocess.run(
     [sys.executable, *arguments],
-    capture_output=True,
+    **{"stdout": subprocess.PIPE, **kwargs},
+    stderr=subprocess.PIPE,
     text=True,
     check=False,
     cwd=folder,
@@ -87,6 +88,15 @@ def test_a_wrong_argument_is_one_sentence(name, arguments, capsys):
   printed = capsys.readouterr()
   assert printed.out == ""
   assert re.fullmatch(r"Error: Found .*; expected .*\n", printed.err), printed.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["stack", "--help"]])
+def test_a_reader_may_go(arguments):
+  reading, writing = os.pipe()
+  os.close(reading)
+  done = _python("-m", "tff_superquantile", *arguments, stdout=writing)
+  os.close(writing)
+  assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_unknown_command_is_told_the_nearest(capsys):
@@ -151,6 +161,12 @@ def test_values(options, text, value):
 def test_wrong_values(options, text, expected):
   with pytest.raises(ValueError, match=f"^Found --value={re.escape(text)}; expected {expected}"):
     _parsed(f"--value={text}", default=None, description="", **options)
+
+
+def test_a_negative_number_is_no_flag():
+  options = dict(kind=float, default=None, description="")
+  for text in ("-3", "-3e-5", "-.5"):
+    assert _parsed("--value", text, **options) == _parsed(f"--value={text}", **options)
 
 
 def test_switches():

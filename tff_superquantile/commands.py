@@ -59,9 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
   name, *rest = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
   if name in ("--help", "-h"):
     rows = [(command, row.sentence) for command, row in COMMANDS.items()]
-    print("Usage: superquantile COMMAND [--flag=value ...], with these commands:\n")
-    print(command_line.table(rows, num_left=2))
-    print("\n`superquantile COMMAND --help` describes one, and lists its flags.")
+    command_line.say(
+      "Usage: superquantile COMMAND [--flag=value ...], with these commands:\n\n"
+      f"{command_line.table(rows, num_left=2)}\n\n"
+      "`superquantile COMMAND --help` describes one, and lists its flags."
+    )
     return 0
   if name not in COMMANDS:
     (nearest,) = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.0)

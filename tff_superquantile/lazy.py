@@ -1,5 +1,7 @@
 """Public names of a package that are loaded on first use."""
 
+from __future__ import annotations
+
 import ast
 from collections.abc import Callable, Mapping, Sequence
 import importlib

@@ -60,7 +60,8 @@ def blocks(judged: judging.Judged, method: str) -> list[page.Block]:
     error = "rmse" if row["kind"] == "number" else "misclassification"
     unit = units.of_measure(measure, units.of_error(error))
     levels = (row["kept_p90"] - row["gain_p90_change"], row["kept_p90"])
-    cells = [tables.Cell(unit.symbol), *(tables.Cell(unit.number(level)) for level in levels)]
+    seeds = tables.Cell(f"{row['num_personal_seeds']:.0f}")
+    cells = [tables.Cell(unit.symbol), seeds, *(tables.Cell(unit.number(p90)) for p90 in levels)]
     for of, of_changes in changes.items():
       change, low, high = of_changes.iloc[place]
       ends = f"({unit.number(low, sign=True)} to {unit.number(high, sign=True)})"
@@ -79,6 +80,6 @@ def blocks(judged: judging.Judged, method: str) -> list[page.Block]:
     f" {tables.number(test.statistic, 2, sign=True)} (p = {test.pvalue:.2g})."
   )
   titles = [title for title, _ in _PERSONAL.values()]
-  headings = ["data set", "unit", "shared p90", "kept p90", *titles, "disagreement"]
+  headings = ["data set", "unit", "seeds", "shared p90", "kept p90", *titles, "disagreement"]
   table = tables.Table(f"Personal models, {judged.words}", headings, rows, _PERSONAL_NOTE)
   return [page.Text(text), table]

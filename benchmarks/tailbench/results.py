@@ -60,6 +60,7 @@ COLUMNS = (
   *STATISTICS,
   *(f"{name}_{part}" for name in COMPARED for part in ENDS),
   *_OF_A_DATA_SET,
+  "num_personal_seeds",
   *(f"kept_{name}" for name in COMPARED),
   *(f"{of}_{name}_{part}" for of in PERSONAL for name in COMPARED for part in ENDS),
 )
@@ -155,15 +156,14 @@ def _personal(
     }
     both |= {"own": (of_fed_avg, own)} if runs is fed_avg else {"after": (of_fed_avg, kept_after)}
     for name, pair in both.items():
-      pairs = paired.pairs(*pair)
-      if pairs:
-        change = paired.of_pairs(pairs, f"test.{measure}.{STATISTICS[column]}")
+      if pairs := paired.pairs(*pair):
+        # Of two or three seeds the chance is that of clients, for the models that were trained.
+        together = pd.concat(pairs.values()).groupby(level=0).mean()
+        change = paired.of_pairs({0: together}, f"test.{measure}.{STATISTICS[column]}")
         values = (change.value, change.low, change.high)
         found |= {f"{name}_{column}_{part}": value for part, value in zip(ENDS, values)}
-    values_of = [one[np.isfinite(one)].to_numpy() for one in kept_after.values()]
-    found[f"kept_{column}"] = float(
-      np.mean([_of_values(STATISTICS[column], one) for one in values_of])
-    )
+        found |= {f"kept_{column}": change.after} if name == "gain" else {}
+    found["num_personal_seeds"] = len(kept_after)
   return found
 
 

@@ -53,10 +53,9 @@ _GRIDS_NOTE = (
 
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _INTRO = (
-  "Each row quotes the paper, by lines of its LaTeX, and says what was found. The kinds do not"
-  " weigh alike: a misprint is no error of thought. “Ours” is a criterion that the paper does"
-  " not give. Measurements are of five seeds unless a row says otherwise. What a row shares"
-  " with the one above is not repeated."
+  "Each row quotes the paper and says what was found. The kinds do not weigh alike: a misprint is"
+  " no error of thought. “Ours” is a criterion that the paper does not give. Measurements are of"
+  " five seeds unless a row says otherwise. What a row shares with the one above is not repeated."
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 import difflib
+import os
 import re
 import signal
 import sys
@@ -43,18 +44,28 @@ class Parser(argparse.ArgumentParser):
   def __init__(self, *, arguments: Sequence[str] | None = None, **kwargs: Any):
     kwargs.update(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     super().__init__(**kwargs)
+    self._negative_number_matcher = re.compile(r"-\.?\d")  # Also 1e-3, as a value of its own.
     self.arguments = list(sys.argv[1:] if arguments is None else arguments)
 
   def error(self, message: str) -> NoReturn:
     raise ValueError(_as_sentence(message))
 
+  def print_help(self, file: Any = None) -> None:
+    del file
+    say(self.format_help())
+
   def add_subparsers(self, **kwargs: Any) -> Any:
     self._has_commands = True
     return super().add_subparsers(**kwargs)
 
+  def flags(self) -> list[str]:
+    """Returns the names of all flags, as the help lists them, and `--noNAME` of each."""
+    names = re.findall(r"^ +(?:-\w, )?--([\w-]+)", self.format_help(), re.MULTILINE)
+    return [prefix + name for prefix in ("--", "--no") for name in names]
+
   def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
     # A flag that is not known may be the reason why another one is missing.
-    args, known = self.arguments if args is None else args, self._option_string_actions
+    args, known = self.arguments if args is None else args, self.flags()
     for text in () if self._has_commands else args:
       name = text.partition("=")[0]
       if name.startswith("--") and name not in known and name != "--" and " " not in name:
@@ -78,12 +89,22 @@ class Parser(argparse.ArgumentParser):
         self.arguments[-1] = f"--flagfile={path}"
         try:
           with open(path, encoding="utf-8") as file:
-            self.arguments += [line for line in file.read().splitlines() if line.startswith("-")]
+            lines = (line.strip() for line in file)
+            self.arguments += [line for line in lines if line.startswith("-")]
         except (OSError, ValueError) as error:
           reason = getattr(error, "strerror", None) or "it is no text"
           raise ValueError(
             f"Found --flagfile={path}, which cannot be read ({reason}); expected a file of flags."
           ) from None
+
+
+def say(text: str) -> None:
+  """Prints a text, of which a pipe may take the beginning alone."""
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    # The reader has closed the pipe. Without this, Python would complain again at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _as_sentence(message: str) -> str:
@@ -192,7 +213,7 @@ def run(module: Any, arguments: Sequence[str] | None = None) -> int:
     return INTERRUPTED
 
 
-def parse(module: Any, arguments: Sequence[str] | None, **options: Any) -> argparse.Namespace:
+def parse(module: Any, arguments: Sequence[str] | None) -> argparse.Namespace:
   """Parses the arguments of a module's command, None for the process's.
 
   The module adds its flags in `define(parser)`; its docstring describes the command.
@@ -200,9 +221,9 @@ def parse(module: Any, arguments: Sequence[str] | None, **options: Any) -> argpa
   name = getattr(module.__spec__, "name", module.__name__).replace(".__main__", "")
   is_ours = name.startswith(("tff_superquantile.", "privacy."))
   words = f"superquantile {name.rpartition('.')[2]}" if is_ours else f"python -m {name}"
-  parser = Parser(prog=words, description=module.__doc__, arguments=arguments, **options)
+  parser = Parser(prog=words, description=module.__doc__, arguments=arguments)
   module.define(parser)
-  if len(parser._actions) > _MOST_SHOWN:
+  if len(parser.flags()) > 2 * _MOST_SHOWN:
     parser.usage = f"{words} [--flag=value ...]"
   return parser.parse_args()
 

@@ -114,16 +114,14 @@ def build_model(
     trainable, _ = model_weights
     return output_fn(trainable, x)
 
-  metrics_fns = (
-    tf.function(fn, autograph=False)  # The model's own: it keeps each graph in which it is called.
-    for fn in (_initialize_metrics, _update_metrics, _finalize_metrics)
-  )
+  # Its own functions, as each keeps the graphs in which it is called.
+  metrics = (_initialize_metrics, _update_metrics, _finalize_metrics)
   return Classifier(
     keras_layers=keras_layers,
     initial_weights=(tuple(initial_weights), ()),
     predict_on_batch_fn=predict_on_batch,
     loss_fn=loss_fn,
-    metrics_fns=tuple(metrics_fns),
+    metrics_fns=tuple(tf.function(fn, autograph=False) for fn in metrics),
     input_spec=input_spec,
   )
 

@@ -36,11 +36,11 @@ def open_table(request: task.Request, known: Sequence[str] = ()) -> reading.Tabl
   if separator is not None and len(separator.encode()) != 1:
     raise ValueError(f"Found --separator={separator!r}; expected a single character, or tab.")
   marks = parse_names("missing", request.missing) if request.missing else ()
-  wanted = {*known, request.client_column or "", request.label_column or ""}
+  wanted = {*known, (request.client_column or "").strip(), (request.label_column or "").strip()}
   for flag in ("features", "drop_columns"):
     text = getattr(request, flag)
     wanted.update(parse_names(flag, text) if text else ())
-  return reading.Table(request.data_dir, reading.Dialect(separator, marks), wanted)
+  return reading.Table(request.data_dir, separator, marks, wanted)
 
 
 def choose(request: task.Request, names: Sequence[str], known: Sequence[str] = ()) -> Columns:
@@ -71,9 +71,13 @@ def choose(request: task.Request, names: Sequence[str], known: Sequence[str] = (
     )
   wanted = [] if known else [("features", name) for name in named]
   wanted += [("drop_columns", name) for name in left_out]
-  wanted.append(("label_column", request.label_column))
-  if request.client_column is not None:
-    wanted.append(("client_column", request.client_column))
+  label, client = (
+    request.label_column.strip(),
+    request.client_column and request.client_column.strip(),
+  )
+  wanted.append(("label_column", label))
+  if client is not None:
+    wanted.append(("client_column", client))
   for flag, name in wanted:
     check_column(flag, name, names)
   special = [name for flag, name in wanted if flag != "features"]  # Of flags besides it.
@@ -83,7 +87,7 @@ def choose(request: task.Request, names: Sequence[str], known: Sequence[str] = (
       " --drop_columns; expected each once: leave one out."
     )
   chosen = named or [name for name in names if name not in special]
-  return Columns(request.client_column, request.label_column, tuple(chosen), bool(named))
+  return Columns(client, label, tuple(chosen), bool(named))
 
 
 def parse_names(flag: str, text: str) -> tuple[str, ...]:

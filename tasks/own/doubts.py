@@ -10,7 +10,6 @@ from pyarrow import compute
 
 from tasks.own import values
 
-_MOST_NAMED = 3
 _MOST_CODES, _FEWEST_OTHERS = 3, 5  # Different numbers that may be codes, and that are none.
 _ROWS_OF_CODE = 3  # At least, unless it is all nines.
 _MOST_GAPS = 10.0  # Median distances between neighbours that are still near.
@@ -22,10 +21,10 @@ def on_clients(names: Sequence[str]) -> Iterator[str]:
   groups = values.alike(names)
   if groups:
     fewer = len(names) - sum(len(group) - 1 for group in groups)
-    listed = " and ".join(map(repr, groups[0][:_MOST_NAMED]))
     yield (
-      f"{len(names)} names of clients are {fewer} but for case and blanks, such as {listed}: write"
-      " them alike, so that no client is both trained and tested on."
+      f"{len(names)} names of clients are {fewer} but for case and blanks, such as"
+      f" {values.listed(groups[0])}: write them alike, so that no client is both trained and tested"
+      " on."
     )
 
 
@@ -36,7 +35,7 @@ def on_quotes(columns: Iterable[values.Column]) -> Iterator[str]:
     rows = [sum(map(_is_row, text.splitlines()[1:])) for text in lines.to_pylist()]
     if any(rows):
       yield (
-        f"a value of column {column.name} has {sum(rows)} lines that look like rows: look for a"
+        f"A value of column {column.name} has {sum(rows)} lines that look like rows: look for a"
         " quotation mark too many, or too few."
       )
 
@@ -57,11 +56,17 @@ def on_codes(numbers: np.ndarray) -> str:
   if last - first < _FEWEST_OTHERS:  # There are too few for codes at both ends.
     first, last = (first, len(different)) if gaps[first - 1] > gaps[last - 1] else (0, last)
   others, codes = slice(first, last), []
-  for part, gap in ((slice(0, first), gaps[first - 1]), (slice(last, None), gaps[last - 1])):
+  least = different[first]
+  ends = ((slice(0, first), gaps[first - 1]), (slice(last, None), gaps[min(last, len(gaps)) - 1]))
+  for part, gap in ends:
     rows = counts[part].sum()
     is_far = gap > np.ptp(different[others])
-    # Or else there are many of it, and nothing near.
-    is_apart = rows >= _ROWS_OF_CODE * counts[others].max() and gap > _MOST_GAPS * np.median(gaps)
+    # Or else there are many of it, or it alone is negative, and nothing is near.
+    is_own = (
+      rows >= _ROWS_OF_CODE * counts[others].max()
+      or different[part].max(initial=-np.inf) < 0.0 <= least
+    )
+    is_apart = is_own and gap > _MOST_GAPS * np.median(gaps)
     is_nines = len(different[part]) == 1 and _NINES.fullmatch(f"{different[part][0]:.12g}")
     is_frequent = rows >= _ROWS_OF_CODE * len(different[part]) or is_nines
     if rows and is_frequent and (is_far or is_apart):
@@ -95,8 +100,8 @@ def on_odd_clients(
   is_odd = 2 * (is_strange | is_far & is_single[:, None]).sum(axis=1) >= len(columns)
   odd = sorted(set(owners[is_odd]) - set(owners[~is_odd]))
   if odd and 2 * is_odd.sum() < len(owners):
-    listed = ", ".join(map(repr, ids[odd[:_MOST_NAMED]])) + ", ..." * (len(odd) > _MOST_NAMED)
     yield (
       f"{len(odd)} clients have no rows but such whose numbers are texts, or one far from all"
-      f" others ({listed}): if these are further headers or totals, delete the rows."
+      f" others ({values.listed(ids[odd])}): if these are further headers or totals, delete the"
+      " rows."
     )

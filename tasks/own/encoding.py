@@ -278,11 +278,10 @@ def fit(
   label = labels_lib.with_shares(label, frame[columns.label][reference])
   features, remarks, dropped = [], {}, {}
   seen = [frame[name] for name in columns.features]
-  has_points, has_commas = (
-    any(notation.has_decimals(column, mark) for column in seen) for mark in ".,"
-  )
+  marks = [mark for mark in ".," if any(notation.has_decimals(column, mark) for column in seen)]
+  elsewhere = marks[0] if len(marks) == 1 else ""
   for name in columns.features:
-    feature, remark = features_lib.fit(frame[name], reference, has_points and not has_commas)
+    feature, remark = features_lib.fit(frame[name], reference, elsewhere)
     if feature is not None:
       features.append(feature)
       remarks[name] = remark

@@ -65,27 +65,19 @@ class Feature:
 
 
 def fit(
-  column: values.Column, reference: np.ndarray, points_elsewhere: bool = False
+  column: values.Column, reference: np.ndarray, elsewhere: str = ""
 ) -> tuple[Feature | None, str]:
-  """Finds out how a column becomes numbers.
+  """Returns how a column becomes numbers, and a remark, perhaps ""; or None, and why it cannot.
 
-  Args:
-    column: The values of all rows that may be looked at.
-    reference: bool [rows], those of the reference clients.
-    points_elsewhere: As in `notation.find`.
-
-  Returns:
-    (the feature, a remark on it, perhaps ""), or (None, the reason why it cannot be one).
-
-  Raises:
-    ValueError: If numbers are infinite or too large.
+  The column has the rows that may be looked at; statistics are of the `reference`, bool [rows].
+  `elsewhere` is as in `notation.find`. Numbers that are infinite or too large are refused.
   """
   unusable = column.unusable_type
   if unusable is not None:
     return None, f"{OF_TYPE} {unusable}, neither number nor text"
   if column.truth is not None:
     return _fit_number(Feature(column.name, "boolean", False), column, reference)
-  written, remark = notation.find(column, points_elsewhere)
+  written, remark = notation.find(column, elsewhere)
   if written is None:
     feature, reason = _fit_category(column[reference])
   else:
@@ -148,14 +140,9 @@ def _fit_category(seen: values.Column) -> tuple[Feature | None, str]:
 def read(feature: Feature, column: values.Column) -> np.ndarray:
   """Reads a column as the numbers that `Encoding.encode` and an exported model take.
 
-  Args:
-    feature: What the column, of this or an earlier table, became.
-    column: Its values.
-
-  Returns:
-    float64 [rows], NaN where missing or not to be read: numbers, perhaps infinite, 1 and 0 for
-    truth values, and a category's place among the feature's, from 0, or -1 for one that is not
-    among them. Each follows from the feature and the value alone.
+  They are float64 [rows], NaN where missing or not to be read: numbers, perhaps infinite, 1 and 0
+  for truth values, and a category's place among the feature's, from 0, or -1 for one that is not
+  among them. Each follows from the feature and the value alone.
   """
   if feature.kind == CATEGORY:
     return column.spread(values.places(column.names, feature.categories))
@@ -167,10 +154,9 @@ def read(feature: Feature, column: values.Column) -> np.ndarray:
 
 
 def read_usable(feature: Feature, column: values.Column, seen: Any = slice(None)) -> np.ndarray:
-  """Returns what `read` does, without numbers that no model can take, which are NaN then.
+  """Returns what `read` does, NaN for numbers that no model can take.
 
-  Raises:
-    ValueError: If one of the rows `seen` has such a number, or they have values, and no number.
+  They are refused in the rows `seen`, and so is a column in which these have values, but no number.
   """
   raw = read(feature, column)
   if feature.kind == CATEGORY:

@@ -56,22 +56,23 @@ def find(data_dir: str) -> tuple[list[File], list[str]]:
     return [File(data_dir, stem(data_dir), {})], []
   files, others = [], []
   for folder, folders, names in os.walk(data_dir):
-    folders[:] = sorted(name for name in folders if name[0] not in "._")
-    for name in sorted([*folders, *names]):
+    for name in (*folders, *names):
       path = os.path.join(folder, name)
       relative = os.path.relpath(path, data_dir)
-      if name[0] in "._" or (name in folders and not name.lower().endswith(FORMATS)):
-        continue
-      if not name.lower().endswith(FORMATS):
+      is_table = name.lower().endswith(FORMATS)
+      is_left_out = not is_table and (name in names or name[0] == "_" or os.path.islink(path))
+      if is_left_out and name[0] != "." and name != "_SUCCESS":
         others.append(relative)
+      if name[0] == "." or not is_table:
         continue
       _check_regular(path)
       parts = os.path.dirname(relative).split(os.sep)
       keys = dict(part.split("=", 1) for part in parts if "=" in part)
       of_folders = {key: urllib.parse.unquote(value) for key, value in keys.items()}
       files.append(File(path, os.path.join(os.path.dirname(relative), stem(path)), of_folders))
+    folders[:] = [name for name in folders if name[0] not in "._"]
   if not files:
-    there = f" but {', '.join(others[:3])}" if others else ""
+    there = f" but {', '.join(sorted(others)[:3])}" if others else ""
     raise ValueError(f"Found no {', '.join(FORMATS)} in the folder {data_dir}{there}; {expected}.")
   return sorted(files, key=lambda file: os.path.relpath(file.path, data_dir)), sorted(others)
 

@@ -128,20 +128,17 @@ def has_decimals(column: values.Column, mark: str) -> bool:
   return bool(compute.any(is_sure).as_py())
 
 
-def find(column: values.Column, points_elsewhere: bool = False) -> tuple[Notation | None, str]:
-  """Finds out how the numbers of a column are written.
+def find(column: values.Column, elsewhere: str = "") -> tuple[Notation | None, str]:
+  """Returns how the numbers of a column are written, or None if they are none for sure; a remark.
 
-  Args:
-    column: Its values: those that may be looked at.
-    points_elsewhere: Whether other columns of the table have a point before decimals, and none has
-      a comma, so that 6,500 is 6500 where nothing else tells.
-
-  Returns:
-    (the notation, a remark, perhaps ""), or (None, a remark) if they are not numbers for sure.
+  The column has the rows that may be looked at. `elsewhere` is the one mark of decimals in other
+  columns, "" for none or two: it says what 6,500 and 6.500 are where nothing else does.
   """
   plain = ~np.isnan(column.plain_numbers)
   others = [(column.names[i], int(column.counts[i])) for i in np.flatnonzero(~plain)]
   others = [(text, rows) for text, rows in others if values.number(text) is None]
+  if not others and elsewhere == "," and _decimal(column, {}, elsewhere)[0] == ",":
+    return Notation(","), "points between thousands"
   if not others:
     return Notation(), ""
   known, rows_unknown = int(column.counts.sum()), 0
@@ -162,13 +159,13 @@ def find(column: values.Column, points_elsewhere: bool = False) -> tuple[Notatio
   if not rows:
     return None, ""
   why = _doubt_of_units(readings, [column.names[i] for i in np.flatnonzero(plain)])
-  decimal, doubt = _decimal(column, readings, points_elsewhere)
+  decimal, doubt = _decimal(column, readings, elsewhere)
   if unknown and not (
     len(unknown) <= _MOST_MARKS
     and rows_unknown <= _MOST_MARKED * known
     and len(column.texts) - len(marks) >= _FEWEST_NUMBERS
   ):
-    why = f"others are not, first {unknown[0]!r}"
+    why = f"others are not, first {values.listed(unknown[:1])} (--missing)"
   why = why or doubt
   if why:
     looks = f"{rows} of {known} values look like numbers, but {why}" if 2 * rows >= known else ""
@@ -179,7 +176,8 @@ def find(column: values.Column, points_elsewhere: bool = False) -> tuple[Notatio
     of_mark = {"": "decimal points and commas", ",": "decimal commas"}
     remarks.append(of_mark.get(decimal, "commas between thousands"))
   if marks:
-    listed = ", ".join(f"{n} {text!r}" for text, n in sorted(marks, key=lambda m: -m[1])[:_NAMED])
+    marks.sort(key=lambda mark: -mark[1])
+    listed = ", ".join(f"{n} {values.listed([text])}" for text, n in marks[:_NAMED])
     remarks.append(f"read as missing: {listed}" + ", ..." * (len(marks) > _NAMED))
   return Notation(decimal, unit), "; ".join(remarks)
 
@@ -197,18 +195,19 @@ def _doubt_of_units(readings: dict[str, _Reading], plain: Sequence[str]) -> str:
 
 
 def _decimal(
-  column: values.Column, readings: dict[str, _Reading], points_elsewhere: bool
+  column: values.Column, readings: dict[str, _Reading], elsewhere: str
 ) -> tuple[str, str]:
   """Returns the mark of decimals where a value does not tell, and why that is in doubt, or ""."""
   point = has_decimals(column, ".") or any(r.comma is None for r in readings.values())
   comma = any(r.point is None for r in readings.values())
+  grouped = compute.match_substring_regex(column.texts, _GROUPED.format("."))
+  points = column.texts.filter(grouped)[:1].to_pylist()
   unsure = [text for text, reading in readings.items() if reading.is_unsure]
   if point and comma:
-    grouped = compute.match_substring_regex(column.texts, _GROUPED.format("."))
-    unsure += column.texts.filter(grouped)[:1].to_pylist()
+    unsure += points
     return "", f"{unsure[0]!r} is one of two" if unsure else ""
-  if comma:
+  if comma or (elsewhere == "," and not point and (unsure or points)):
     return ",", ""
-  if point or points_elsewhere or not any("," in text for text in unsure):
+  if point or elsewhere == "." or not any("," in text for text in unsure):
     return ".", ""
   return "", f"{unsure[0]!r} is one of two"

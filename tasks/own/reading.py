@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 import csv
 import dataclasses
 import io
+import itertools
 import os
 import re
 from typing import Any
@@ -33,15 +34,8 @@ _BLOCK_BYTES = 1 << 26  # A row must fit in it.
 _INDEX = "__index_level_"  # The column of an index that pandas has written.
 # What stands for a missing value; but not in the column of clients, where NA is Namibia.
 _MISSING = pa.array(["", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"])
+_MOST_BEFORE = 20  # Rows before the names of columns.
 _MOST_SAID = 60  # Characters of a type's name.
-
-
-@dataclasses.dataclass(frozen=True)
-class Dialect:
-  """How the user says that values are to be read, by the flags of these names."""
-
-  separator: str | None
-  missing: tuple[str, ...]
 
 
 class _Csv:
@@ -55,12 +49,12 @@ class _Csv:
         content = content.replace(b"\r", b"\n")
       if match := re.match(rb"sep=(.)\r?\n", content, re.IGNORECASE):  # Excel's own.
         separator, content = separator or match[1].decode("latin-1"), content[match.end() :]
-      heads = {sign: _head(content, sign) for sign in separator or _SEPARATORS}
+      heads = {sign: _head(content, sign, wanted) for sign in separator or _SEPARATORS}
     # The one by which the columns have the names that are asked for.
     self.separator = max(
       heads, key=lambda sign: (len(set(heads[sign][0]) & set(wanted)), len(heads[sign][0]))
     )
-    self.names, start = heads[self.separator]
+    self.names, start, self.num_before = heads[self.separator]
     self.content = content[start:]
     self.num_short = 0
 
@@ -68,16 +62,10 @@ class _Csv:
     """Returns the columns of these names. Rows that lack their last values come last."""
     fields = [str(place) for place in range(len(self.names))]
     wanted = [field for field, name in zip(fields, self.names) if name in names]
-    short: list[list[str]] = []
-    long: list[tuple[int, int]] = []
+    uneven: list[arrow_csv.InvalidRow] = []
 
-    def put_right(row: arrow_csv.InvalidRow) -> str:
-      found = next(csv.reader(io.StringIO(row.text, newline=""), delimiter=self.separator), [])
-      if any(value.strip() for value in found[len(fields) :]):
-        long.append((row.number + 1, len(found)))
-      elif any(value.strip() for value in found):
-        self.num_short += len(found) < len(fields)
-        short.append([*found, *[""] * len(fields)][: len(fields)])
+    def skip(row: arrow_csv.InvalidRow) -> str:
+      uneven.append(row)
       return "skip"
 
     columns = {field: pa.chunked_array([], pa.string()) for field in wanted}
@@ -88,36 +76,60 @@ class _Csv:
           # Without threads, which a fork of this process would lack.
           arrow_csv.ReadOptions(use_threads=False, column_names=fields, block_size=_BLOCK_BYTES),
           arrow_csv.ParseOptions(
-            delimiter=self.separator, newlines_in_values=True, invalid_row_handler=put_right
+            delimiter=self.separator, newlines_in_values=True, invalid_row_handler=skip
           ),
           arrow_csv.ConvertOptions(
             column_types=dict.fromkeys(fields, pa.string()), include_columns=wanted, null_values=[]
           ),
         )
       columns = dict(zip(wanted, table.columns))
-    num_rows = len(columns[wanted[0]]) + len(short)
-    if long or 2 * self.num_short > num_rows:
-      place, number = long[0] if long else (2, "fewer")
-      raise ValueError(
-        f"{self.path} has {len(fields)} names of columns and {number} values in row {place};"
-        f" expected as many: quote values that hold {self.separator!r}, or name another"
-        " --separator."
-      )
+    rows = self._put_right(uneven, len(columns[wanted[0]]))
     return {
       self.names[int(field)]: pa.chunked_array(
-        [*column.chunks, pa.array([row[int(field)] for row in short], pa.string())]
+        [*column.chunks, pa.array([row[int(field)] for row in rows], pa.string())]
       )
       for field, column in columns.items()
     }
 
+  def _put_right(self, uneven: Sequence[arrow_csv.InvalidRow], num_even: int) -> list[list[str]]:
+    """Returns rows of as many values as there are names, of those that lack or add blank ones."""
+    number, rows, wrong = len(self.names), [], []
+    for row in uneven:
+      with files.reading(self.path):
+        row_values = next(csv.reader(io.StringIO(row.text, newline=""), delimiter=self.separator))
+      if not any(map(str.strip, row_values)):
+        continue
+      rows.append([*row_values, *[""] * number][:number])
+      self.num_short += len(row_values) < number
+      if any(map(str.strip, row_values[number:])) or "\n" in row.text.strip():
+        wrong.append(row)
+    if 2 * self.num_short > num_even + len(uneven):
+      wrong = list(uneven)
+    if wrong:
+      lines = wrong[0].text.strip().count("\n") + 1
+      remedy = f"quote values that hold {self.separator!r}, or name another --separator"
+      if lines > 1:
+        remedy = f"look for a quotation mark too many or too few, as it has {lines} lines"
+      raise ValueError(
+        f"{self.path} has {number} names of columns and {wrong[0].actual_columns} values in row"
+        f" {wrong[0].number + 1}; expected as many: {remedy}."
+      )
+    return rows
 
-def _head(content: bytes, separator: str) -> tuple[list[str], int]:
-  """Returns the first row of a CSV file that is not blank, and where the next one begins."""
+
+def _head(content: bytes, separator: str, wanted: Collection[str]) -> tuple[list[str], int, int]:
+  """Returns the names of columns, where the next row begins, and how many rows are before them.
+
+  They are the first row that is not blank, or below a title the one with more of those `wanted`.
+  """
   file = io.BytesIO(content)
   lines = (line.decode() for line in iter(file.readline, b""))
-  rows = csv.reader(lines, delimiter=separator)
-  names = next((row for row in rows if any(map(str.strip, row))), [])
-  return [name.strip() for name in names], file.tell()
+  rows = (row for row in csv.reader(lines, delimiter=separator) if any(map(str.strip, row)))
+  heads = [
+    ([name.strip() for name in row], file.tell(), place)
+    for place, row in enumerate(itertools.islice(rows, _MOST_BEFORE + 1))
+  ]
+  return max(heads, key=lambda head: len(set(head[0]) & set(wanted)), default=([], 0, 0))
 
 
 class _Parquet:
@@ -127,14 +139,16 @@ class _Parquet:
     self.path = path
     with files.reading(path):
       names = parquet.read_schema(path).names
-    self.names = [name for name in names if not name.startswith(_INDEX)]
-    self.separator, self.num_short = "", 0
+    self._keys = {name.strip(): name for name in names if not name.startswith(_INDEX)}
+    self.names = list(self._keys)
+    self.separator, self.num_short, self.num_before = "", 0, 0
 
   def read(self, names: Collection[str]) -> dict[str, pa.ChunkedArray]:
     """Returns the columns of these names as texts."""
     with files.reading(self.path):
-      table = parquet.read_table(self.path, columns=list(names), use_threads=False)
-    return {name: _texts(column) for name, column in zip(table.column_names, table.columns)}
+      keys = [self._keys[name] for name in names]
+      table = parquet.read_table(self.path, columns=keys, use_threads=False)
+    return {name: _texts(table[key]) for name, key in zip(names, keys)}
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -142,38 +156,32 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
   types, kind = pa.types, column.type
   if types.is_dictionary(kind):
     return _texts(column.cast(kind.value_type))
-  said = str(kind) if len(str(kind)) <= _MOST_SAID else f"{str(kind)[:_MOST_SAID]}..."
   if types.is_floating(kind):
-    return column.cast(pa.float64()).cast(pa.string())
-  if types.is_time(kind):
-    return compute.replace_substring_regex(column.cast(pa.string()), r"\.0+$", "")
-  if types.is_null(kind) or types.is_boolean(kind) or types.is_integer(kind):
-    return column.cast(pa.string())
-  if types.is_decimal(kind) or types.is_date(kind):
-    return column.cast(pa.string())
+    column = column.cast(pa.float64())
   is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-  is_bytes = not is_text and "binary" in str(kind)
-  if is_text and not compute.any(compute.match_substring(column.cast(pa.string()), "\0")).as_py():
-    return column.cast(pa.string())
-  make = _decode if is_text or is_bytes else _name
-  has_name = is_text or is_bytes or types.is_timestamp(kind) or types.is_duration(kind)
-  return pa.chunked_array(
-    [pa.array([v if v is None else make(v if has_name else "", said) for v in column.to_pylist()])],
-    pa.string(),
-  )
+  is_bytes = "binary" in str(kind)
+  if not (is_bytes or types.is_nested(kind) or types.is_timestamp(kind) or types.is_duration(kind)):
+    texts = column.cast(pa.string())
+    if types.is_time(kind):
+      return compute.replace_substring_regex(texts, r"\.0+$", "")
+    if not is_text or not compute.any(compute.match_substring(texts, "\0")).as_py():
+      return texts
+  said = str(kind) if len(str(kind)) <= _MOST_SAID else f"{str(kind)[:_MOST_SAID]}..."
 
+  def name(value: Any) -> str:
+    if types.is_nested(kind):
+      return values.unusable(said)
+    if not (is_text or is_bytes):
+      return values.unusable(said, str(value))
+    try:
+      text = value if is_text else value.decode()
+    except UnicodeDecodeError:
+      return values.unusable(f"{said} that is no text in UTF-8", value.hex())
+    # A program may end a text at a NUL, and take it for another one.
+    return values.unusable(f"{said} with NUL", text.replace("\0", "\\0")) if "\0" in text else text
 
-def _name(value: Any, kind: str) -> str:
-  return values.unusable(kind, str(value))
-
-
-def _decode(value: str | bytes, kind: str) -> str:
-  try:
-    text = value if isinstance(value, str) else value.decode()
-  except UnicodeDecodeError as error:
-    return values.unusable(f"{kind} that is no text in UTF-8", error.object.hex())
-  # A program may end a text at a NUL, and take it for another one.
-  return values.unusable(f"{kind} with NUL", text.replace("\0", "\\0")) if "\0" in text else text
+  names = [None if value is None else name(value) for value in column.to_pylist()]
+  return pa.chunked_array([pa.array(names, pa.string())])
 
 
 class Table:
@@ -184,10 +192,12 @@ class Table:
     others: The files of its folder that are no tables.
   """
 
-  def __init__(self, data_dir: str, dialect: Dialect, wanted: Collection[str]):
-    """Finds the files, of which `wanted` are names of columns; all must have the same columns."""
+  def __init__(
+    self, data_dir: str, separator: str | None, marks: Sequence[str], wanted: Collection[str]
+  ):
+    """Finds files with the columns `wanted`, in which `marks` stand for missing values, too."""
     self._files, self.others = files.find(data_dir)
-    self._dialect, self._wanted = dialect, wanted
+    self._separator, self._marks, self._wanted = separator, [*map(str.strip, marks)], wanted
     self.names: list[str] = []
     for file in self._files:
       opened = self._open(file)
@@ -213,7 +223,7 @@ class Table:
   def _open(self, file: files.File) -> _Csv | _Parquet:
     if file.path.lower().endswith(".parquet"):
       return _Parquet(file.path)
-    return _Csv(file.path, self._dialect.separator, self._wanted)
+    return _Csv(file.path, self._separator, self._wanted)
 
   def digest(self) -> str:
     """Returns the SHA-256 of names and contents of the files, in hexadecimal digits."""
@@ -229,7 +239,7 @@ class Table:
     """
     names = [name for name in (client, label, *features) if name is not None]
     chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
-    sizes, num_short, separators = [], 0, set()
+    sizes, num_short, num_before, separators = [], 0, 0, set()
     for file in self._files:
       opened = self._open(file)
       columns = opened.read(set(names) - set(file.of_folders) or opened.names[:1])
@@ -238,7 +248,7 @@ class Table:
         columns[name] = pa.chunked_array([pa.repeat(value, sizes[-1])])
       for name in names:
         chunks[name] += columns[name].chunks
-      num_short += opened.num_short
+      num_short, num_before = num_short + opened.num_short, num_before + opened.num_before
       separators |= {opened.separator} - {"", ","}
     if not sum(sizes):
       raise ValueError(f"{self._files[0].path} has no rows; expected one an example.")
@@ -249,6 +259,8 @@ class Table:
     remarks = []
     if separators:
       remarks.append(f"Values are separated by {' and '.join(map(repr, sorted(separators)))}.")
+    if num_before:
+      remarks.append(f"{num_before} rows before the names of columns are left out.")
     if num_short:
       remarks.append(f"{num_short} rows lack their last values, which are read as missing.")
     is_blank = np.all([column.codes < 0 for column in frame.values()], axis=0)
@@ -281,9 +293,8 @@ class Table:
       is_missing |= compute.equal(texts, "").to_numpy(zero_copy_only=False)
     if name != client:
       is_missing |= compute.is_in(column.texts, _MISSING).to_numpy(zero_copy_only=False)
-    marks = [mark.strip() for mark in self._dialect.missing]
-    if name != client and marks:
-      numbers = [number for mark in marks if (number := values.number(mark)) is not None]
-      is_missing |= compute.is_in(texts, pa.array(marks)).to_numpy(zero_copy_only=False)
+    if name != client and self._marks:
+      numbers = [number for mark in self._marks if (number := values.number(mark)) is not None]
+      is_missing |= compute.is_in(texts, pa.array(self._marks)).to_numpy(zero_copy_only=False)
       is_missing |= np.isin(notation.Notation().numbers(column), numbers)
     return column.without(is_missing)

@@ -109,7 +109,7 @@ class Summary:
     if len(cells) > _MOST_LINES:
       cells[_MOST_LINES - 1 :] = [["...", f"{len(cells) - _MOST_LINES + 1} lines more", "", "", ""]]
     yield from _lay_out(cells)
-    yield from map(_printable, self.remarks)
+    yield from map(_on_a_line, self.remarks)
 
   def _label(self) -> str:
     label = self.encoding.label
@@ -118,7 +118,9 @@ class Summary:
       unit = f" in {label.unit}" if label.unit else ""
       return f"{said} numbers{unit}, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
     counted = zip(label.classes, self.rows_of_classes)
-    shares = [f"{name} {100 * rows / max(1, self.rows):.1f} %" for name, rows in counted]
+    shares = [
+      f"{_printable(name)} {100 * rows / max(1, self.rows):.1f} %" for name, rows in counted
+    ]
     said = f"{said} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"
     if hint := labels_lib.hint(label.classes):
       said += f"\n{hint}"
@@ -144,7 +146,11 @@ def _list(names: Sequence[str], most: int = 4) -> str:
 
 def _printable(text: str) -> str:
   shown = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
-  return "".join(c if c.isprintable() else "?" for c in shown)
+  return _on_a_line(shown)
+
+
+def _on_a_line(text: str) -> str:
+  return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _lay_out(cells: Sequence[Sequence[str]]) -> list[str]:

@@ -80,15 +80,7 @@ class UserTable:
     split: Split,
     known: encoding_lib.Encoding | None,
   ) -> None:
-    """Checks a table; see `open_clients`.
-
-    Args:
-      frame: All rows, by column.
-      columns: The columns that the user wants.
-      request: The clients that a run asks for.
-      split: Chooses a run's clients.
-      known: What the columns of an earlier table became; None to find it out here.
-    """
+    """Checks all rows of a table; `known` is what the columns of an earlier one became, if any."""
     self.columns, self.request = columns, request
     owners, self.ids = self._owners(frame[columns.client or reading.FILE_NAME])
     is_kept = np.ones(len(owners), bool)
@@ -167,6 +159,11 @@ class UserTable:
       raise ValueError(
         f"Found clients of type {unusable} ({flag}); expected names or numbers: write them as text,"
         " or name another column."
+      )
+    if any("\n" in name for name in names):
+      raise ValueError(
+        f"Found clients whose names have line breaks ({flag}); expected none: look for a quotation"
+        " mark too many or too few."
       )
     blank = int(np.sum(column.codes < 0))
     if blank:

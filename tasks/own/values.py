@@ -26,6 +26,7 @@ _LEADING_ZERO = re.compile(r"\s*[+-]?0\d", re.ASCII)
 _PLAIN = r"^-?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?$"
 _EXACT = 2.0**53  # Up to it float64 has each integer.
 TRUTH = {"true": 1.0, "false": 0.0}
+_LONG = 40  # Characters of a name in a remark.
 _UNUSABLE = "\0"  # What is neither number, text nor truth value: this, its type, this, its text.
 
 
@@ -102,6 +103,13 @@ class Column:
     most = 2 ** len("false")  # Ways to write these.
     names = [name.lower() for name in self.texts[: most + 1].to_pylist()]
     return [TRUTH[name] for name in names] if names and set(names) <= set(TRUTH) else None
+
+
+def listed(names: Iterable[str], most: int = 3) -> str:
+  """Returns the first names with quotes, in which blanks are seen, without the end of long ones."""
+  names = list(names)
+  first = [repr(f"{name[:_LONG]}..." if len(name) > _LONG else name) for name in names[:most]]
+  return ", ".join([*first, "..."] if len(names) > most else first)
 
 
 def alike(names: Iterable[str]) -> list[list[str]]:

@@ -39,13 +39,14 @@ _COMMAND_OF = {
 _SWEEP = "tff_superquantile.experiments.sweep"
 _REPORT = "tff_superquantile.experiments.report"
 _ACCOUNT = "privacy.account"
-# Commands whose first argument is the folder of a run or task.
-_OF_A_RUN = (
-  "tff_superquantile.experiments.private_evaluation",
-  "tff_superquantile.experiments.evaluate",
-  "tff_superquantile.experiments.export",
-  "tff_superquantile.experiments.references",
-)
+# Commands whose first arguments are files: of a run or task, or an export and its rows.
+_NUM_FOLDERS = {
+  "tff_superquantile.experiments.private_evaluation": 1,
+  "tff_superquantile.experiments.evaluate": 1,
+  "tff_superquantile.experiments.export": 1,
+  "tff_superquantile.experiments.export.personalize": 2,
+  "tff_superquantile.experiments.references": 1,
+}
 _PYTHONS = (".venv/bin/python", "python3")
 _FLAGS_OF_ALL = {"help", "flagfile"}
 # Not ours, or (PYTHON) carried out by test_additions: what is given to them is not checked.
@@ -101,7 +102,7 @@ def _split(shell):
 
 def _as_module(words):
   """A command of the front as that of its module."""
-  if words[0] != ".venv/bin/superquantile":
+  if words[0] not in (".venv/bin/superquantile", "superquantile"):
     return words
   module = front.COMMANDS[words[1]].module.removesuffix(".__main__")
   return [_PYTHONS[0], "-m", module, *words[2:]]
@@ -204,9 +205,10 @@ def test_command_exists(words, capsys, tmp_path, monkeypatch):
     _check_experiment(arguments)
   elif program in _PYTHONS and arguments[0] == "-m" and arguments[1] == _ACCOUNT:
     _check_account(arguments[2:], capsys)
-  elif program in _PYTHONS and arguments[0] == "-m" and arguments[1] in _OF_A_RUN:
-    assert not arguments[2].startswith("--")
-    _check_flags(arguments[3:], arguments[1])
+  elif program in _PYTHONS and arguments[0] == "-m" and arguments[1] in _NUM_FOLDERS:
+    end = 2 + _NUM_FOLDERS[arguments[1]]
+    assert not any(argument.startswith("--") for argument in arguments[2:end])
+    _check_flags(arguments[end:], arguments[1])
   elif program in _PYTHONS and arguments[:3] == ["-m", "pip", "install"]:
     (requirement,) = arguments[3:]
     assert requirement in (_ROOT / "setup.cfg").read_text(encoding="utf-8")
@@ -231,7 +233,7 @@ def test_flags_in_the_text_exist(page):
     known.update(_flags_of(*command))
   for command in ("calibrate", "spend", "compose", "audit"):
     known.update(_flags_of(_ACCOUNT, command))
-  for command in _OF_A_RUN:
+  for command in _NUM_FOLDERS:
     known.update(_flags_of(command))
   assert set(re.findall(r"`--([a-z_-]+)", text)) <= known
 

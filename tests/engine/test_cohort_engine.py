@@ -2,6 +2,8 @@
 
 import collections
 import functools
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from tff_superquantile import noise_source
 from tff_superquantile.engine import context
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort import mapping
+from tff_superquantile.engine.cohort import programs
 from tff_superquantile.engine.cohort import reading
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.simulation import client_files
@@ -440,3 +443,50 @@ def test_a_loop_that_cannot_be_traced_leaves_no_mark_on_the_process():
   with pytest.raises(ValueError):
     loop()
   assert tf.compat.v1.get_variable_scope().caching_device is None
+
+
+def _total_of_files(factor):
+  @tf.function
+  def scaled(number):
+    return tf.while_loop(lambda i, _: i < 2, lambda i, value: (i + 1, factor * value), (0, number))[
+      1
+    ]
+
+  @tff.tensorflow.computation(np.str_)
+  def read(path):
+    return scaled(tf.strings.to_number(tf.io.read_file(path)))
+
+  @tff.federated_computation(tff.FederatedType(np.str_, tff.CLIENTS))
+  def total(paths):
+    return tff.federated_sum(tff.federated_map(read, paths))
+
+  return total
+
+
+def test_equal_programs_share_traces_and_nothing_else(tmp_path, monkeypatch):
+  monkeypatch.setattr(programs, "_traced", collections.OrderedDict())
+  monkeypatch.setattr(programs, "_MOST_TRACED", 2)
+  path, stores = tmp_path / "client", []
+
+  def compute(computation, number):
+    path.write_text(str(number))  # Another context reads it anew.
+    context = cohort_context.CohortContext()
+    stores.append(weakref.ref(context._store))
+    return context.invoke(computation, [str(path)])
+
+  assert [compute(_total_of_files(2.0), number) for number in (1, 3)] == [4.0, 12.0]
+  assert len(programs._traced) == 1
+  assert compute(_total_of_files(3.0), 3) == 27.0
+  assert len(programs._traced) == 2
+  assert compute(_total_of_files(5.0), 3) == 75.0
+  assert len(programs._traced) == 2  # The one that was not used for longest is gone.
+  gc.collect()
+  assert [store() for store in stores] == [None] * 4
+
+
+def test_draws_have_traces_of_their_own(monkeypatch):
+  monkeypatch.setattr(programs, "_traced", collections.OrderedDict())
+  draw = tff.tensorflow.computation(lambda: tf.random.uniform([]))
+  context = cohort_context.CohortContext()
+  assert context.invoke(draw, None) != context.invoke(draw, None)
+  assert not programs._traced

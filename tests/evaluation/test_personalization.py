@@ -241,12 +241,13 @@ def test_one_class_and_one_example_are_no_exception():
 
 def test_validation_clients_choose_the_epochs():
   split = evaluation.split_examples(_examples(), 0.5, seed=3)
-  personalize = _personalizer(split, 0.5)
+  personalize = _personalizer(split, 0.1)
   losses = {
-    epochs: personalize(_weights(), epochs).personal.of_clients.loss.mean()
-    for epochs in (1, 2, 4, 8, 11)
+    epochs: personalize(_weights(), epochs).chosen.of_clients.loss.mean()
+    for epochs in (0, 1, 2, 4, 8, 11)
   }
-  assert personalize.best_epochs(_weights(), 11) == min(losses, key=losses.get)
-  # What is no number is never the best.
-  split.held_in.x[0] *= 1e30
-  assert _personalizer(split, 1e5).best_epochs(_weights(), 1) == 1
+  assert personalize.best_epochs(_weights(), 11) == min(losses, key=losses.get) == 2
+  # Where nothing helps, or nothing is a number, it is none.
+  assert _personalizer(split, 1e-30).best_epochs(_weights(), 3) == 0
+  split.held_out.x[0] *= np.inf
+  assert personalize.best_epochs(_weights(), 1) == 0

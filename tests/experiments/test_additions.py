@@ -98,7 +98,8 @@ def test_a_format_is_written_and_replaced_and_the_card_mentions_it(user, carry_o
   run = compared / _CAPPED / "seed_0"
   carry_out("--format=plain:TEXT", run_dir=str(run))
   out = user.folder / "text"
-  assert {path.name for path in out.iterdir()} == {"model.txt", "labels.txt", "MODEL_CARD.md"}
+  names = {"model.txt", "labels.txt", "MODEL_CARD.md", "tuning.json"}
+  assert {path.name for path in out.iterdir()} == names
   weights = np.load(run / "weights.npz")
   numbers = [json.loads(line.partition(" ")[2]) for line in (out / "model.txt").open()]
   kept = np.concatenate([weights[name].ravel() for name in weights.files])

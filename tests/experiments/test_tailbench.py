@@ -281,6 +281,30 @@ def test_page_says_where_p90_falls_beyond_chance():
   assert "on 3 of 6 data sets" in without_others.summary
 
 
+def test_page_says_what_personal_models_change_and_what_tells_it():
+  rows = _rows([0.03, -0.02, 0.01, -0.04, 0.05, -0.06])
+  for place in range(6):
+    its = rows["data_set"] == f"d{place}"
+    for of, change in {"gain": -0.02 * place, "after": 0.0, "own": 0.1}.items():
+      for end, shift in (("change", 0.0), ("low", -0.01), ("high", 0.01)):
+        rows.loc[its, f"{of}_p90_{end}"] = change + shift
+    rows.loc[its, "kept_p90"] = 0.4 - 0.02 * place
+    rows.loc[its, "disagreement"] = 0.1 * place
+    rows.loc[its, "num_personal_seeds"] = 2
+  content = pages.make(rows)
+  assert (
+    "Personal models: what clients keep of FedAvg’s model and their own lowers p90 beyond chance on"
+    f" 5, raises it on 0 of 6; {plan.JUDGED} in FedAvg’s place before that lowers p90 beyond chance"
+    " on 0, raises it on 0 of 6; a client’s own model alone, in its place, lowers p90 beyond chance"
+    " on 0, raises it on 6 of 6 data sets. Over 6 of them the rank correlation of disagreement with"
+    " the relative change after FedAvg is −1.00"
+  ) in _said(content)
+  table = next(one for one in content.blocks if getattr(one, "title", "").startswith("Personal"))
+  cells = [str(cell) for cell in table.rows[2].cells]
+  assert cells[:5] == ["%", "2", "40.0", "36.0", "−4.0 (−5.0 to −3.0)"]
+  assert [row.cells[4].best for row in table.rows] == [False] + [True] * 5
+
+
 def test_page_says_what_holds_over_all_data_sets_together():
   # Six signs that agree: p = 2 / 64. The other method has no change that could be tested.
   content = pages.make(_rows([-0.001, -0.002, -0.003, -0.004, -0.005, -0.006]))
@@ -394,6 +418,13 @@ def test_quick_bench_from_tables_to_page_and_again(lab, tmp_path):
   assert row["mean"] == pytest.approx(errors.mean(), abs=1e-6)
   assert row["worst_client"] == pytest.approx(errors.max(), abs=1e-6)
   assert row["num_test_clients"] == len(errors)
+  of_personal = {p: pd.read_csv(run / f"{p}_clients.csv")["error"] for p in ("shared", "chosen")}
+  p90 = {part: np.percentile(of_part, 90) for part, of_part in of_personal.items()}
+  assert row["kept_p90"] == pytest.approx(p90["chosen"], abs=1e-6)
+  assert row["gain_p90_change"] == pytest.approx(p90["chosen"] - p90["shared"], abs=1e-6)
+  other = pd.read_csv(run.parents[1] / "fed_avg/seed_0/chosen_clients.csv")["error"]
+  after = p90["chosen"] - np.percentile(other, 90)
+  assert row["after_p90_change"] == pytest.approx(after, abs=1e-6)
   fed_avg = pd.read_csv(folder / "own_verb_agg_linear/fed_avg/seed_0/test_clients.csv")["error"]
   change = np.percentile(errors, 90) - np.percentile(fed_avg, 90)
   assert row["p90_change"] == pytest.approx(change, abs=1e-6)

@@ -95,7 +95,6 @@ _CALLS = (
       expected_clients=ranges.Range(100, (0, -1)),
       scale=ranges.Range(5, (0, 4, 4.5)),
       num_shares=ranges.Range(100, (99, 0)),
-      sensitivity=ranges.choice("l2", "paper"),
     ),
   ),
   (

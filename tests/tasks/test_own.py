@@ -428,7 +428,6 @@ _GOOD = _HEADER + "".join(f"{i % 6},{i % 2},{i * i}\n" for i in range(24))
     ("", {}, "is empty"),
     (_HEADER, {}, "has no rows"),
     ("site,outcome,v,v\n1,2,3,4\n", {}, "the column 'v' twice"),
-    ("site,outcome,v\n1,2,3,4\n", {}, "3 names of columns and 4 values"),
     (_GOOD + "1,2,3,4\n", {}, "3 names of columns and 4 values in row 26"),
     (_GOOD, dict(client_column=None), "no --client_column"),
     (_GOOD, dict(label_column=None), "no --label_column; .* site, outcome, v"),
@@ -475,14 +474,6 @@ def test_too_many_categories_are_dropped_or_refused_where_they_are_named(ask, ta
     assert bool(re.search("ward +dropped", one.description)) == (num_wards == 101)
   with pytest.raises(ValueError, match="more than 100, in column 'ward' of --features"):
     ask(wards, features="ward,age")
-
-
-def test_files_that_cannot_be_read_are_named(ask, tmp_path):
-  (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(_GOOD.encode() * 99)[:-50])
-  (tmp_path / "latin.csv").write_bytes("site,outcome,ü\n".encode("latin-1"))
-  for name in ("cut.csv.gz", "latin.csv"):
-    with pytest.raises(ValueError, match=f"{name} cannot be read"):
-      ask(None, name)
 
 
 def test_folders_with_mistakes_are_refused(ask, tmp_path):

@@ -2,7 +2,6 @@
 
 import datetime
 import decimal
-import gzip
 import json
 import os
 import re
@@ -171,18 +170,6 @@ def test_texts_are_found_exactly_first_and_then_as_numbers():
   assert values.places([f"{10**400}"], ("inf", "x")).tolist() == [-1]
   # Codes are no numbers.
   assert values.places(["1", "1.0", "001"], ("01", "2")).tolist() == [-1, -1, -1]
-
-
-@pytest.mark.parametrize("is_private", [False, True])
-@pytest.mark.parametrize("form", ["csv", "csv.gz"])
-def test_nul_bytes_in_csv_are_refused(ask, form, is_private):
-  text = "site,y,v\n" + "".join(f"{s},{i % 2},0.{i}\n" for i, s in enumerate(_SITES))
-  bad = text.replace("0.201", "0\0.201").encode()
-  pack = gzip.compress if form == "csv.gz" else bytes
-  ask(form, raw=pack(text.encode()))
-  for name, content in (("late", bad), ("wide", text.encode("utf-16-le"))):
-    asked = dict(name=name, raw=pack(content), is_private=is_private)
-    _refused(lambda asked=asked: ask(form, **asked), f"{name}.{form} has NUL bytes", "UTF-16")
 
 
 @pytest.mark.parametrize("is_private", [False, True])
@@ -405,18 +392,6 @@ def test_in_private_runs_a_clients_types_change_its_own_rows_alone(tmp_path, col
   for client in set(whole) - {changed}:
     np.testing.assert_array_equal(found[client][0], whole[client][0])
     np.testing.assert_array_equal(found[client][1], whole[client][1])
-
-
-def test_columns_without_a_name_are_left_out(ask, tmp_path):
-  frame = pd.DataFrame(dict(site=_SITES, y=_TURN % 2, v=_TURN % 5, w=_cycle("a", "b")))
-  plain, splits = ask(raw=frame.to_csv(index=False).encode(), name="plain")
-  trailing = frame.to_csv(index=False).replace("\n", ",,\n").encode()
-  for name, raw in (("index", frame.to_csv().encode()), ("commas", trailing)):
-    one, parts = ask(raw=raw, name=name)
-    assert one.columns == plain.columns
-    for client, (x, y) in pools.by_client(splits).items():
-      np.testing.assert_array_equal(pools.by_client(parts)[client][0], x)
-      np.testing.assert_array_equal(pools.by_client(parts)[client][1], y)
 
 
 @pytest.mark.parametrize("is_private", [False, True])

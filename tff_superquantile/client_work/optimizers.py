@@ -8,7 +8,7 @@ converted from their options and take the same steps; all others are refused wit
 from collections.abc import Callable
 import copy
 import inspect
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -100,13 +100,8 @@ def as_tff_optimizer(
   return build(*(float(config[option]) for option in options))
 
 
-def without_autograph(
-  optimizer: tff.learning.optimizers.Optimizer,
-) -> tff.learning.optimizers.Optimizer:
-  """Returns an optimizer of which autograph converts nothing, if it is one of TFF's own.
-
-  There it has nothing to convert, and takes a fifth of a second to find that out.
-  """
+def without_autograph(optimizer: tff.learning.optimizers.Optimizer) -> Any:
+  """Returns an optimizer, of which autograph does not look at TFF's own: there is no need."""
   if not type(optimizer).__module__.startswith("tensorflow_federated."):
     return optimizer
   unconverted = copy.copy(optimizer)

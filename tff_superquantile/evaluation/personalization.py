@@ -170,8 +170,6 @@ class Personalizer:
     weights: Any,
     epochs: int,
     on_client: Callable[[], Any] | None = None,
-    *,
-    chooses: bool = True,
   ) -> Personalized:
     """Fine-tunes and measures all clients.
 
@@ -179,7 +177,6 @@ class Personalizer:
       weights: A `tff.learning.models.ModelWeights`.
       epochs: Passes over the examples that a client holds in.
       on_client: Called whenever a client is done; None for nothing.
-      chooses: Whether clients choose, for which each tunes five more times; else all keep theirs.
 
     Returns:
       The results, with all measures that the error has.
@@ -191,7 +188,7 @@ class Personalizer:
     for i, client_id in enumerate(held_in.client_ids):
       rng = seeds.generator(self._seed, f"personalization of {client_id}")
       own, has_diverged = self.tune(weights, *held_in.of_client(i), epochs, rng)
-      keeps = not chooses or self._keeps_own(weights, *held_in.of_client(i), epochs, rng)
+      keeps = self._keeps_own(weights, *held_in.of_client(i), epochs, rng)
       rows = held_out.of_client(i)
       both = [self._evaluator.predict_for(model, *rows) for model in (weights, own)]
       for results, of_client in zip(of_models.values(), [*both, both[keeps]]):
@@ -210,12 +207,10 @@ class Personalizer:
     )
 
   def best_epochs(self, weights: Any, most: int) -> int:
-    """Returns the number of epochs with the least mean loss of clients' own models, the first one.
+    """Returns the number of epochs after which clients keep what has the least mean loss.
 
-    It is a power of two or `most`; the clients should not be those that are measured later.
+    It is 0, a power of two or `most`, of equals the first; and to be measured on other clients.
     """
-    tried = sorted({*(2**i for i in range(most.bit_length()) if 2**i < most), most})
-    losses = [
-      np.mean(self(weights, epochs, chooses=False).personal.of_clients.loss) for epochs in tried
-    ]
+    tried = sorted({0, *(2**i for i in range(most.bit_length()) if 2**i < most), most})
+    losses = [np.mean(self(weights, epochs).chosen.of_clients.loss) for epochs in tried]
     return tried[int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))]

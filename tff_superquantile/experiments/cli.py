@@ -19,7 +19,7 @@ from privacy.settings import command_line
 from tff_superquantile.experiments import failures
 
 USAGE_ERROR, FAILED = failures.USAGE_ERROR, failures.FAILED
-INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED = command_line.INTERRUPTED
 
 
 @contextlib.contextmanager

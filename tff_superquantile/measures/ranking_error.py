@@ -31,10 +31,7 @@ def of(predictions: measure.Predictions) -> float:
 
 
 def _sums_of_ranks(values: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
-  """Returns for each class the sum of the ranks, from 1, of its examples among all in its column.
-
-  Equal values have the mean of their ranks. It is exact, and NaN where a value is.
-  """
+  """Returns the sums of mean ranks of each class's examples in its column; NaN where a value is."""
   order = np.argsort(values, axis=0)
   ordered = np.take_along_axis(values, order, axis=0)
   is_first = np.concatenate([np.ones_like(ordered[:1], bool), ordered[1:] != ordered[:-1]])

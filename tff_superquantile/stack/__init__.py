@@ -20,6 +20,8 @@ environment must do it: `python -m tff_superquantile.stack` writes a file that h
 import do so. scripts/venv.sh has done that for .venv. This module imports next to nothing.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 import contextlib
 import functools

@@ -1,5 +1,7 @@
 """Modules of other packages that run when something is first asked of them."""
 
+from __future__ import annotations
+
 import _thread
 import importlib.machinery
 import types

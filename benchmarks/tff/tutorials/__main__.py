@@ -40,10 +40,10 @@ def _seconds() -> float:
     fields = rest.rpartition(") ")[2].split()
     stats[int(name)] = int(fields[1]), int(fields[11]) + int(fields[12])
   total = 0
-  for pid, (_, ticks) in stats.items():
-    while pid in stats and pid != os.getpid():
-      pid = stats[pid][0]
-    total += ticks * (pid == os.getpid())
+  for process, (_, ticks) in stats.items():
+    while process in stats and process != os.getpid():
+      process = stats[process][0]
+    total += ticks * (process == os.getpid())
   return total / os.sysconf("SC_CLK_TCK")
 
 

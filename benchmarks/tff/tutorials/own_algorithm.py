@@ -1,6 +1,7 @@
 """building_your_own_federated_learning_algorithm: a loop over batches with a tape."""
 
 from collections.abc import Callable, Mapping
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +12,11 @@ from benchmarks.tff.tutorials import images
 Cell = Callable[[], Any]
 
 
-def _model(spec: Any) -> tff.learning.models.VariableModel:
+def _flatten(batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+  return tf.reshape(batch["pixels"], [-1, images.PIXELS]), tf.reshape(batch["label"], [-1, 1])
+
+
+def _build_model(batch_spec: Any) -> tff.learning.models.VariableModel:
   layers = tf.keras.layers
   start = tf.keras.initializers.GlorotNormal(seed=0)
   keras_model = tf.keras.Sequential(
@@ -24,35 +29,30 @@ def _model(spec: Any) -> tff.learning.models.VariableModel:
   return tff.learning.models.from_keras_model(
     keras_model,
     loss=tf.keras.losses.SparseCategoricalCrossentropy(),
-    input_spec=spec,
+    input_spec=batch_spec,
     metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
   )
-
-
-@tf.function
-def _train(model: Any, data_set: Any, weights: Any, optimizer: Any) -> Any:
-  own = model.trainable_variables
-  tf.nest.map_structure(lambda variable, value: variable.assign(value), own, weights)
-  for batch in data_set:
-    with tf.GradientTape() as tape:
-      output = model.forward_pass(batch)
-    optimizer.apply_gradients(zip(tape.gradient(output.loss, own), own))
-  return own
 
 
 def build(num_rounds: int) -> list[Cell]:
   """Returns the cells."""
   data = images.clients()
 
-  def flatten(batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    return tf.reshape(batch["pixels"], [-1, images.PIXELS]), tf.reshape(batch["label"], [-1, 1])
-
   clients = [
-    data.create_tf_dataset_for_client(i).batch(20).map(flatten) for i in data.client_ids[:10]
+    data.create_tf_dataset_for_client(i).batch(20).map(_flatten) for i in data.client_ids[:10]
   ]
 
-  def build_model() -> tff.learning.models.VariableModel:
-    return _model(clients[0].element_spec)
+  build_model = functools.partial(_build_model, clients[0].element_spec)
+
+  @tf.function
+  def train(model: Any, data_set: Any, weights: Any, optimizer: Any) -> Any:
+    own = model.trainable_variables
+    tf.nest.map_structure(lambda variable, value: variable.assign(value), own, weights)
+    for batch in data_set:
+      with tf.GradientTape() as tape:
+        output = model.forward_pass(batch)
+      optimizer.apply_gradients(zip(tape.gradient(output.loss, own), own))
+    return own
 
   @tff.tensorflow.computation
   def begin() -> Any:
@@ -63,7 +63,7 @@ def build(num_rounds: int) -> list[Cell]:
 
   @tff.tensorflow.computation(data_type, weights_type)
   def update(data_set: Any, weights: Any) -> Any:
-    return _train(build_model(), data_set, weights, tf.keras.optimizers.SGD(0.01))
+    return train(build_model(), data_set, weights, tf.keras.optimizers.SGD(0.01))
 
   @tff.tensorflow.computation(weights_type)
   def finish(mean: Any) -> Any:

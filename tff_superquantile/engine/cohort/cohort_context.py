@@ -113,7 +113,7 @@ class CohortContext(tff.framework.SyncContext):
     key = id(comp)
     if key not in self._programs:
       try:
-        program = programs.Program(comp, self._store, self._parallel, self._default_num_clients)
+        program = programs.of(comp, self._store, self._parallel, self._default_num_clients)
       except Exception as error:  # Whatever TensorFlow finds wrong in tracing.
         if self._make_fallback is None:
           raise

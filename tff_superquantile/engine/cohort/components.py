@@ -1,6 +1,7 @@
 """TensorFlow components of a federated computation: read once, called in a trace or taken apart."""
 
 from collections.abc import Callable, Mapping, Sequence
+import hashlib
 from typing import Any
 
 from absl import logging
@@ -31,6 +32,23 @@ def tensor_names(binding: Any) -> list[str]:
   if kind == "tensor":
     return [binding.tensor.tensor_name]
   return [binding.sequence.variant_tensor_name]
+
+
+def digest(block: tff.framework.CompiledComputation) -> bytes:
+  """Returns what is equal for equal graphs; a component with a state is an `UnsupportedError`."""
+  proto, graph_def = block.proto, tf.compat.v1.GraphDef()
+  if proto.WhichOneof("computation") != "tensorflow":
+    raise errors.UnsupportedError("a component that is not TensorFlow")
+  proto.tensorflow.graph_def.Unpack(graph_def)
+  if stateful := [n.op for n in op_types.nodes_of(graph_def) if op_types.is_stateful(n.op)]:
+    raise errors.UnsupportedError(f"a component with {', '.join(stateful)}")
+  library = {function.signature.name: function for function in graph_def.library.function}
+  around = (proto.type, proto.tensorflow.parameter, proto.tensorflow.result)
+  parts = [each.SerializeToString(deterministic=True) for each in around]
+  for node in graph_def.node:
+    parts += [node.name.encode(), *(name.encode() for name in node.input)]
+    parts.append(op_types.digest(node, library))
+  return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 
 class Component:

@@ -1,7 +1,10 @@
 """A federated computation as functions of a cohort, from Python's values to Python's values."""
 
+import collections
 from collections.abc import Sequence
+import copy
 import functools
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import aggregations
+from tff_superquantile.engine.cohort import components
 from tff_superquantile.engine.cohort import computation
 from tff_superquantile.engine.cohort import interpreter
 from tff_superquantile.engine.cohort import reading
@@ -45,6 +49,15 @@ class Program(computation.Computation):
       result_type, lambda t: isinstance(t, tff.FederatedType) and t.placement is tff.CLIENTS
     )
     self.whole = self.cohort_function(self._evaluate)
+
+  def with_store(self, store: reading.Store) -> "Program":
+    """Returns the program, with its traces, for clients whose values another store keeps."""
+    shared = copy.copy(self)
+    vars(shared).pop("stages", None)
+    shared._store = store
+    shared.whole = copy.copy(self.whole)
+    shared.whole.store = store
+    return shared
 
   def arrays(self, arg: Any) -> list[np.ndarray]:
     """Returns an argument as one array a leaf, those at clients with the clients in rows.
@@ -85,3 +98,41 @@ class Program(computation.Computation):
       clients.stack(leaf) if leaf_type.stacked else leaf.tensor
       for leaf, leaf_type in zip(results, self._results)
     ]
+
+
+# Programs that have read nothing, by what they compute; what was used last is last.
+_traced: collections.OrderedDict[Any, Program] = collections.OrderedDict()
+_MOST_TRACED = 8  # Of some 10 MB each.
+
+
+def of(
+  comp: tff.framework.ConcreteComputation,
+  store: reading.Store,
+  parallel: int,
+  default_num_clients: int = 0,
+) -> Program:
+  """Returns a computation's program, with the traces of an equal one; a state needs its own."""
+  try:
+    digest = _digest(comp.to_building_block())
+  except errors.UnsupportedError:
+    return Program(comp, store, parallel, default_num_clients)
+  key = digest, comp.type_signature, parallel, default_num_clients
+  if key not in _traced:
+    _traced[key] = Program(comp, reading.Store(0), parallel, default_num_clients)
+  _traced.move_to_end(key)
+  while len(_traced) > _MOST_TRACED:
+    _traced.popitem(last=False)
+  return _traced[key].with_store(store)
+
+
+def _digest(block: tff.framework.ComputationBuildingBlock) -> bytes:
+  """Returns what is equal for blocks of equal graphs; a state is an `UnsupportedError`."""
+  if isinstance(block, tff.framework.CompiledComputation):
+    return components.digest(block)
+  parts = [_digest(child) for child in block.children()]
+  names = [getattr(block, name, None) for name in ("name", "index", "parameter_name")]
+  names += [name for name, _ in getattr(block, "locals", ())]
+  parts.append(f"{type(block).__name__} {block.type_signature} {names}".encode())
+  if len(parts) == 1:
+    parts.append(block.proto.SerializeToString(deterministic=True))  # It may be a literal.
+  return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()

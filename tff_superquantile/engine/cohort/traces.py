@@ -90,7 +90,7 @@ class CohortFunction:
     self._run = function
     self._specs = specs
     self._library = library
-    self._store = store
+    self.store = store
     self._parallel = parallel
     discovery = Discovery(library)
     with tf.Graph().as_default():
@@ -115,7 +115,7 @@ class CohortFunction:
     )
     reads: list[reading.Read] = []
     if self._reader is not None and not is_live:
-      reads = self._store.read(self._reader, arrays)
+      reads = self.store.read(self._reader, arrays)
     given = [tuple(map(tf.constant, r.parts())) for r in reads]
 
     def compute(at_once: bool) -> Sequence[tf.Tensor]:

@@ -22,7 +22,6 @@ from absl import logging
 import threadpoolctl
 import tqdm
 
-from tff_superquantile import atomic_files
 from tff_superquantile.engine.processes import dependent_process
 from tff_superquantile.engine.processes import limits
 from tff_superquantile.experiments import cli
@@ -80,7 +79,6 @@ class _ActiveRun:
     self.cores = cores
     self.position = position
     self.folder = run_folder.of_config(config)
-    atomic_files.make_folder("output_dir", self.folder.path)
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
     self.messages = Messages()

@@ -46,6 +46,7 @@ from typing import Any
 import numpy as np
 
 from privacy.settings import command_line
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
@@ -60,7 +61,8 @@ RELATIVE_NOISE = "relative_noise"  # The entry of the manifest of private runs.
 
 @contextlib.contextmanager
 def lock(folder: pathlib.Path) -> Iterator[None]:
-  """Keeps a second process out of a run's folder, which exists."""
+  """Makes a run's folder where there is none, and keeps a second process out of it."""
+  atomic_files.make_folder("output_dir", folder)
   run_files.check_file(folder / "lock")
   with open(folder / "lock", "w") as file:
     try:

@@ -42,7 +42,6 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
   folder = names.run_path(config)
   run = build.resolve(config, task)
   manifest.check_same_data(folder, task.data_digest)
-  atomic_files.make_folder("output_dir", folder)
   with run_folder.lock(folder):
     earlier = run_folder.Run(folder, run.seed)
     run = _continue(run, earlier)

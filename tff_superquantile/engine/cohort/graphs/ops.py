@@ -123,10 +123,19 @@ def digest(node: tf.compat.v1.NodeDef, library: Functions) -> bytes:
 
 
 def _function_digest(function: Any, library: Functions) -> bytes:
-  parts = [argument.SerializeToString() for argument in function.signature.input_arg]
+  # Names of arguments may have the number of a function in them.
+  arguments = function.signature.input_arg
+  places = {argument.name: f"\0{place}" for place, argument in enumerate(arguments)}
+  parts = []
+  for argument in arguments:
+    unnamed = type(argument)()
+    unnamed.CopyFrom(argument)
+    unnamed.ClearField("name")
+    parts.append(unnamed.SerializeToString())
   parts += [argument.SerializeToString() for argument in function.signature.output_arg]
   for node in function.node_def:
-    parts += [node.name.encode(), *(name.encode() for name in node.input), digest(node, library)]
+    inputs = (places.get(name, name).encode() for name in node.input)
+    parts += [node.name.encode(), *inputs, digest(node, library)]
   for results in (function.ret, function.control_ret):
     parts += [f"{name} {results[name]}".encode() for name in sorted(results)]
   return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).digest()

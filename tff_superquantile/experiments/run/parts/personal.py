@@ -23,8 +23,8 @@ class Personalization(part.Part):
     "After training, each test client fine-tunes the model for so many passes over half of its"
     " examples (with --held_out_examples over those that it trained on), and keeps it or the shared"
     " one by these alone; both are measured on its other examples. With validation clients it is"
-    " the most passes, of which they choose. It works for finished runs, too. None for no personal"
-    " models.",
+    " the most passes, of which they choose, or none. It works for finished runs, too. None for no"
+    " personal models.",
     name="personalize",
     least=1,
     most=(10**4, "a client's fine-tuning cannot be interrupted"),

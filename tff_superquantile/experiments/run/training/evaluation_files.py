@@ -28,7 +28,9 @@ def write(
   for split, columns in results.items():
     number = len(columns["client_id"])
     columns = {"round": [round_num] * number, "split": [split] * number, **columns}
-    tables.append(pa.Table.from_arrays([*map(_column, columns.values())], [*columns]))
+    tables.append(
+      pa.Table.from_arrays([_column(pa, values) for values in columns.values()], [*columns])
+    )
   buffer = io.BytesIO()
   parquet.write_table(pa.concat_tables(tables), buffer)
   folder.mkdir(exist_ok=True)
@@ -37,10 +39,8 @@ def write(
   return path
 
 
-def _column(values: Sequence[Any]) -> Any:
+def _column(pa: Any, values: Sequence[Any]) -> Any:
   """Returns numbers or texts as an array of pyarrow, whose own constructor imports pandas."""
-  import pyarrow as pa
-
   parts: list[Any]
   array = np.asarray(values)
   if array.dtype.kind in "iuf":

@@ -21,6 +21,7 @@ from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.simulation import client_files
 
 _HELD_IN = 0.5
+_MOST_CHOOSING = 100  # Validation clients, all of whom tune for each number of epochs.
 
 
 def split_clients(
@@ -88,9 +89,13 @@ class Personalizing(hook.Hook):
   def _personalizer(self, split: str) -> evaluation.Personalizer:
     job, config, asked = self.job, self.job.config, self.job.config.personalization
     assert asked is not None
+    parts = split_clients(config, job.splits, split)
+    if split != "test":
+      few = range(min(_MOST_CHOOSING, len(parts.held_in.client_ids)))
+      parts = evaluation.SplitExamples(parts.held_in.take(few), parts.held_out.take(few), 0)
     return evaluation.Personalizer(
       job.model,
-      split_clients(config, job.splits, split),
+      parts,
       tff.learning.optimizers.build_sgdm(asked.learning_rate or config.final_learning_rate),
       seed=config.seed,
       batch_size=config.local.batch_size,
