@@ -436,13 +436,17 @@ def saved(lab, results):
   return lab.folder / "saved"
 
 
+# What each export has beside its model.
+_BESIDE = ("MODEL_CARD.md", "labels.txt", "tuning.json")
+
+
 def test_command_writes_all_or_nothing(lab, results):
   run = results / "superquantile_theta_0.5" / "seed_0"
   result = _export(lab, run, "--format=npz", "--out=sub/model")
   assert (result.code, result.out) == (0, "Written: sub/model\n")
   assert re.fullmatch(r"Exporting .*/seed_0\n", result.err)
   out = lab.folder / "sub" / "model"
-  assert sorted(commands.contents(out)) == ["MODEL_CARD.md", "labels.txt", "model.npz"]
+  assert sorted(commands.contents(out)) == sorted((*_BESIDE, "model.npz"))
   weights = run_files.read_weights(lab.folder / run / "weights.npz").trainable
   np.testing.assert_array_equal(np.load(out / "model.npz")["dense/kernel"], weights[0])
   before = commands.contents(out)
@@ -450,7 +454,7 @@ def test_command_writes_all_or_nothing(lab, results):
   assert commands.contents(out) == before
   result = _export(lab, run, "--format=keras", "--out=sub/model", "--overwrite")
   assert result.code == 0, result.err
-  assert sorted(commands.contents(out)) == ["MODEL_CARD.md", "labels.txt", "model.keras"]
+  assert sorted(commands.contents(out)) == sorted((*_BESIDE, "model.keras"))
   assert [path.name for path in out.parent.iterdir()] == ["model"]
 
 
