@@ -217,7 +217,7 @@ def add_steps(
   axes: mpl_axes.Axes, values: npt.ArrayLike, edges: np.ndarray, opacity: float = 0.0, **line: Any
 ) -> None:
   """Draws the share of values in each bin, in percent: a line in steps, above an area if opaque."""
-  shares = 100 * np.histogram(values, edges)[0] / np.size(values)
+  shares = 100 * np.histogram(np.asarray(values), edges)[0] / np.size(values)
   if opacity:
     axes.stairs(shares, edges, fill=True, color=line["color"], alpha=opacity, linewidth=0)
   axes.stairs(shares, edges, **line)
