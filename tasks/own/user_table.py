@@ -83,9 +83,8 @@ class UserTable:
     """Checks all rows of a table; `known` is what the columns of an earlier one became, if any."""
     self.columns, self.request = columns, request
     owners, self.ids = self._owners(frame[columns.client or reading.FILE_NAME])
-    is_kept = np.ones(len(owners), bool)
-    if request.rows_without_label == "drop":
-      is_kept = frame[columns.label].codes >= 0
+    drops = request.rows_without_label == "drop"
+    is_kept = frame[columns.label].codes >= 0 if drops else np.ones(len(owners), bool)
     self.num_unlabelled = int(np.sum(~is_kept))
     counts = np.bincount(owners[is_kept], minlength=len(self.ids))
     enough = (counts >= request.min_examples_per_client) | request.keeps_apart

@@ -213,8 +213,8 @@ def read_rows(
       f"Found {len(x)} examples and {int(is_known.sum())} labels in {path}; expected one each, and"
       " at least one: a number, or that of a line of labels.txt, from 0."
     )
-  y = y if scale is None else (y - scale[0]) / scale[1]
-  return linear.inputs(x) if linear else x, y
+  inputs = linear.inputs(x) if linear else x
+  return inputs, y if scale is None else (y - scale[0]) / scale[1]
 
 
 def _read_table(
