@@ -8,7 +8,7 @@ import importlib
 import pathlib
 from typing import Any
 
-_NOT_INSTALLED = (
+NOT_INSTALLED = (
   "Found no package {}, which training needs; install what belongs to it by pip install"
   " 'tff-superquantile[training]' and pip install --no-deps --ignore-requires-python"
   " tensorflow-federated==0.87.0 tensorflow-privacy==0.9.0 tensorflow-model-optimization."
@@ -38,7 +38,7 @@ def attach(
     except ModuleNotFoundError as error:
       if error.name not in ("tensorflow", "tensorflow_federated"):
         raise
-      raise ModuleNotFoundError(_NOT_INSTALLED.format(error.name), name=error.name) from None
+      raise ModuleNotFoundError(NOT_INSTALLED.format(error.name), name=error.name) from None
     return getattr(module, name) if name in homes else module
 
   return public, load, lambda: list(public)
