@@ -194,3 +194,9 @@ def test_tables():
   rows = [("", "n", "%"), ("a", "10", "5.0"), ("long", "1", "12.5")]
   assert command_line.table(rows) == "         n     %\n  a     10   5.0\n  long   1  12.5"
   assert command_line.table([("a", "b")], num_left=2, indent="") == "a  b"
+
+
+def test_without_its_packages_a_command_names_what_to_install(monkeypatch, capsys):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  assert commands.main(["train", "--theta=0.5"]) == command_line.USAGE_ERROR
+  assert capsys.readouterr().err.startswith("Error: Found no package tensorflow, which training")

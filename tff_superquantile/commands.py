@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 import difflib
 import importlib
+import importlib.util
 import os
 import sys
 from typing import NamedTuple
 
 from privacy.settings import command_line
+from tff_superquantile import lazy
 
 
 class Command(NamedTuple):
-  """A command: its module, what it does, and whether that takes the packages of training."""
+  """A command: its module, what it does, and packages of the extra `training` that it starts with."""
 
   module: str
   sentence: str
-  is_training: bool = True
+  packages: Sequence[str] = ("tensorflow", "tensorflow_federated")
 
 
 _EXPERIMENTS = "tff_superquantile.experiments"
@@ -40,16 +42,18 @@ COMMANDS = {
   ),
   "export": Command(f"{_EXPERIMENTS}.export.__main__", "Exports a run's model, with a model card."),
   "personalize": Command(
-    f"{_EXPERIMENTS}.export.personalize", "Tunes an export to the rows of one client, and chooses."
+    f"{_EXPERIMENTS}.export.personalize",
+    "Tunes an export to the rows of one client, and chooses.",
+    ["absl"],
   ),
   "account": Command(
-    "privacy.account", "Finds noise for a privacy budget and costs of runs; audits claims.", False
+    "privacy.account", "Finds noise for a privacy budget and costs of runs; audits claims.", ()
   ),
   "doctor": Command(
-    "tff_superquantile.doctor.__main__", "Checks this machine, and says how to mend it.", False
+    "tff_superquantile.doctor.__main__", "Checks this machine, and says how to mend it.", ()
   ),
   "stack": Command(
-    "tff_superquantile.stack.__main__", "Lets this Python import TensorFlow Federated.", False
+    "tff_superquantile.stack.__main__", "Lets this Python import TensorFlow Federated.", ()
   ),
 }
 
@@ -75,7 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())  # For parts of the user's own, as `python -m` does.
   run = command_line.run
-  if COMMANDS[name].is_training:
+  for package in COMMANDS[name].packages:
+    if importlib.util.find_spec(package) is None:
+      print(f"Error: {lazy.NOT_INSTALLED.format(package)}", file=sys.stderr)
+      return command_line.USAGE_ERROR
+  if COMMANDS[name].packages:
     from tff_superquantile.experiments import cli
 
     run = cli.run
