@@ -19,7 +19,7 @@ from tff_superquantile import lazy
 
 
 class Command(NamedTuple):
-  """A command: its module, what it does, and packages of the extra `training` that it starts with."""
+  """A command: its module, what it does, and what it needs of the extra `training` to start."""
 
   module: str
   sentence: str
