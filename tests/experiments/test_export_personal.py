@@ -179,7 +179,7 @@ def test_a_table_is_encoded_as_by_the_run_with_numpy_alone(tmp_path):
 @pytest.mark.parametrize(
   "change, message",
   [
-    (dict(rows="missing.npz"), "missing.npz"),
+    (dict(rows="missing.npz"), "Found no file .*missing.npz; expected the rows"),
     (dict(rows="rows.csv"), "expected a .csv of a table's rows for an export by --format=npz"),
     (dict(rows="no_y.npz"), "Found x in .*; expected the arrays x and y"),
     (dict(rows="classes.npz"), "Found 3 examples and 2 labels"),

@@ -258,7 +258,9 @@ def define(parser: command_line.Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-  finished_run.check_new(args.out, overwrite=False)
+  finished_run.check_new(args.out)
+  if not args.rows.is_file():
+    raise ValueError(f"Found no file {args.rows}; expected the rows of a client.")
   settings = formats.read_tuning(args.export)
   given = finished_run.given(args, tuple(_SETTINGS))
   settings = dataclasses.replace(settings, **given)
