@@ -101,7 +101,7 @@ def on_odd_clients(
   odd = sorted(set(owners[is_odd]) - set(owners[~is_odd]))
   if odd and 2 * is_odd.sum() < len(owners):
     yield (
-      f"{len(odd)} clients have no rows but such whose numbers are texts, or one far from all"
-      f" others ({values.listed(ids[odd])}): if these are further headers or totals, delete the"
-      " rows."
+      f"All rows of {values.listed(ids[odd])} ({len(odd)} of {len(ids)} clients) have texts in the"
+      " place of numbers, or numbers far from all others: if they are further headers or totals,"
+      " delete them."
     )

@@ -293,11 +293,9 @@ _WORDS = ["Site", "How old are you?", "Dose", "Ward", "Charge", "no"]
 )
 def test_further_headers_and_totals_are_named(ask, change, names):
   described = ask(messy.text(change(messy.clean())))[0].description
-  said = re.search(
-    r"(\d) clients have no rows but such whose numbers are .*?\((.*)\): if", described
-  )
-  assert said and int(said[1]) == len(names)
-  assert all(repr(name) in said[2] for name in names)
+  remark = re.search(r"All rows of (.*) \((\d) of \d+ clients\) have texts", described)
+  assert remark and int(remark[2]) == len(names)
+  assert all(repr(name) in remark[1] for name in names)
   assert "headers or totals" not in ask(_TEXT, "clean.csv")[0].description
 
 
