@@ -239,7 +239,7 @@ def label_shift(labels: pd.DataFrame, clients: pd.Series) -> float:
 
 def describe(data_set: DataSet, path: pathlib.Path) -> Facts:
   """Describes the table of a data set, in the file that `write` has made."""
-  frame = pd.read_csv(path)
+  frame = pd.read_csv(path, float_precision="round_trip")
   clients, labels = frame[data_set.client], frame[data_set.label]
   is_class = data_set.label_kind == "classes"
   columns = pd.get_dummies(labels, dtype=float) if is_class else labels.to_frame()

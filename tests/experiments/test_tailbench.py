@@ -142,7 +142,7 @@ def test_a_table_has_the_named_columns_and_no_small_client(tmp_path, monkeypatch
   frame.loc[frame.index[-1], "mAch"] = math.nan
   _package(tmp_path, monkeypatch, "mlmRev/Hsb82", pickle.dumps(frame))
   path = sources.write(_BY_NAME["hsb82"], tmp_path, None)
-  found = pd.read_csv(path)
+  found = pd.read_csv(path, float_precision="round_trip")
   assert list(found) == ["school", "mAch", "minrty", "sx", "ses", "meanses", "sector"]
   assert dict(found.groupby("school").size()) == {1: 8, 2: 150}
   assert not found["mAch"].isna().any()
