@@ -58,12 +58,6 @@ def _open_clients(request: task.Request) -> list[client_files.ClientFiles]:
   return readers.DATA_SET.open(readers.DATA_SET.complete(request).data_dir, open_files)
 
 
-def _open_standin(request: task.Request) -> list[client_files.ClientFiles]:
-  """Opens generated plays, always of the same 200 roles, 2 MB; see `standin`."""
-  directory = os.path.join(request.cache_dir, f"shakespeare_standin_{standin.VERSION}")
-  return [client_files.open_or_write_client_files(directory, standin.make_roles)]
-
-
 def _build_model(seed: int) -> tff.learning.models.FunctionalModel:
   return models.build_character_lstm(
     seed,
@@ -98,7 +92,7 @@ TASKS = (
     name="shakespeare",
     build_model=_build_model,
     open_clients=_open_clients,
-    open_standin=_open_standin,
+    open_standin=standin.open_clients,
     data_set=readers.DATA_SET,
     reads=("data_dir",),
     min_examples=readers.DATA_SET.min_examples,

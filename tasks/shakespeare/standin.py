@@ -1,13 +1,16 @@
 """Generates plays with the shapes of Shakespeare's: roles and what they say, all invented."""
 
 from collections.abc import Iterator
+import os
 
 from absl import logging
 import numpy as np
 
+from tasks import task
 from tasks.shakespeare import characters
+from tff_superquantile.simulation import client_files
 
-VERSION = "v1"  # A change of the drawing changes this too.
+_VERSION = "v1"  # A change of the drawing changes this too.
 NUM_ROLES = 200
 
 _SEED = 1623
@@ -52,3 +55,9 @@ def make_roles() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     dialect = {ord(c): str(other) for c, other, t in zip(_CONSONANTS, others, turned) if t}
     said = _say(rng, words, favourites, length).translate(dialect)
     yield f"standin_{i:04d}", *characters.cut(said)
+
+
+def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
+  """Opens the roles, 2 MB of client files that are written once."""
+  directory = os.path.join(request.cache_dir, f"shakespeare_standin_{_VERSION}")
+  return [client_files.open_or_write_client_files(directory, make_roles)]

@@ -14,9 +14,10 @@ import textwrap
 import traceback
 from typing import Any, NamedTuple
 
+from privacy.settings import command_line
 from tff_superquantile.engine.cluster import errors
 
-USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
+USAGE_ERROR = command_line.USAGE_ERROR
 FAILED = 1
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
