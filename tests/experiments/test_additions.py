@@ -6,6 +6,7 @@ import pathlib
 import re
 import shlex
 import sys
+import types
 
 import commands
 import numpy as np
@@ -139,19 +140,6 @@ def test_a_task_is_trained(user, carry_out):
   assert evaluated.code == 0, evaluated.err
 
 
-def test_a_tracker_follows_a_run_and_goes_on_with_it(user, carry_out):
-  small = user.small(("--output_dir=tracked", "--rounds_per_evaluation=2"))
-  for num_rounds in (2, 4):
-    carry_out("diary:Diary", *small, f"--num_rounds={num_rounds}")
-  lines = [json.loads(line) for line in (user.folder / "tracked/diary.jsonl").open()]
-  assert {line["id"] for line in lines} == {"superquantile_theta_0.5/seed_0"}
-  assert [line["known"] for line in lines if line["what"] == "opened"] == [False, True]
-  assert [line["round"] for line in lines if line["what"] == "row"] == [0, 1, 2, 3, 4]
-  assert [line["round"] for line in lines if line["what"] == "finished"] == [2, 4]
-  path = user.folder / "tracked" / commands.METHOD / "seed_0" / "metrics.json"
-  assert lines[-1]["error"] == json.loads(path.read_text())["test"]["error"]["mean"]
-
-
 def test_a_hook_follows_a_run_and_private_runs_take_none(user, carry_out):
   small = user.small(("--output_dir=hooked", "--rounds_per_evaluation=2"))
   for num_rounds in (2, 4):
@@ -172,6 +160,51 @@ def test_a_hook_follows_a_run_and_private_runs_take_none(user, carry_out):
   assert not list((user.folder / "private").rglob("flags.txt"))
   user.train("--hook=clock:Second").assert_refused("which is not there", "such as Seconds")
   user.train("--hook=clock").assert_refused("expected MODULE:NAME in a file of yours")
+
+
+class _Wandb(types.ModuleType):
+  """What the example uses of wandb, which interrupts the first run in its third row."""
+
+  def __init__(self):
+    super().__init__("wandb")
+    self.util = types.SimpleNamespace(generate_id=lambda: f"id of run {len(self.calls)}")
+    self.calls, self.rows, self.summary, self.exit_codes = [], {}, {}, []
+
+  @property
+  def starting_step(self):
+    return len(self.rows)
+
+  def init(self, **values):
+    self.calls.append(values)
+    return self
+
+  def log(self, values, step):
+    assert step == len(self.rows)
+    if step == 2 and len(self.calls) == 1:
+      raise KeyboardInterrupt
+    self.rows[step] = values
+
+  def finish(self, exit_code=0):
+    self.exit_codes.append(exit_code)
+
+
+def test_the_hook_of_the_examples_sends_a_run_and_goes_on_with_it(user, monkeypatch):
+  fake = _Wandb()
+  monkeypatch.setitem(sys.modules, "wandb", fake)
+  monkeypatch.syspath_prepend(commands.ROOT / "examples")
+  flags = ("--output_dir=sent", *_FEW, "--hook=wandb_hook:Wandb")
+  assert [user.train(*flags).code for _ in range(2)] == [130, 0]
+  run = user.folder / "sent" / commands.METHOD / "seed_0"
+  first, second = fake.calls
+  assert first["id"] == second["id"] == "id of run 0" and first["resume"] == "allow"
+  written = [f"--{name}={text}" for name, text in first["config"].items()]
+  assert written == (run / "flags.txt").read_text().splitlines() and second["config"] is None
+  for row, values in zip(commands.rows(run), fake.rows.values(), strict=True):
+    assert float(row["test_error_mean"] or "nan") == pytest.approx(
+      values.get("test_error_mean", np.nan), nan_ok=True
+    )
+  assert fake.summary == json.loads((run / "metrics.json").read_text())
+  assert fake.exit_codes == [1, 0]
 
 
 def test_a_new_study_is_a_command(user, compared):

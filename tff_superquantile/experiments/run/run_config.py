@@ -17,7 +17,6 @@ from privacy.settings import flag
 from privacy.settings import part
 from tasks import request as request_lib
 from tff_superquantile import user_cache
-from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import local_training
@@ -27,6 +26,7 @@ from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
+LEFT = ("tracker",)  # Flags that earlier versions wrote, and that changed no result.
 _TASK_DEFAULT = "None for the task's own"
 
 
@@ -137,15 +137,6 @@ class RunConfig(part.Part):
     "results",
     "Directory to write TASK/METHOD/seed_S/ to.",
     rule=named,
-    is_incidental=True,
-  )
-  tracker: str | None = flag.field(
-    None,
-    "Trackers that follow the run beside TensorBoard's events, separated by commas:"
-    f" {', '.join(trackers.TRACKERS)}. Their own variables say where: MLFLOW_TRACKING_URI,"
-    " WANDB_MODE, WANDB_DIR ...; without any, MLflow's local store is OUTPUT_DIR/mlruns, and the"
-    " files of wandb are in the run's folder. A private run is sent when it is finished. None for"
-    " no tracker.",
     is_incidental=True,
   )
   hook: str | None = flag.field(
@@ -330,7 +321,8 @@ def differences(
 ) -> list[str]:
   """Returns a phrase for each flag that keeps a run from being continued under another config."""
   wanted = config.to_flags()
-  found = {name: value for name, value in found.items() if name in wanted or name not in followed}
+  gone = {*followed, *LEFT}
+  found = {name: value for name, value in found.items() if name in wanted or name not in gone}
   before = {name: one.before for name, one in flags().items() if one.before is not None}
   # Without --split_seed a run's clients follow from its --seed.
   found, wanted = ({**before, "split_seed": one.get("seed", "0"), **one} for one in (found, wanted))

@@ -1,0 +1,29 @@
+"""Shows a run at Weights & Biases, whose own variables say where (WANDB_PROJECT, WANDB_MODE ...).
+
+    PYTHONPATH=examples .venv/bin/superquantile train --hook=wandb_hook:Wandb
+"""
+
+import wandb
+
+from tff_superquantile.experiments import run
+
+
+class Wandb(run.Hook):
+  def begin(self):
+    id_file, config = self.job.folder / "wandb_id.txt", None  # A resumed run keeps its config.
+    if not id_file.exists():
+      id_file.write_text(wandb.util.generate_id())
+      config = self.job.config.to_flags()
+    self.run = wandb.init(id=id_file.read_text(), resume="allow", config=config)
+
+  async def release(self, value, key):  # A row of rounds.csv, and its round, from 0.
+    if key >= self.run.starting_step:  # A resumed run may repeat rounds.
+      self.run.log(dict(value), step=key)
+
+  def end(self, is_whole):
+    if not is_whole:
+      self.run.finish(exit_code=1)
+
+  def finish(self):
+    self.run.summary.update(self.job.metrics)
+    self.run.finish()
