@@ -53,8 +53,6 @@ EXPERIMENTS
                     client's data: --personalize=10, which any experiment takes.
     model_family    Models of emnist_linear, one a theta: each test client takes
                     the best on a half of its own data.
-    availability    The synthetic task with clients that come and go by the
-                    hour: fixed theta against an adaptive theta.
     sensitivity     The synthetic task with more local epochs, smaller and
                     larger cohorts, and several theta: curves, 5 seeds.
     private_synthetic

@@ -1,6 +1,8 @@
 """Shows a run at Weights & Biases, whose own variables say where (WANDB_PROJECT, WANDB_MODE ...).
 
     PYTHONPATH=examples .venv/bin/superquantile train --hook=wandb_hook:Wandb
+
+A resumed run goes on there; one that is interrupted is shown as failed.
 """
 
 import wandb
@@ -9,6 +11,8 @@ from tff_superquantile.experiments import run
 
 
 class Wandb(run.Hook):
+  """A run there: its flags, the rows of rounds.csv, and the numbers of metrics.json."""
+
   def begin(self):
     id_file, config = self.job.folder / "wandb_id.txt", None  # A resumed run keeps its config.
     if not id_file.exists():

@@ -95,7 +95,7 @@ _LONG = (
   *("algorithms/test_empirical_privacy", "threshold/test_geometric", "attacks/test_exact_pair"),
   *("experiments/test_kept_results", "experiments/test_export"),
   "algorithms/test_private_threshold",
-  *("paper/test_convergence", "algorithms/test_adaptive_theta", "algorithms/test_as_tff"),
+  *("paper/test_convergence", "algorithms/test_as_tff"),
   *("privacy/test_composition", "privacy/test_ledger"),
 )
 

@@ -261,7 +261,6 @@ _PRIVATE = "--epsilon=5 --clip_norm=1"
 _REFUSED = {
   # The part of FedAvg-Sub.
   "--algorithm=fed_avg_sub --sampling=poisson": ("fed_avg_sub", "--sampling=poisson", "fixed"),
-  "--algorithm=fed_avg_sub --sampling=diurnal": ("fed_avg_sub", "--sampling=diurnal", "fixed"),
   # Not every method is private, nor all of one.
   f"--algorithm=fed_avg_sub --theta=0.5 --sampling=fixed_size {_PRIVATE}": (
     *("--algorithm=fed_avg_sub", "private run", "fed_avg, q_fed_avg, tilted_erm, prop_fair"),

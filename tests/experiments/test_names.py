@@ -57,7 +57,6 @@ _METHODS = (
   dict(theta=0.5, threshold="reweighting", smoothing=0.05),
   dict(threshold="geometric", threshold_noise_multiplier=2.0, update_noise_multiplier=1.5),
   dict(theta=0.05),
-  dict(wanted_updates=25),  # Who decides theta by the number of updates has none of its own.
   dict(algorithm="fed_avg", epsilon=0.5, update_sum="distributed"),
   dict(algorithm="fed_avg", epsilon=0.5, update_sum="distributed", noise_shares="helpers"),
   dict(algorithm="fed_avg", epsilon=0.5, relation="replace_one"),
@@ -74,7 +73,6 @@ _METHODS = (
 def test_names_know_what_the_flags_say(values):
   config, own = _config(**values), _name(**values)
   has_theta = config.algorithm in ("superquantile", "fed_avg_sub")
-  has_theta = has_theta and "wanted_updates" not in values
   assert own.theta == (values.get("theta", 0.5) if has_theta else None)
   assert own.epsilon == config.epsilon
   assert own.is_superquantile == (config.algorithm == "superquantile")
@@ -234,16 +232,6 @@ def test_letters_that_do_not_print_are_replaced(letter):
       "emnist_linear_standin",
       "emnist_linear (stand-in: generated data)",
     ),
-    (
-      dict(task="synthetic", sampling="diurnal"),
-      "synthetic_diurnal",
-      "synthetic (clients come and go by the hour)",
-    ),
-    (
-      dict(task="sent140_lstm", data="standin", sampling="diurnal"),
-      "sent140_lstm_standin_diurnal",
-      "sent140_lstm (stand-in: generated data) (clients come and go by the hour)",
-    ),
   ],
 )
 def test_what_cannot_be_compared_has_a_folder_of_its_own_and_says_so(values, folder, title):
@@ -306,7 +294,7 @@ def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
     parameters = part.own_flags(methods.METHODS[method["algorithm"]])
     assert method.keys() & every <= set(parameters)
     for flag in method.keys() & every:
-      assert run_config.defaults()[flag] is None or flag in ("theta", "min_theta", "max_theta")
+      assert run_config.defaults()[flag] is None or flag == "theta"
     assert {name for name, one in parameters.items() if one.is_required} <= method.keys()
     for value in method.values():
       if isinstance(value, preset_lib.Grid):

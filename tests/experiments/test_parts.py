@@ -54,11 +54,7 @@ def _resolved(config):
         learning_rate_schedule="cosine",
       ),
     ),
-    (
-      run.RunConfig(cohort=run.Diurnal(size=20)),
-      dict(sampling="diurnal", clients_per_round=20),
-    ),
-    (run.RunConfig(cohort=run.Poisson()), dict(sampling="poisson")),
+    (run.RunConfig(cohort=run.Poisson(size=20)), dict(sampling="poisson", clients_per_round=20)),
     (
       run.RunConfig(task=run.Request(num_train_clients=30, validation_fraction=0.1)),
       dict(num_train_clients=30, validation_fraction=0.1),
@@ -118,7 +114,7 @@ _TREE = dict(threshold="tree")
   [
     (dict(epsilon=3.0), _TREE),
     (dict(epsilon=3.0, num_bins=16, secure_sum="integer", rho_ratio=0.3), _TREE),
-    (dict(epsilon=3.0, wanted_updates=5, noise_shares="helpers"), _TREE),
+    (dict(epsilon=3.0, noise_shares="helpers"), _TREE),
     (dict(update_noise_multiplier=2.0, threshold_noise_multiplier=3.0), _TREE),
     (dict(epsilon=3.0, theta=1.0), {}),
     (dict(epsilon=3.0, algorithm="fed_avg"), {}),
@@ -181,6 +177,18 @@ def test_runs_of_earlier_versions_go_on():
   flags = {**config.to_flags(), "secure_sum": "integer", **dict.fromkeys(run_config.LEFT, "a")}
   assert run_config.from_flags(flags) == config
   assert run_config.differences(flags, config) == []
+
+
+@pytest.mark.parametrize("flags", [dict(wanted_updates="5"), dict(sampling="diurnal")])
+def test_a_run_of_an_earlier_version_that_cannot_be_here_has_its_folders_name(flags, tmp_path):
+  path = tmp_path / "synthetic/superquantile_updates_5/seed_0"
+  path.mkdir(parents=True)
+  texts = {**run.RunConfig().to_flags(), **flags}
+  (path / "flags.txt").write_text("".join(f"--{n}={text}\n" for n, text in texts.items()))
+  (found,) = run.find_runs(tmp_path)
+  assert found.config is None and found.method.label == "superquantile_updates_5"
+  differences = run_config.differences(found.flags, run.RunConfig())
+  assert len(differences) == 1 and min(flags) in differences[0]
 
 
 def test_no_flag_has_two_meanings():

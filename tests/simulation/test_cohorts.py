@@ -84,7 +84,7 @@ def test_everybody_may_take_part():
 
 @pytest.mark.parametrize("size", [0, -1, 21, 10_000, float("nan"), float("inf")])
 def test_impossible_sizes_are_refused(size):
-  builders = [cohorts.build_poisson_sampler, cohorts.build_diurnal_sampler]
+  builders = [cohorts.build_poisson_sampler]
   if np.isfinite(size):
     builders.append(cohorts.build_fixed_size_sampler)
   for build in builders:
@@ -136,6 +136,21 @@ def test_spaced_clients_wait(separation):
   if separation == 6:  # By day hardly anybody is there, and cohorts are smaller.
     sizes = np.reshape([len(cohort) for cohort in rounds[: 8 * 24]], [8, 24]).mean(axis=0)
     assert sizes.max() == 20 > sizes.min()
+
+
+def test_who_is_there_follows_the_hour_as_documented():
+  num_clients, num_days = 1000, 40
+  sample = cohorts.build_spaced_sampler(range(num_clients), num_clients, 1, seed=0)
+  sizes = np.array([len(sample(round_num)) for round_num in range(num_days * 24)])
+  by_hour = sizes.reshape(num_days, 24).mean(axis=0) / num_clients
+  # The resultant of the mixture of time zones, at 15 degrees an hour, and of the habits.
+  zones = np.sum([0.47, 0.29, 0.07, 0.17] * np.exp(1j * np.pi / 12 * np.arange(4)))
+  swing = abs(zones) * np.exp(-((2 * np.pi * 1.5 / 24) ** 2) / 2)
+  angles = 2 * np.pi * np.arange(24) / 24
+  harmonic = 4 * np.mean(by_hour * np.exp(-1j * angles))
+  assert abs(harmonic) == pytest.approx(swing, abs=0.03)  # Phases are a draw.
+  fitted = 0.5 * (1 + np.real(harmonic * np.exp(1j * angles)))
+  np.testing.assert_allclose(by_hour, fitted, atol=5 * 0.5 / np.sqrt(num_clients * num_days))
 
 
 def test_impossible_turns_are_refused():

@@ -59,14 +59,7 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
 
 def config(args: argparse.Namespace) -> run_config.RunConfig:
   """Returns the config that the command line asks for, checked."""
-  asked = given(args)
-  # The flags of a run, which --flagfile brings, have the theta that then means nothing, too.
-  if "theta" in asked and asked.get("wanted_updates") and args.flagfile is None:
-    raise ValueError(
-      f"Found --theta={asked['theta']:g} with --wanted_updates={asked['wanted_updates']}, by which"
-      " theta follows the cohort's size; leave out one of them."
-    )
-  return run_config.of(**asked)
+  return run_config.of(**given(args))
 
 
 def define_task(parser: command_line.Parser, *, has_data: bool = True) -> None:

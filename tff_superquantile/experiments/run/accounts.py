@@ -21,7 +21,6 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.training import evaluation_files
-from tff_superquantile.threshold import adaptive_theta
 
 # The noise of a round over the clip norm up to which an adaptive one was stable on handwriting is
 # 9, and the least one with which it was not 18.
@@ -173,7 +172,7 @@ class Account:
     left = banded.relative_error(self._release.coefficients, config.num_rounds)
     method, divisor = config.method, self._release.cohort.mean_size()
     if isinstance(method, methods.Superquantile):
-      divisor *= float(adaptive_theta.of_round(method.tail(), divisor))
+      divisor *= method.theta
     elif isinstance(method, methods.OwnLossMethod):
       share_weight = method.share_weight or private_lib.SHARE_WEIGHT
       divisor = max(divisor, private_lib.least_divisor(noise, share_weight))

@@ -27,10 +27,7 @@ TUNING = (
 )
 # Runs that cannot be compared with others of their task have a folder apart: its suffix, by the
 # flag and its value, and the words of a title.
-_APART = {
-  "_standin": ("data", "standin", "stand-in: generated data"),
-  "_diurnal": ("sampling", "diurnal", "clients come and go by the hour"),
-}
+_APART = {"_standin": ("data", "standin", "stand-in: generated data")}
 # The exponent of q-FFL that the paper calls AFL.
 _AFL_Q = 10.0
 
@@ -135,11 +132,10 @@ class Name(str):
 
   @property
   def theta(self) -> float | None:
-    """The tail fraction, in (0, 1]; None for methods without, and where it is adaptive."""
+    """The tail fraction, in (0, 1]; None for methods without."""
     method = None if self.config is None else self.config.method
-    if isinstance(method, methods.Superquantile):
-      return None if method.wanted_updates is not None else method.theta
-    return method.theta if isinstance(method, methods.FedAvgSub) else None
+    is_tail = isinstance(method, (methods.Superquantile, methods.FedAvgSub))
+    return method.theta if is_tail else None
 
   @property
   def is_superquantile(self) -> bool:
@@ -270,12 +266,8 @@ def is_in_setting_of(
 
 def of_method(config: run_config.RunConfig) -> list[NamePart]:
   """Returns the parameters of a run's method."""
-  parts, values = [], config.values()
-  for flag in methods.parameters(type(config.method)):
-    # With `wanted_updates`, the number of updates decides theta.
-    if flag.name != "theta" or values["wanted_updates"] is None:
-      parts += _number(values, flag.name)
-  return parts
+  values, own = config.values(), methods.parameters(type(config.method))
+  return [part for flag in own for part in _number(values, flag.name)]
 
 
 def of_run(config: run_config.RunConfig) -> list[NamePart]:

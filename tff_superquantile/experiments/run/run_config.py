@@ -26,7 +26,8 @@ from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
-LEFT = ("tracker",)  # Flags that earlier versions wrote, and that changed no result.
+# Flags that earlier versions wrote, and that changed no result of a run that can go on here.
+LEFT = ("max_theta", "min_theta", "tracker")
 _TASK_DEFAULT = "None for the task's own"
 
 
@@ -307,6 +308,11 @@ def client_split_of(found: Mapping[str, str]) -> str:
 
 def from_flags(found: Mapping[str, str]) -> RunConfig:
   """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them."""
+  if "wanted_updates" in found:
+    raise ValueError(
+      f"Found --wanted_updates={found['wanted_updates']} in the flags of a run; expected none:"
+      " take the version that made it."
+    )
   values: dict[str, Any] = {}
   found = {**found, "client_split": client_split_of(found)}
   load(found)
