@@ -134,8 +134,9 @@ class Name(str):
   def theta(self) -> float | None:
     """The tail fraction, in (0, 1]; None for methods without."""
     method = None if self.config is None else self.config.method
-    is_tail = isinstance(method, (methods.Superquantile, methods.FedAvgSub))
-    return method.theta if is_tail else None
+    if isinstance(method, (methods.Superquantile, methods.FedAvgSub)):
+      return method.theta
+    return None
 
   @property
   def is_superquantile(self) -> bool:
