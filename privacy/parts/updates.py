@@ -102,8 +102,7 @@ class ReleasedNumber(released.ReleasedPart):
   """One more number that a round releases: an entry of the sum of updates, with noise of its own.
 
   A client adds a number whose absolute value is at most the sensitivity to removing it, so that for
-  the sensitivity to replacing it 2 is a bound. Its noise and its share are flags, and
-  `secure_sums.NUMBERS` has what computes it.
+  the sensitivity to replacing it 2 is a bound. Its noise and its share are flags.
 
   Attributes:
     released: The number, in words.

@@ -15,7 +15,6 @@ import pytest
 from privacy import parts
 from privacy.settings import part
 import tasks
-from tff_superquantile import secure_sums
 from tff_superquantile.experiments import run
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import names
@@ -316,7 +315,6 @@ def test_every_kind_of_a_part_is_a_public_name():
 
 def test_whoever_computes_with_a_part_has_a_builder_for_each_class():
   assert set(thresholds.BUILDERS) == set(parts.THRESHOLDS.values())
-  assert set(secure_sums.NUMBERS) == set(parts.numbers())
 
 
 _RIGHT = """

@@ -60,28 +60,3 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
 def config(args: argparse.Namespace) -> run_config.RunConfig:
   """Returns the config that the command line asks for, checked."""
   return run_config.of(**given(args))
-
-
-def define_task(parser: command_line.Parser, *, has_data: bool = True) -> None:
-  """Adds the flags of a command on the finished runs of a task, and on where their data is now."""
-  add(parser, ["output_dir", "task", *(WHERE_DATA_IS if has_data else ())])
-
-
-def finished_task(args: argparse.Namespace) -> tuple[str, str, dict[str, str]]:
-  """Returns --output_dir, --task and what to override of `WHERE_DATA_IS`.
-
-  Without --task it is the only one with finished runs.
-  """
-  # With NumPy, which the --help of a run spares.
-  from tff_superquantile.experiments.run import run_folder
-
-  asked, defaults = given(args), run_config.defaults()
-  output_dir, task = (asked.get(name, defaults[name]) for name in ("output_dir", "task"))
-  if "task" not in asked:
-    tasks = sorted({run.task for run in run_folder.find_runs(output_dir) if run.finished})
-    if len(tasks) > 1:
-      raise ValueError(
-        f"Found finished runs of {', '.join(tasks)} in {output_dir}; choose one by --task."
-      )
-    task = tasks[0] if tasks else task
-  return output_dir, task, {name: asked[name] for name in WHERE_DATA_IS if name in asked}
