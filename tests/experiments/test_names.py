@@ -92,33 +92,6 @@ def test_every_algorithm_is_named_here():
   assert run_config.flags()["algorithm"].choices == tuple(methods.METHODS)
 
 
-def test_flags_of_other_algorithms_are_no_part_of_the_folder():
-  everything = dict(
-    theta=0.3, proximal_weight=1.0, q=2.0, temperature=4.0, ascent_rate=5.0, utility_bound=6.0
-  )
-  everything.update(beta=7.0, fairness_strength=0.8, decision_step=9.0)
-  everything["threshold"] = "tree"
-  expected = {
-    "fed_avg": "fed_avg",
-    "fed_avg_sub": "fed_avg_sub_theta_0.3",
-    "fed_prox": "fed_prox_mu_1",
-    "q_fed_avg": "q_fed_avg_q_2",
-    "tilted_erm": "tilted_erm_t_4",
-    "agnostic_fed_avg": "agnostic_fed_avg_rate_5",
-    "prop_fair": "prop_fair_M_6",
-    "semi_vred": "semi_vred_beta_7",
-    "gifair": "gifair_lambda_0.8",
-    "aaggff": "aaggff_step_9",
-    "superquantile": "superquantile_theta_0.3_tree",
-  }
-  assert expected == {
-    algorithm: names.folder(
-      run_config.from_flags({"algorithm": algorithm, **{k: str(v) for k, v in everything.items()}})
-    )
-    for algorithm in methods.METHODS
-  }
-
-
 def test_methods_are_ordered_as_in_the_papers_tables():
   ordered = [_name(**values) for values in _METHODS]
   others = [_other("mine"), _name(run_name="zz")]
