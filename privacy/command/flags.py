@@ -17,7 +17,6 @@ _RUN = {
   "clients_per_round=M": "m, the (expected) size of a cohort",
   "num_rounds=T": "T, the number of rounds",
 }
-_CLIP = parts.AdaptiveClip
 _DELTA = {"delta=X": "delta of the budget; by default the smaller of 1e-5 and n^-1.1"}
 OF_RUN = tuple(name.partition("=")[0] for name in _RUN)  # Without these there is no run.
 _RELEASE = {
@@ -100,13 +99,14 @@ def _budget_flags(parser: command_line.Parser) -> None:
   _add(run_flags(parser, required=False), _RELEASE)
   budget = parser.add_argument_group("the budget")
   _add(budget, {"epsilon=X": "of the whole run"}, required=True)
-  _add(budget, _BUDGET | {f"{_CLIP.share_flag}=R": _CLIP.share_help})
+  _add(budget, _BUDGET | {f"{kind.share_flag}=R": kind.share_help for kind in parts.numbers()})
 
 
 def _noise_flags(parser: command_line.Parser) -> None:
   _add(run_flags(parser, required=False), _RELEASE)
   noise = parser.add_argument_group("the noise of the weights, the threshold or both")
-  _add(noise, _NOISE | {f"{_CLIP.flag}=Z": _CLIP.noise_help} | _IN_PLACE_OF_NOISE)
+  of_numbers = {f"{kind.flag}=Z": kind.noise_help for kind in parts.numbers()}
+  _add(noise, _NOISE | of_numbers | _IN_PLACE_OF_NOISE)
   plot = "draw epsilon against rounds (.png, .svg, .pdf)"
   command_line.add_flag(parser, "plot", str, None, plot, metavar="FILE")
 

@@ -23,10 +23,14 @@ from privacy.parts.thresholds import Threshold as Threshold
 from privacy.parts.thresholds import Tree as Tree
 from privacy.parts.thresholds import is_accounted as is_accounted
 from privacy.parts.thresholds import private_kinds as private_kinds
-from privacy.parts.updates import ReleasedNumber as ReleasedNumber
 from privacy.parts.updates import UpdateSum as UpdateSum
+
+
+def numbers() -> list[type[AdaptiveClip]]:
+  """Returns the kinds of numbers that may travel beside the updates."""
+  return [AdaptiveClip]
 
 
 def kinds() -> list[type[ReleasedPart]]:
   """Returns the kinds of parts, in the order in which statements name them."""
-  return [PrivateThreshold, UpdateSum, AdaptiveClip]
+  return [PrivateThreshold, UpdateSum, *numbers()]

@@ -87,7 +87,8 @@ class Account:
     config, release = self._config, self._release
     updates, threshold = release.find(parts.UpdateSum), release.find(parts.PrivateThreshold)
     assert updates is not None  # A run releases a model.
-    is_adaptive = release.find(parts.AdaptiveClip) is not None
+    clip = release.find(parts.AdaptiveClip)
+    is_adaptive = clip is not None
     # These divide by the sum of the clients' shares, at most their number.
     is_relative = isinstance(config.method, (methods.OwnLossMethod, methods.RelativeMethod))
     lines = [
@@ -100,11 +101,9 @@ class Account:
       f" {self.relative_noise(num_parameters):.2g} times as long as a clipped update can be"
       f"{', but for what later noise cancels' if len(release.coefficients) > 1 else ''}.",
     ]
-    lines += [
-      f"Noise multiplier of {number.noted}: {number.z:.4g}."
-      for number in release.parts
-      if isinstance(number, parts.ReleasedNumber)
-    ]
+    if clip is not None:
+      counted = "the count of updates within the clip norm, which adapts"
+      lines.append(f"Noise multiplier of {counted}: {clip.z:.4g}.")
     if threshold is not None:
       lines.append(f"Noise multiplier of the {threshold.kind} threshold: {threshold.z:.4g}.")
       privacy = self._privacy

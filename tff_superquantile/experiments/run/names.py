@@ -25,9 +25,6 @@ FED_AVG = "fed_avg"
 TUNING = (
   "tuning"  # The folder of an experiment's runs of grid searches, below its output directory.
 )
-# Runs that cannot be compared with others of their task have a folder apart: its suffix, by the
-# flag and its value, and the words of a title.
-_APART = {"_standin": ("data", "standin", "stand-in: generated data")}
 # The exponent of q-FFL that the paper calls AFL.
 _AFL_Q = 10.0
 
@@ -49,7 +46,7 @@ def folder(config: run_config.RunConfig) -> str:
 def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
   values = config.values()
-  suffixes = [end for end, (flag, text, _) in _APART.items() if values[flag] == text]
+  suffixes = ["_standin"] if config.task.is_standin else []
   if values["folds"]:
     suffixes.append(f"_folds_{values['folds']}")
   if values["held_out_examples"]:
@@ -65,7 +62,7 @@ def run_path(config: run_config.RunConfig) -> pathlib.Path:
 def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
   values = config.values()
-  remarks = [f" ({said})" for flag, text, said in _APART.values() if values[flag] == text]
+  remarks = [" (stand-in: generated data)"] if config.task.is_standin else []
   if values["folds"]:
     remarks.append(f", {values['folds']}-fold cross-validation over clients")
   if values["held_out_examples"]:

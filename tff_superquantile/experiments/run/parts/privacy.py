@@ -78,9 +78,9 @@ class Privacy(part.Part):
     return self.update_sum == "distributed"
 
   @property
-  def numbers(self) -> tuple[parts.ReleasedNumber, ...]:
+  def numbers(self) -> tuple[parts.AdaptiveClip, ...]:
     """The numbers that a round releases beside the updates."""
-    return (self.clip,) if isinstance(self.clip, parts.ReleasedNumber) else ()
+    return (self.clip,) if isinstance(self.clip, parts.AdaptiveClip) else ()
 
   @property
   def budget(self) -> float | None:
