@@ -12,7 +12,6 @@ import commands
 import numpy as np
 import pytest
 
-from privacy.settings import plugins
 import tasks
 from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.run import build
@@ -275,25 +274,18 @@ def _method(base="Method", body=_BUILD, head=_HEAD):
       _method(body=f"  seed: float = flag.field(1.0, 'A.')\n{_BUILD}"),
       "Found --seed of Mine, which",
     ),
+    (
+      _method(
+        body=f"  cap: float = flag.field(1.0, 'A.')\n{_BUILD}", head=_HEAD.rpartition("@")[0]
+      ),
+      "which lacks @dataclasses.dataclass",
+    ),
   ],
 )
 def test_what_is_no_method_is_refused(code, said, write):
   with pytest.raises(ValueError, match=said):
     run_config.of(algorithm=write(code))
   assert "mine:Mine" not in methods.METHODS
-
-
-def test_flags_need_a_dataclass(write):
-  head = _HEAD.rpartition("@")[0]
-  name = write(_method(body=f"  cap: float = flag.field(1.0, 'A.')\n{_BUILD}", head=head))
-  with pytest.raises(ValueError, match="which lacks @dataclasses.dataclass"):
-    run_config.of(algorithm=name)
-
-
-@pytest.mark.parametrize("name", ["./mine.py:Mine", ".mine:Mine", "mine:", ":Mine", "a b:Mine"])
-def test_a_name_is_no_path(name):
-  with pytest.raises(ValueError, match=f"Found --algorithm={re.escape(name)}"):
-    run_config.of(algorithm=name)
 
 
 def test_a_class_may_have_the_name_of_another(write):
@@ -396,9 +388,3 @@ def test_an_installed_package_names_its_parts(write, tmp_path):
     ValueError, match="shorn in 2 packages; expected one of mine:Mine, other:Mine"
   ):
     run_config.of(algorithm="shorn")
-
-
-def test_a_table_imports_rows_when_they_are_asked_for():
-  table = plugins.Kinds("kind", "kinds", dict, {"late": "collections:Counter"})
-  assert table["late"].__name__ == "Counter" and table["late"] is dict(table)["late"]
-  assert table.load(None) is False

@@ -1,13 +1,10 @@
 """Names of runs: from a config to its folder and to what people read."""
 
-import math
 import pathlib
 import random
 
 import pytest
 
-from privacy.settings import part
-from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import names
@@ -102,21 +99,6 @@ def test_methods_are_ordered_as_in_the_papers_tables():
   assert sorted(shuffled, key=_order) == expected
 
 
-@pytest.mark.parametrize(
-  "values, afl",
-  [
-    (dict(algorithm="q_fed_avg", q=10.0), True),
-    (dict(algorithm="q_fed_avg", q=1.0), False),
-    (dict(algorithm="q_fed_avg", q=100.0), False),
-    (dict(algorithm="fed_prox", proximal_weight=10.0), False),
-    (dict(algorithm="tilted_erm", temperature=10.0), False),
-  ],
-)
-def test_afl_is_q_fed_avg_with_exponent_ten(values, afl):
-  assert names.is_afl(_config(**values)) == afl
-  assert ("AFL" in _name(**values).label) == afl
-
-
 def test_without_epsilon_is_without_what_private_runs_alone_have():
   private = _name(algorithm="q_fed_avg", q=1.0, share_weight=0.5, clip_norm=1.0, epsilon=2.0)
   assert private == "q_fed_avg_q_1_k_0.5_epsilon_2"
@@ -192,42 +174,22 @@ def test_letters_that_do_not_print_are_replaced(letter):
     assert names.Name(name, _config(run_name=name)).label == shown
 
 
-# Folders of tasks and runs.
-
-
 @pytest.mark.parametrize(
-  "values, folder, title",
+  "values, path, title",
   [
-    (dict(task="synthetic"), "synthetic", "synthetic"),
-    (dict(task="sent140_lstm"), "sent140_lstm", "sent140_lstm"),
+    (dict(task="synthetic"), "results/synthetic/superquantile_theta_0.5/seed_0", "synthetic"),
     (
-      dict(task="emnist_linear", data="standin"),
-      "emnist_linear_standin",
+      dict(algorithm="q_fed_avg", q=0.1, task="emnist_linear", data="standin", seed=3),
+      "results/emnist_linear_standin/q_fed_avg_q_0.1/seed_3",
       "emnist_linear (stand-in: generated data)",
     ),
+    # A name replaces the method's; letters that do not print are replaced.
+    (dict(task="a\x1b", run_name="mine", output_dir="a/b"), "a/b/a\x1b/mine/seed_0", "a\ufffd"),
   ],
 )
-def test_what_cannot_be_compared_has_a_folder_of_its_own_and_says_so(values, folder, title):
-  assert names.task_folder(_config(**values)) == folder
+def test_a_run_has_a_folder_and_its_task_a_title(values, path, title):
+  assert names.run_path(_config(**values)) == pathlib.Path(path)
   assert names.task_title(_config(**values)) == title
-
-
-def test_titles_of_tasks_hold_nothing_that_does_not_print():
-  title = names.task_title(_config(task="a\x1b[2J", data="standin"))
-  assert title == "a�[2J (stand-in: generated data)"
-
-
-def test_run_path_is_task_method_and_seed_below_the_output_directory():
-  config = _config(
-    algorithm="q_fed_avg", q=0.1, task="emnist_convnet", data="standin", seed=3, output_dir="a/b"
-  )
-  assert names.run_path(config) == pathlib.Path("a/b/emnist_convnet_standin/q_fed_avg_q_0.1/seed_3")
-
-
-def test_run_name_replaces_the_methods_name():
-  config = _config(algorithm="q_fed_avg", q=0.1, run_name="mine", output_dir="out")
-  assert names.folder(config) == "mine"
-  assert names.run_path(config) == pathlib.Path("out/synthetic/mine/seed_0")
 
 
 # The experiments.
@@ -258,26 +220,3 @@ def test_methods_of_an_experiment_have_folders_of_their_own_that_can_be_read(nam
   budgets = {name.epsilon for name in found}
   without = {None} if preset.with_public or not preset.epsilons else set()
   assert budgets == set(preset.epsilons) | without
-
-
-@pytest.mark.parametrize("name", presets.PRESETS)
-def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
-  every = {name for kind in methods.METHODS.values() for name in part.own_flags(kind)}
-  for method in presets.PRESETS[name].methods():
-    parameters = part.own_flags(methods.METHODS[method["algorithm"]])
-    assert method.keys() & every <= set(parameters)
-    for flag in method.keys() & every:
-      assert run_config.defaults()[flag] is None or flag == "theta"
-    assert {name for name, one in parameters.items() if one.is_required} <= method.keys()
-    for value in method.values():
-      if isinstance(value, preset_lib.Grid):
-        assert value.default in (*value.values, None)
-        assert len(set(value.values)) == len(value.values) > 1
-        assert all(math.isfinite(number) and number > 0 for number in value.values)
-
-
-def test_paper_experiments_compare_with_every_baseline():
-  for name in ("synthetic", "emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm"):
-    shown = " ".join(map(names.label, _runs_of_a_preset(presets.PRESETS[name])))
-    for expected in ("FedAvg", "FedAvg-Sub", "FedProx", "q-FFL", "Tilted-ERM", "AFL", "Agnostic"):
-      assert expected in shown, name

@@ -173,6 +173,10 @@ def test_no_experiment_is_tuned_on_test_clients(name):
   for grid in preset.shared_grids:
     assert grid.values.keys() <= set(run_config.flags())
     assert all(len(set(values)) == len(values) > 1 for values in grid.values.values())
+  for value in itertools.chain(*(method.values() for method in preset.methods())):
+    if isinstance(value, preset_lib.Grid):
+      assert value.default in (*value.values, None)
+      assert len(set(value.values)) == len(value.values) > 1
 
 
 # Commands for a cluster, step by step: what tuning runs would have found is made up.
