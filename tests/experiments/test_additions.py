@@ -2,7 +2,6 @@
 
 import csv
 import json
-import pathlib
 import re
 import shlex
 import sys
@@ -19,8 +18,6 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 
 _PAGE = (commands.ROOT / "docs/how_to/add_a_part.md").read_text(encoding="utf-8")
-_STUDIES = str(pathlib.Path(__file__).parent / "additions" / "command.py")
-_COMMAND = f"import runpy; runpy.run_path({_STUDIES!r}, run_name='__main__')"
 _FEW = ("--num_rounds=4", "--rounds_per_evaluation=2")
 _CAPPED = "capped.CappedFedAvg_cap_1.5"
 _SLOW = "superquantile_theta_0.5_slow.SlowGeometric_epsilon_8"
@@ -204,20 +201,6 @@ def test_the_hook_of_the_examples_sends_a_run_and_goes_on_with_it(user, monkeypa
     )
   assert fake.summary == json.loads((run / "metrics.json").read_text())
   assert fake.exit_codes == [1, 0]
-
-
-def test_a_new_study_is_a_command(user, compared):
-  def command(*arguments):
-    result = user.fork("-c", _COMMAND, *arguments).wait()
-    assert "Traceback" not in result.err, result.err
-    return result
-
-  made = command("lengths", "--output_dir=results", "--task=synthetic")
-  assert made.code == 0, made.err
-  assert re.search(r"The longest run took \d rounds.", made.out)
-  assert "| FedAvg " in (compared / "lengths.md").read_text()
-  assert "    lengths           How long did each method train?" in command("--help").out
-  assert "private_quantile, lengths." in command("length").err
 
 
 # What is refused.
