@@ -36,7 +36,6 @@ def _resolved(config):
   "config, flags",
   [
     (run.RunConfig(), dict()),
-    (run.RunConfig(method=run.Superquantile(theta=0.25)), dict(theta=0.25)),
     (
       run.RunConfig(method=run.QFedAvg(q=2), server=run.Adam(), keep=run.Best(patience=3)),
       dict(algorithm="q_fed_avg", q=2.0, server_optimizer="adam", keep="best", patience=3),
@@ -57,10 +56,6 @@ def _resolved(config):
     (
       run.RunConfig(task=run.Request(num_train_clients=30, validation_fraction=0.1)),
       dict(num_train_clients=30, validation_fraction=0.1),
-    ),
-    (
-      run.RunConfig(privacy=run.Budget(epsilon=3, clip=_CLIP)),
-      dict(epsilon=3.0, clip_norm=0.1),
     ),
     (
       run.RunConfig(method=run.SemiVRed(beta=1), privacy=run.Budget(epsilon=3, clip=_CLIP)),
