@@ -14,11 +14,11 @@ class Wandb(run.Hook):
   """A run there: its flags, the rows of rounds.csv, and the numbers of metrics.json."""
 
   def begin(self):
-    id_file, config = self.job.folder / "wandb_id.txt", None  # A resumed run keeps its config.
-    if not id_file.exists():
-      id_file.write_text(wandb.util.generate_id())
-      config = self.job.config.to_flags()
-    self.run = wandb.init(id=id_file.read_text(), resume="allow", config=config)
+    id_file = self.job.folder / "wandb_id.txt"
+    known_id = id_file.read_text() if id_file.exists() else None
+    config = None if known_id else self.job.config.to_flags()  # A resumed run keeps its own.
+    self.run = wandb.init(id=known_id, resume="allow", config=config)
+    id_file.write_text(self.run.id)
 
   async def release(self, value, key):  # A row of rounds.csv, and its round, from 0.
     if key >= self.run.starting_step:  # A resumed run may repeat rounds.
