@@ -55,8 +55,3 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
   for name in (name for name in values if name in flags and flags[name].word):
     values[name] = flags[name].parse(values[name])
   return values
-
-
-def config(args: argparse.Namespace) -> run_config.RunConfig:
-  """Returns the config that the command line asks for, checked."""
-  return run_config.of(**given(args))

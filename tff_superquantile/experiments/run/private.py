@@ -41,11 +41,6 @@ def followed(config: run_config.RunConfig) -> list[str]:
 def check(config: run_config.RunConfig) -> None:
   """Checks all of a private run that needs no data."""
   assert config.privacy is not None
-  if config.cohort.sampling not in cohorts.OF_ACCOUNTS:
-    raise ValueError(
-      f"Found --sampling={config.cohort.sampling} in a private run; the accounting is for cohorts"
-      " drawn at random, so use poisson."
-    )
   _check_over_rounds(config, config.privacy)
   if config.local.weighting != "uniform":
     raise ValueError(
