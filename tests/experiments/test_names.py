@@ -105,19 +105,6 @@ def test_without_epsilon_is_without_what_private_runs_alone_have():
   assert private.without_epsilon == "q_fed_avg_q_1"
 
 
-def test_plain_is_a_method_with_nothing_but_its_own_parameter_and_the_options_of_fed_avg():
-  others = [str(name) for name in map(lambda v: _name(**v), _METHODS) if not name.is_plain]
-  assert others == [
-    *("superquantile_theta_0.5_reweighting", "superquantile_theta_0.5_reweighting_smoothing_0.05"),
-    "superquantile_theta_0.5_geometric_z_2_update_z_1.5",
-    "superquantile_theta_0.25_tree_epsilon_0.5",
-    "superquantile_theta_0.25_tree_private_coin_replace_one_epsilon_0.5",
-  ]
-  assert _name(theta=0.5, server_optimizer="adam", keep="best").is_plain
-  assert not _name(theta=0.5, server_optimizer="adam", threshold="primal_dual").is_plain
-  assert not _name(run_name="mine").is_plain and not _other("mine").is_plain
-
-
 def test_the_baseline_is_fed_avg_with_the_same_options():
   # Others are in kept_results/configs.json.
   name = _name(theta=0.5, initial_weights="r/t/fed_avg/seed_0", run_name="mine")

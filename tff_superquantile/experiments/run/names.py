@@ -141,16 +141,6 @@ class Name(str):
     return self.config is not None and isinstance(self.config.method, methods.Superquantile)
 
   @property
-  def is_plain(self) -> bool:
-    """Whether nothing but its own parameters tells the method from FedAvg with its options."""
-    config = self.config
-    of_fed_avg = self.fed_avg.config
-    if config is None or config.run_name or of_fed_avg is None:
-      return False
-    shared = of_run(of_fed_avg)
-    return of_run(config) == [*of_method(config), *shared]
-
-  @property
   def fed_avg(self) -> Name:
     """The name of FedAvg with the same options: server optimizer, start, kept round, privacy."""
     if self.config is None:
