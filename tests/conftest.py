@@ -86,7 +86,6 @@ def pytest_unconfigure():
 _LONG = (
   *("experiments/test_sweep", "experiments/test_private_run", "experiments/test_train"),
   *("experiments/test_folder_histories", "experiments/test_training_options"),
-  *("experiments/test_cluster_runs", "engine/test_ray"),
   *("engine/test_cohort_engine", "algorithms/test_private_superquantile_fed_avg"),
   *("algorithms/test_superquantile_fed_avg", "algorithms/test_baselines"),
   *("engine/test_data_sets", "experiments/test_additions", "experiments/test_baseline_runs"),

@@ -207,13 +207,5 @@ def test_number_of_concurrent_calls_is_checked(number):
     context.set_simulation_context(number)
 
 
-@pytest.mark.parametrize("name", ["auto", "native"])
-def test_other_engines_are_refused_with_what_sets_tffs_own(name):
-  with pytest.raises(
-    ValueError, match=f"Found engine = '{name}'.*in_process, ray.*TFF's own.*set_"
-  ):
-    context.set_simulation_context(engine=name)
-
-
 def test_cores_are_those_that_may_be_used():
   assert context.num_cores() == len(os.sched_getaffinity(0)) >= 1

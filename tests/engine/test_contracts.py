@@ -125,7 +125,7 @@ def test_effects_of_a_loops_condition_happen_as_in_tffs_runtime(native, has_vari
   component = component_of(loop, has_variable)
   for clients in ([1.0, 3.0], [1.0, 9.0]):
     expected = outcome(native, at_clients(component), clients)
-    context.set_simulation_context(engine="in_process")  # It may leave this to TFF's runtime here.
+    context.set_simulation_context()  # It may leave this to TFF's runtime here.
     in_process = tff.framework.get_context_stack().current
     assert_same(outcome(in_process, at_clients(component), clients), expected)
 
@@ -342,7 +342,7 @@ def test_clients_that_read_elements_in_turn_share_no_iterator():
     data_set = tf.data.Dataset.from_tensor_slices(np.int32([5, 6, 7]))
     return number + tf.compat.v1.data.make_one_shot_iterator(data_set).get_next()
 
-  context.set_simulation_context(engine="in_process")
+  context.set_simulation_context()
   for _ in range(2):
     assert at_clients(component)([0, 10, 20]) == [5, 15, 25]
 
@@ -464,7 +464,7 @@ def test_what_clients_make_of_a_draw_is_made_once():
     made = tff.federated_map(make, held)
     return tff.federated_map(_count, made), tff.federated_map(_count, made)
 
-  context.set_simulation_context(engine="in_process")
+  context.set_simulation_context()
   first, second = count_twice(
     [tf.data.Dataset.range(1000).map(lambda x: tf.cast(x, tf.float32))] * 3
   )
@@ -491,7 +491,7 @@ def test_what_clients_make_beside_an_effect_has_it(native):
   held = [tf.data.Dataset.from_tensor_slices(np.zeros(20, np.float32))] * 2
   for numbers in ([1.0, 3.0], [1.0, 9.0]):
     expected = outcome(native, count, held, numbers)
-    context.set_simulation_context(engine="in_process")
+    context.set_simulation_context()
     in_process = tff.framework.get_context_stack().current
     assert_same(outcome(in_process, count, held, numbers), expected)
 

@@ -38,7 +38,7 @@ def assert_as_tff(seed, native, ours):
 
 @pytest.mark.parametrize("part", range(3))
 def test_programs_give_what_tffs_runtime_gives(native, part):
-  context.set_simulation_context(engine="in_process")
+  context.set_simulation_context()
   ours = tff.framework.get_context_stack().current
   first = part * _PROGRAMS_A_TEST
   failed = collections.Counter(
@@ -50,7 +50,7 @@ def test_programs_give_what_tffs_runtime_gives(native, part):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(84))
 def test_a_thousand_programs(native, part):
-  context.set_simulation_context(engine="in_process")
+  context.set_simulation_context()
   ours = tff.framework.get_context_stack().current
   for seed in range(1000 + part * _PROGRAMS_A_TEST, 1000 + (part + 1) * _PROGRAMS_A_TEST):
     assert_as_tff(seed, native, ours)

@@ -294,7 +294,7 @@ def test_what_clients_make_is_gone_over_as_in_tffs_runtime(native, name):
     tf.data.Dataset.from_tensor_slices(rng.normal(6, 5, size=n).astype(np.float32))
     for n in (7, 3, 9)
   ]
-  context.set_simulation_context(engine="in_process")
+  context.set_simulation_context()
   in_process = tff.framework.get_context_stack().current
   expected = invoke(native, read, plain)
   strict = cohort_context.CohortContext()
@@ -314,7 +314,7 @@ def test_what_clients_make_of_shuffled_ones_is_read_in_tffs_order(native):
   numbers = np.arange(12, dtype=np.float32)
   held = [tf.data.Dataset.from_tensor_slices(numbers).shuffle(12, seed=5)]
   expected = invoke(native, read, held)
-  context.set_simulation_context(engine="in_process")
+  context.set_simulation_context()
   np.testing.assert_allclose(read(held), expected, rtol=1e-5)
 
 
@@ -335,7 +335,7 @@ def test_what_is_shuffled_without_a_seed_is_drawn_anew(where):
 
   numbers = tf.data.Dataset.from_tensor_slices(np.arange(50, dtype=np.float32))
   held = [numbers if where == "made" else shuffle(numbers)]
-  context.set_simulation_context(engine="in_process")
+  context.set_simulation_context()
   orders, sums = zip(*(read(held)[0] for _ in range(3)))
   assert sums == (1225.0,) * 3 and len(set(orders)) == 3
 

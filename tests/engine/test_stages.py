@@ -3,6 +3,8 @@
 That all algorithms do is in `test_cohort_engine`, where their whole cohorts are computed.
 """
 
+import functools
+
 import numpy as np
 import problems
 import pytest
@@ -13,7 +15,6 @@ import tensorflow_federated as tff
 from tff_superquantile import algorithms
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort import stages
-from tff_superquantile.engine.cohort import values
 from tff_superquantile.simulation import client_files
 
 _FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
@@ -263,22 +264,44 @@ def test_an_empty_cohort_and_one_below_a_block_are_whole(unequal_files):
   assert not any("stages" in vars(program) for program in context._programs.values())
 
 
-@pytest.mark.parametrize("num_blocks", [*range(1, 40), 64, 1000])
-def test_groups_are_all_blocks_in_order(num_blocks):
-  groups = stages.groups(num_blocks)
-  assert [block for group in groups for block in group] == list(range(num_blocks))
-  assert num_blocks <= 8 or max(len(groups), *map(len, groups)) <= num_blocks**0.5 + 1
-  added = stages.add_up(lambda a, b: f"({a}+{b})", num_blocks, map(str, range(num_blocks)))
-  assert added.replace("(", "").replace(")", "") == "+".join(map(str, range(num_blocks)))
+def test_blocks_are_consecutive_of_nearly_one_size_and_added_up_in_groups():
+  @tff.tensorflow.computation(np.str_, np.str_)
+  def follow(first, second):
+    return tf.strings.join(["(", first, second, ")"])
+
+  @tff.tensorflow.computation(np.str_)
+  def report(text):
+    return text
+
+  @tff.federated_computation(tff.FederatedType(np.str_, tff.CLIENTS))
+  def joined(names):
+    return tff.federated_aggregate(names, "", follow, follow, report)
+
+  def expected(names, num_blocks):
+    def of_block(block):
+      return functools.reduce("({}{})".format, block, "")
+
+    parts = [of_block(block) for block in np.array_split(names, num_blocks)]
+    size = 4 if num_blocks > 8 else num_blocks  # Of 10 to 16 blocks.
+    sums = [
+      functools.reduce("({}{})".format, parts[i : i + size]) for i in range(0, len(parts), size)
+    ]
+    return functools.reduce("({}{})".format, sums)
+
+  names = list("abcdefghijklm")
+  for size, num_blocks in ((5, 3), (2, 7), (1, 13)):
+    assert computed(joined, size, names)[0].decode() == expected(names, num_blocks)
 
 
-def test_blocks_are_consecutive_and_of_nearly_one_size():
-  leaves = [values.LeafType(np.dtype(np.int64), (), stacked) for stacked in (True, False)]
-  blocks = stages.split([np.arange(23), np.array(5)], leaves, 5)
-  assert [len(rows) for rows, _ in blocks] == [5, 5, 5, 4, 4]
-  np.testing.assert_array_equal(np.concatenate([rows for rows, _ in blocks]), np.arange(23))
-  # What is at the server is received by the stages that read it.
-  assert [common for _, common in blocks] == [None] * 5
+def test_clients_who_hold_nothing_are_computed_once():
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.SERVER))
+  def total(value):
+    return tff.federated_sum(tff.federated_broadcast(value))
+
+  tff.framework.set_default_context(
+    cohort_context.CohortContext(block_size=2, default_num_clients=5)
+  )
+  assert total(3.0) == 15.0
 
 
 def test_data_sets_in_blocks():

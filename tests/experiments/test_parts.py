@@ -182,6 +182,16 @@ def test_runs_with_sums_of_integers_go_on_modulo_m():
   assert run_config.differences(flags, config) == []
 
 
+def test_runs_of_other_engines_are_read_and_go_on_if_this_one_gives_the_same():
+  config = run_config.of(client_split="by_id", threshold="exact")
+  flags = {**config.to_flags(), "ray_address": "local", "worker_timeout": "600.0"}
+  for engine, left in (("in_process", {}), ("native", {}), ("ray", {"num_blocks": "3"})):
+    of_engine = {**flags, "engine": engine, **left}
+    assert run_config.from_flags(of_engine) == config
+    different = run_config.differences(of_engine, config)
+    assert different == ["--engine=ray there,  here", "--num_blocks=3 there,  here"] * bool(left)
+
+
 def test_no_flag_has_two_meanings():
   """Where several kinds have a flag, its help, default and range are one."""
   found = {}
@@ -224,7 +234,6 @@ def test_what_is_wrong_cannot_be_written_down(write, said):
 @pytest.mark.parametrize(
   "flags, said",
   [
-    (dict(worker_timeout=-1.0), "worker_timeout = -1.0; expected at least"),
     (dict(secure_sum="bogus"), "secure_sum = 'bogus'; expected one of"),
     (dict(algorithm="fed_avg", num_bins=10**10), "num_bins = 10000000000; expected at most"),
   ],
