@@ -36,11 +36,12 @@ def set_context(engine: str, block_size: int | None = None) -> None:
   import tensorflow_federated as tff
 
   from tff_superquantile.engine import context
+  from tff_superquantile.engine.processes import limits
 
   if engine == "native":
     tff.framework.set_default_context(
       tff.backends.test.create_sync_test_cpp_execution_context(
-        max_concurrent_computation_calls=context.num_cores()
+        max_concurrent_computation_calls=limits.num_cores()
       )
     )
   else:

@@ -1,4 +1,4 @@
-"""Contexts compute securely (simulated), and TFF's own ends with its process, however that ends."""
+"""TFF's own context ends with its process, however that ends."""
 
 import functools
 import os
@@ -8,9 +8,7 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 from tff_superquantile.engine import context
 
@@ -175,37 +173,7 @@ def test_ctrl_c_leaves_the_worker_to_its_parent(tmp_path):
   assert_ends(int(last))
 
 
-@pytest.mark.usefixtures("simulation_context")
-def test_secure_sums_run():
-  """They don't in TFF's default context."""
-  modular = tff.aggregators.SecureModularSumFactory(modulus=256).create(tff.TensorType(np.int32))
-
-  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-  def sums(values):
-    secure = tff.federated_secure_sum(values, np.int32(100))
-    return secure, modular.next(modular.initialize(), values).result
-
-  assert sums([100, 99, 98]) == (297, 297 % 256)
-
-
-@pytest.mark.usefixtures("simulation_context")
-def test_clients_compute_in_the_order_given():
-  @tff.tensorflow.computation(np.float32)
-  def square(x):
-    return x * x
-
-  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
-  def squares(values):
-    return tff.federated_map(square, values)
-
-  assert squares([float(i) for i in range(50)]) == [float(i * i) for i in range(50)]
-
-
 @pytest.mark.parametrize("number", [0, -1])
 def test_number_of_concurrent_calls_is_checked(number):
   with pytest.raises(ValueError, match=f"Found max_concurrent_computation_calls = {number}"):
     context.set_simulation_context(number)
-
-
-def test_cores_are_those_that_may_be_used():
-  assert context.num_cores() == len(os.sched_getaffinity(0)) >= 1

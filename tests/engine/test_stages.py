@@ -5,6 +5,7 @@ That all algorithms do is in `test_cohort_engine`, where their whole cohorts are
 
 import functools
 
+import calls
 import numpy as np
 import problems
 import pytest
@@ -46,13 +47,6 @@ def computed(computation, block_size, *args):
   return result, len(program.stages)
 
 
-def test_private_blocks_are_those_of_whole_cohorts(equal_files):
-  process = rounds.build("private distributed", equal_files, 0)
-  cohorts = [rounds.cohort(equal_files, [*range(20), *range(13)])]
-  blocks = rounds.run(in_blocks(17), process, cohorts)
-  rounds.assert_same(blocks, rounds.run(cohort_context.CohortContext(), process, cohorts))
-
-
 def test_the_same_blocks_give_the_same_bits_and_others_need_not(unequal_files):
   process = rounds.build("exact", unequal_files, 4)
   cohorts = [rounds.cohort(unequal_files, range(20), r) for r in range(3)]
@@ -68,7 +62,7 @@ def test_the_same_blocks_give_the_same_bits_and_others_need_not(unequal_files):
   assert not all(all(map(np.array_equal, first, weights(size))) for size in (1, 4, 10, 20))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 6])
+@pytest.mark.parametrize("size", [1, 2, 3, 6, None])
 def test_each_aggregation_in_blocks(size):
   @tff.tensorflow.computation(np.float32, np.float32)
   def product(a, b):
@@ -82,28 +76,6 @@ def test_each_aggregation_in_blocks(size):
   def integer(a):
     return tf.cast(a, tf.int32)
 
-  def rows(value):
-    rows_type, row_type = tff.TensorType(np.float32, [None]), tff.TensorType(np.float32)
-
-    @tff.tensorflow.computation
-    def none():
-      return tf.compat.v1.placeholder_with_default(tf.zeros([0]), [None])
-
-    # The newest comes first: it is no append, so that the engine folds client after client.
-    @tff.tensorflow.computation(rows_type, row_type)
-    def put(rows, row):
-      return tf.concat([[row], rows], axis=0)
-
-    @tff.tensorflow.computation(rows_type, rows_type)
-    def merge(first, second):
-      return tf.concat([second, first], axis=0)
-
-    @tff.tensorflow.computation(rows_type)
-    def report(rows):
-      return rows
-
-    return tff.federated_aggregate(value, none(), put, merge, report)
-
   @tff.federated_computation(_FLOATS, tff.FederatedType(np.float32, tff.SERVER))
   def everything(values, factor):
     scaled = tff.federated_map(product, (values, tff.federated_broadcast(factor)))
@@ -115,7 +87,12 @@ def test_each_aggregation_in_blocks(size):
       smallest=tff.federated_min(scaled),
       largest=tff.federated_max(scaled),
       product=tff.federated_aggregate(scaled, np.float32(1.0), product, product, negative),
-      rows=rows(scaled),
+      # The newest comes first: it is no append, so that the engine folds client after client.
+      rows=calls.stacked(
+        scaled,
+        lambda rows, row: tf.concat([[row], rows], axis=0),
+        lambda first, second: tf.concat([second, first], axis=0),
+      ),
       modular=tff.backends.mapreduce.federated_secure_modular_sum(integers, 5),
       secure=tff.federated_secure_sum(integers, 100),
       bits=tff.federated_secure_sum_bitwidth(integers, 10),
@@ -142,14 +119,18 @@ def test_each_aggregation_in_blocks(size):
     np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
 
 
-def test_what_is_too_large_for_a_secure_sum_is_found_in_the_last_block():
+@pytest.mark.parametrize("size", [2, None])
+@pytest.mark.parametrize("sum_of", [tff.federated_secure_sum, tff.federated_secure_sum_bitwidth])
+def test_what_is_too_large_for_a_secure_sum_is_found_in_the_last_block(sum_of, size):
+  most, bound = (9, 9) if sum_of is tff.federated_secure_sum else (7, 3)
+
   @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
   def total(values):
-    return tff.federated_secure_sum(values, 9)
+    return sum_of(values, bound)
 
-  assert computed(total, 2, [1, 9, 3, 4, 5])[0] == 22
+  assert computed(total, size, [1, most, 3, 4, 5])[0] == 13 + most
   with pytest.raises(tf.errors.InvalidArgumentError, match="larger than maximum"):
-    computed(total, 2, [1, 2, 3, 4, 10])
+    computed(total, size, [1, 2, 3, 4, most + 1])
 
 
 def test_clients_draw_once_what_two_stages_use():

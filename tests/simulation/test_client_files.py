@@ -275,16 +275,6 @@ def test_of_several_processes_one_converts(tmp_path):
   assert (tmp_path / "made").read_text() == "once "
 
 
-def test_a_directory_of_an_earlier_format_is_written_anew(tmp_path):
-  client_files.write_client_files(tmp_path / "c", make_clients())
-  _set("format_version", 1)(tmp_path / "c")
-  with pytest.raises(ValueError, match="version 1"):
-    client_files.open_client_files(tmp_path / "c")
-  files = client_files.open_or_write_client_files(tmp_path / "c", lambda: make_clients(["new"]))
-  assert files.client_ids == ("new",)
-  assert os.listdir(tmp_path) == ["c"]
-
-
 def test_what_killed_conversions_left_is_removed(tmp_path):
   left, locked, fresh, other = (
     tmp_path / name

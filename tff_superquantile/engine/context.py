@@ -14,11 +14,6 @@ from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.processes import limits
 
 
-def num_cores() -> int:
-  """Returns the number of processor cores that this process may use, by a container's quota too."""
-  return limits.num_cores()
-
-
 def limit_threads() -> None:
   """Has TensorFlow take no more threads than a quota allows cores, unless it has begun to compute.
 
@@ -41,7 +36,7 @@ def _context(
   if default_num_clients < 0:
     raise ValueError(f"Found default_num_clients = {default_num_clients}; expected at least 0.")
   limit_threads()
-  concurrency = concurrency or num_cores()
+  concurrency = concurrency or limits.num_cores()
   return cohort_context.CohortContext(
     functools.partial(runtime.create_sync_context, concurrency, default_num_clients),
     concurrency,

@@ -26,12 +26,7 @@ def build_fixed_size_sampler(
 
   The same round always gets the same cohort, here and below.
   """
-  client_ids = list(client_ids)
-  if not 1 <= clients_per_round <= len(client_ids):
-    raise ValueError(
-      f"Found clients_per_round = {clients_per_round} with {len(client_ids)} training clients;"
-      f" expected a number from 1 to {len(client_ids)}."
-    )
+  cohorts_lib.FixedSize(len(client_ids), clients_per_round)  # It checks these, as those below do.
 
   def sample(round_num: int) -> list[str]:
     rng = seeds.generator(seed, "cohort", round_num)
@@ -54,20 +49,14 @@ def build_poisson_sampler(
   Cohorts of more than `max_clients` lose clients at random; `privacy.noise.dominating_pairs` says
   what that changes in the accounting. The seed of a private run is its key.
   """
-  client_ids = list(client_ids)
-  if not 0 < clients_per_round <= len(client_ids):
-    raise ValueError(
-      f"Found clients_per_round = {clients_per_round} with {len(client_ids)} training clients;"
-      f" expected a positive number up to {len(client_ids)}."
-    )
-  probability = clients_per_round / len(client_ids)
+  probability = cohorts_lib.Poisson(len(client_ids), clients_per_round).probability
 
   def sample(round_num: int) -> list[str]:
     rng = seeds.generator(seed, "cohort", round_num)
     chosen = np.flatnonzero(rng.random(len(client_ids)) < probability)
     if max_clients is not None and len(chosen) > max_clients:
       chosen = np.sort(rng.choice(chosen, max_clients, replace=False))
-    return [client_ids[i] for i in chosen]
+    return [client_ids[i] for i in chosen.tolist()]
 
   return sample
 
@@ -116,17 +105,16 @@ def build_diurnal_sampler(
   a client's chance is up to 1.9 times that. A cohort may be empty; a size for which a probability
   would exceed 1 is refused.
   """
-  client_ids = list(client_ids)
+  mean_probability = cohorts_lib.Poisson(len(client_ids), clients_per_round).probability
   # Clipped chances would make cohorts smaller than was asked for.
   largest = len(client_ids) / (1.0 + _AMPLITUDE)
-  if not 0 < clients_per_round <= largest:
+  if clients_per_round > largest:
     raise ValueError(
       f"Found clients_per_round = {clients_per_round} with {len(client_ids)} training clients;"
-      f" expected a positive number up to {largest:g}, so that at its best time a client takes part"
-      " with a probability of at most 1."
+      f" expected at most {largest:g}, so that at its best time a client takes part with a"
+      " probability of at most 1."
     )
   swing = _swing(len(client_ids), seed)
-  mean_probability = clients_per_round / len(client_ids)
 
   def sample(round_num: int) -> list[str]:
     probability = mean_probability * (1.0 + _AMPLITUDE * swing(round_num))

@@ -138,8 +138,3 @@ def component(block: tff.framework.CompiledComputation) -> InSessions | TakenApa
     return TakenApart(block)
   except Exception:  # Whatever TensorFlow finds wrong in tracing what was taken apart.
     return InSessions(block)
-
-
-def constant(value: Any, dtype: Any) -> Any:
-  """Returns the value of a literal."""
-  return value if isinstance(value, (str, bytes)) else np.asarray(value, dtype)[()]
