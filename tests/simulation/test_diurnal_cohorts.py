@@ -5,7 +5,6 @@ import pytest
 
 from tff_superquantile.simulation import cohorts
 
-_CLIENTS = tuple(f"client_{i}" for i in range(40))
 # Half the swing of the expected size over its mean, for an amplitude of 1: the resultant length of
 # the mixture of time zones, cos and sin at 15 degrees an hour, and exp(-s^2 / 2) for the habits.
 _ZONES = np.sum([0.47, 0.29, 0.07, 0.17] * np.exp(1j * np.pi / 12 * np.arange(4)))
@@ -19,23 +18,6 @@ def _members(num_clients, clients_per_round, num_rounds, seed=0):
   for round_num in range(num_rounds):
     member[round_num, sample(round_num)] = True
   return member
-
-
-def test_same_seed_and_round_give_the_same_cohort_in_any_order_of_asking():
-  first = cohorts.build_diurnal_sampler(_CLIENTS, 10, seed=3)
-  second = cohorts.build_diurnal_sampler(list(_CLIENTS), 10, seed=3)
-  forwards = [first(round_num) for round_num in range(1, 30)]
-  assert forwards == [second(round_num) for round_num in reversed(range(1, 30))][::-1]
-  np.random.seed(1)
-  assert forwards == [first(round_num) for round_num in range(1, 30)]
-  for cohort in forwards:  # Different clients, in their order.
-    assert isinstance(cohort, list) and cohort == [c for c in _CLIENTS if c in set(cohort)]
-
-
-def test_rounds_days_and_seeds_differ():
-  samples = [cohorts.build_diurnal_sampler(_CLIENTS, 15, seed) for seed in range(5)]
-  drawn = {tuple(sample(24 * day)) for sample in samples for day in range(10)}
-  assert len(drawn) == 50
 
 
 def test_the_mean_size_over_days_is_what_was_asked_for():
@@ -85,14 +67,3 @@ def test_clients_are_independent_given_the_hour():
   residuals = (member - member.mean(axis=0)).reshape(-1, 12)
   correlations = np.corrcoef(residuals.T)[~np.eye(12, dtype=bool)]
   assert np.abs(correlations).max() < 5 / np.sqrt(len(residuals))
-
-
-def test_small_cohorts_may_be_empty():
-  sizes = _members(40, 1.0, 480).sum(axis=1)
-  assert sizes.min() == 0 and sizes.max() > 1
-
-
-def test_chances_are_never_above_one():
-  cohorts.build_diurnal_sampler(_CLIENTS, 21, 0)
-  with pytest.raises(ValueError, match="clients_per_round = 22 with 40 .* up to 21"):
-    cohorts.build_diurnal_sampler(_CLIENTS, 22, 0)

@@ -41,14 +41,17 @@ def _assert_probabilities(counts, trials, probabilities):
   ],
   ids=["fixed_size", "poisson", "diurnal"],
 )
-def test_a_key_gives_cohorts_of_its_own_that_repeat(build):
+def test_keys_and_seeds_give_cohorts_of_their_own_that_repeat(build):
   rounds = range(1, 40)
   # Nor is a key the number that it spells.
   numbers = [int.from_bytes(_KEY, order) for order in ("big", "little")]
   for seed in (_KEY, _OTHER_KEY, *numbers, 0):
     sample = build(seed)
+    np.random.seed(1)
     drawn = [sample(r) for r in rounds]
+    np.random.seed(2)  # Nobody's global state matters.
     assert drawn == [build(seed)(r) for r in reversed(rounds)][::-1]
+    assert all(cohort == list(dict.fromkeys(cohort)) for cohort in drawn)
   histories = {
     tuple(map(tuple, map(build(seed), rounds))) for seed in (_KEY, _OTHER_KEY, *numbers, 0)
   }
@@ -57,29 +60,15 @@ def test_a_key_gives_cohorts_of_its_own_that_repeat(build):
   assert len({tuple(by_key(r)) for r in rounds}) > 25  # By day a diurnal one is small or empty.
 
 
-def test_cohorts_of_a_key_have_the_law_of_those_of_a_seed():
-  sample = _poisson(_KEY, 6.0)
-  member = np.zeros([4000, 20])
-  for round_num in range(4000):
-    member[round_num, [_CLIENTS.index(client) for client in sample(round_num)]] = 1
-  _assert_probabilities(member.sum(axis=0), 4000, np.full(20, 0.3))
-  sizes = np.bincount(member.sum(axis=1).astype(int), minlength=21)
-  law = stats.binom(20, 0.3).pmf(np.arange(21)) * 4000
-  common = law >= 10
-  observed, expected = (
-    np.append(numbers[common], numbers[~common].sum()) for numbers in (sizes, law)
-  )
-  assert stats.chisquare(observed, expected).pvalue > _FALSE_ALARM
-
-
-def test_purposes_rounds_and_keys_have_streams_of_their_own():
+def test_purposes_rounds_keys_and_seeds_have_streams_of_their_own():
   arguments = [
     (key, purpose, round_num)
-    for key in (_KEY, _OTHER_KEY, bytes(16), bytes([*bytes(15), 1]))
+    for key in (_KEY, _OTHER_KEY, bytes(16), bytes([*bytes(15), 1]), 0, 1, 256)
     for purpose in ("cohort", "helpers", "coin of client_1", "coin of client_11")
     for round_num in (0, 1, 11, 256)
   ]
   draws = {args: tuple(seeds.generator(*args).integers(2**63, size=2)) for args in arguments}
+  assert draws[0, "cohort", 0] == tuple(seeds.generator(0, "cohort").integers(2**63, size=2))
   assert len({number for draw in draws.values() for number in draw}) == 2 * len(arguments)
   assert draws == {a: tuple(seeds.generator(*a).integers(2**63, size=2)) for a in arguments}
 
@@ -125,13 +114,6 @@ def test_each_member_is_equally_likely_to_be_cut():
   assert len(num_pairs) > 3000
   deviation = (pairs - num_pairs.sum()) / np.sqrt((num_pairs * (1 - num_pairs)).sum())
   assert abs(deviation) < bound
-
-
-def test_without_a_limit_or_below_it_nothing_is_cut():
-  for round_num in range(200):
-    uncut = _poisson(_KEY, 10.0)(round_num)
-    assert uncut == _poisson(_KEY, 10.0, max_clients=None)(round_num)
-    assert uncut == _poisson(_KEY, 10.0, max_clients=20)(round_num)
 
 
 # Helpers.
