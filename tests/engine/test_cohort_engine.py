@@ -29,17 +29,6 @@ def in_process():
   return cohort_context.CohortContext()  # No fallback: it would hide what cannot be done.
 
 
-@pytest.fixture(scope="module")
-def equal_files(tmp_path_factory):
-  """Clients of the same size, with one batch each."""
-  return rounds.write_files(tmp_path_factory.mktemp("equal"), [11] * rounds.NUM_CLIENTS)
-
-
-@pytest.fixture(scope="module")
-def unequal_files(tmp_path_factory):
-  return rounds.write_files(tmp_path_factory.mktemp("unequal"), range(3, 3 + rounds.NUM_CLIENTS))
-
-
 # These are made of parts that others here have: both, in the long run.
 _OF_OTHERS_PARTS = (
   *("private geometric", "private weighted distributed", "private gifair"),

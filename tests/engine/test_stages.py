@@ -23,16 +23,6 @@ _VALUES = [3.0, -1.0, 4.0, 1.5, -9.0, 2.5, 6.0]
 pytestmark = pytest.mark.usefixtures("restored_context")
 
 
-@pytest.fixture(scope="module")
-def equal_files(tmp_path_factory):
-  return rounds.write_files(tmp_path_factory.mktemp("equal"), [11] * rounds.NUM_CLIENTS)
-
-
-@pytest.fixture(scope="module")
-def unequal_files(tmp_path_factory):
-  return rounds.write_files(tmp_path_factory.mktemp("unequal"), range(3, 3 + rounds.NUM_CLIENTS))
-
-
 def in_blocks(size):
   return cohort_context.CohortContext(block_size=size)
 

@@ -1,7 +1,6 @@
 """Draws the cohort of each round."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -185,17 +184,11 @@ def build_spaced_sampler(
   return sample
 
 
-_Builder = Callable[[Any, Sequence[str], seeds.Seed], Callable[[int], list[str]]]
-
-# The builder of each kind of cohort that a run may have.
-SAMPLERS: dict[type[cohorts_lib.Cohort], _Builder] = {
-  cohorts_lib.FixedSize: lambda cohort, ids, seed: build_fixed_size_sampler(ids, cohort.size, seed),
-  cohorts_lib.Poisson: lambda cohort, ids, seed: build_poisson_sampler(ids, cohort.size, seed),
-  cohorts_lib.Diurnal: lambda cohort, ids, seed: build_diurnal_sampler(ids, cohort.size, seed),
-  cohorts_lib.Cyclic: lambda cohort, ids, seed: build_cyclic_sampler(ids, cohort.size, seed),
-  cohorts_lib.Spaced: lambda cohort, ids, seed: build_spaced_sampler(
-    ids, cohort.size, cohort.separation, seed
-  ),
+_SAMPLERS: dict[type[cohorts_lib.Cohort], Callable[..., Callable[[int], list[str]]]] = {
+  cohorts_lib.FixedSize: build_fixed_size_sampler,
+  cohorts_lib.Poisson: build_poisson_sampler,
+  cohorts_lib.Diurnal: build_diurnal_sampler,
+  cohorts_lib.Cyclic: build_cyclic_sampler,
 }
 
 
@@ -203,4 +196,6 @@ def build_sampler(
   cohort: cohorts_lib.Cohort, client_ids: Sequence[str], seed: seeds.Seed
 ) -> Callable[[int], list[str]]:
   """Returns the function from a round to the ids of its cohort, by the kind of the cohort."""
-  return SAMPLERS[type(cohort)](cohort, client_ids, seed)
+  if isinstance(cohort, cohorts_lib.Spaced):
+    return build_spaced_sampler(client_ids, int(cohort.expected), cohort.separation, seed)
+  return _SAMPLERS[type(cohort)](client_ids, cohort.size, seed)

@@ -90,10 +90,10 @@ class Reader:
     def read_all(*names: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
       flat = [
         tf.TensorArray(spec.dtype, 0, True, infer_shape=False, element_shape=[None])
-        for spec in self.specs
+        for spec in self._specs
       ]
       shapes = [
-        tf.TensorArray(tf.int32, 0, True, element_shape=[spec.shape.rank]) for spec in self.specs
+        tf.TensorArray(tf.int32, 0, True, element_shape=[spec.shape.rank]) for spec in self._specs
       ]
 
       def step(
@@ -111,10 +111,14 @@ class Reader:
     one = tf.function(read, autograph=False).get_concrete_function(
       *[tf.TensorSpec([], tf.string) for _ in self._dtypes]
     )
-    self.specs = one.structured_outputs
+    self._specs = one.structured_outputs
     signature = [tf.TensorSpec([None], tf.string) for _ in self._dtypes]
     function = tf.function(read_all, input_signature=signature, autograph=False)
     self._read_all = function.get_concrete_function()
+
+  def specs(self) -> list[tf.TensorSpec]:
+    """Returns the specs of the values that a client reads."""
+    return self._specs
 
   def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
     """Yields the values of each client, in the order of `refs`."""
@@ -190,7 +194,7 @@ class Store:
       self._bytes -= 0 if gone is None else gone.nbytes
     clients = self._clients(reader, list(zip(*(arrays[i].tolist() for i in reader.positions))))
     reads = []
-    for index, (ref, spec) in enumerate(zip(reader.refs, reader.specs)):
+    for index, (ref, spec) in enumerate(zip(reader.refs, reader.specs())):
       own = [client[index] for client in clients]
       empty = np.zeros(0, spec.dtype.as_numpy_dtype)
       shapes = np.array([value.shape for value in own], np.int32)
