@@ -144,10 +144,7 @@ class Component(Source):
 
 
 class Library:
-  """Reads each component of a computation once, and makes its expressions.
-
-  All components share one pool, so what several of them read of one client is one expression.
-  """
+  """Reads each component of a computation once, and makes expressions of all in one pool."""
 
   def __init__(self, names: Mapping[int, str]):
     """Initializes a library: what clients hold has roots of `names`, by argument positions."""
@@ -193,29 +190,23 @@ class Library:
   def body(
     self, component: Component, leaves: Sequence[values.Leaf]
   ) -> tuple[list[values.Input], expressions.Body] | None:
-    """Returns a component's inputs and its body, or None if it cannot be taken apart.
-
-    One that goes over data sets that clients make must be taken apart (`UnsupportedError`).
-    """
+    """Returns a component's inputs and its body, or None if it cannot be taken apart."""
     refs, inputs = self.refs(leaves, component.parameter_types)
     try:
       return inputs, component.body(refs, self.pool)
     except errors.UnsupportedError as error:
-      if any(leaf.made is not None for leaf in leaves):
+      if any(leaf.made is not None for leaf in leaves):  # These are computed as parts of it.
         raise
       logging.info("The engine maps a component as it is, as it cannot take apart %s", error)
       return None
 
   def is_read(self, expression: expressions.Expression) -> bool:
-    """Tells whether an expression reads a client's file or data set, and depends on nothing else.
-
-    Expressions of a shape do not count: they are known as soon as the shape is.
-    """
+    """Tells whether an expression is read from a client's file or data set alone."""
     return (
       expression.node is not None
       and expression.reads
       and not op_types.is_variant(expression.op)
-      and not expression.of_shape
+      and not expression.of_shape  # It is known as soon as the shape is.
       and expression.is_pure
       and expression.roots <= set(self._names.values())
     )
@@ -227,10 +218,7 @@ def fold(
   types: Sequence[values.LeafType],
   num_clients: tf.Tensor,
 ) -> list[tf.Tensor]:
-  """Folds over the clients, int32 [], in their order: acc = accumulate(acc, i), from `zero`.
-
-  Dimensions in `types`, those of the accumulator's tensors, may be unknown.
-  """
+  """Folds over the clients, int32 [], in their order: acc = accumulate(acc, i), from `zero`."""
 
   def loop(shapes: list[tf.TensorShape]) -> list[tf.Tensor]:
     _, result = tf.while_loop(

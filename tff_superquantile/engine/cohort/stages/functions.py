@@ -84,10 +84,7 @@ class Stage:
     self.merge = merge.get_concrete_function()
 
   def __call__(self, arrays: Sequence[Any], computed: Named) -> tuple[list[tf.Tensor], Named]:
-    """Computes a block from its part of the argument, and from what was computed before.
-
-    The result is the partial aggregates, and what this stage keeps for the block.
-    """
+    """Returns a block's partial aggregates, and what the stage keeps for it."""
     given = [tensor for name in self._given for tensor in computed[name]]
     results = iter(self._function([*arrays, *given]))
     partials = [next(results) for _ in _specs(self.partials.values())]
@@ -151,10 +148,7 @@ class Step:
   def __call__(
     self, arrays: Sequence[np.ndarray], known: Named, totals: Sequence[tf.Tensor]
   ) -> tuple[Named, list[tf.Tensor]]:
-    """Computes the step from the argument, what earlier steps kept, and the stage's aggregates.
-
-    The result is what this step keeps, and the computation's result if this is the last step.
-    """
+    """Returns what the step keeps, and the computation's result if it is the last step."""
     own = [a for a, leaf in zip(arrays, self._program.parameters) if not leaf.stacked]
     results = iter(
       self._function(

@@ -81,10 +81,7 @@ class Plan:
   """
 
   def __init__(self, block: tff.framework.Lambda):
-    """Makes the plan of a computation in call-dominant form.
-
-    One of another form, or whose result is at the clients, is an `UnsupportedError`.
-    """
+    """Makes the plan of a computation in call-dominant form, whose result is at the server."""
     body = block.result
     is_block = isinstance(body, tff.framework.Block)
     locals_: Sequence[tuple[str, Any]] = body.locals if is_block else []

@@ -57,10 +57,7 @@ class Stages:
     return len(self._stages)
 
   def __call__(self, arrays: Sequence[np.ndarray], num_blocks: int) -> list[tf.Tensor]:
-    """Computes a round in blocks of consecutive clients, whose sizes differ by one at most.
-
-    The result is one tensor a leaf.
-    """
+    """Computes a round in blocks of consecutive clients, whose sizes differ by one at most."""
     blocks = list(
       zip(
         *(

@@ -58,10 +58,8 @@ class Evaluating(hook.Hook):
     job = self.job
     for split, evaluator in self._evaluators.items():
       is_train = split == "train"
-      if is_train:
-        result = evaluation.Measured(evaluator(job.weights), {})
-      else:
-        result = evaluator.measure(job.weights)
-      run_files.write_clients(job.folder / f"{split}_clients.csv", result.of_clients.columns())
-      job.metrics[split] = measurements.describe(result.of_clients, weighted=is_train)
-      job.metrics[split].update({"pooled": result.pooled} if result.pooled else {})
+      weights = job.weights
+      of_clients, pooled = (evaluator(weights), None) if is_train else evaluator.measure(weights)
+      run_files.write_clients(job.folder / f"{split}_clients.csv", of_clients.columns())
+      job.metrics[split] = measurements.describe(of_clients, weighted=is_train)
+      job.metrics[split].update({"pooled": pooled} if pooled else {})
