@@ -83,19 +83,6 @@ def test_rounds_of_several_steps_are_those_of_tffs_runtime(name, in_process, nat
   rounds.assert_same(rounds.run(in_process, process, cohorts), rounds.run(native, process, cohorts))
 
 
-def test_counts_that_are_summed_securely_are_the_same(in_process, equal_files):
-  local = rounds.local_work(equal_files, 0)
-  secure = rounds.BUILDERS["fed_avg"](
-    {**local, "metrics_aggregator": tff.learning.metrics.sum_then_finalize}
-  )
-  plain, summed = (
-    rounds.run(in_process, process, [rounds.cohort(equal_files, range(8))])
-    for process in (rounds.build("fed_avg", equal_files, 0), secure)
-  )
-  rounds.assert_same(summed, plain, rtol=0)
-  assert summed[0].metrics["client_work"]["cohort"]["cohort_size"] == 8
-
-
 @pytest.mark.parametrize("name", ["exact", "private distributed"])
 def test_an_empty_cohort_is_that_of_tffs_runtime(name, in_process, native, equal_files):
   process = rounds.build(name, equal_files, 0)

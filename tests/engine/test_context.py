@@ -119,26 +119,19 @@ def assert_ends(pid):
       os.kill(pid, signal.SIGKILL)
 
 
-def test_no_worker_is_left_by_an_ordinary_end_or_an_exception(tmp_path):
+def test_no_worker_is_left_by_an_end_an_exception_or_a_signal(tmp_path):
   normal = Script(tmp_path, "")
   # The traceback holds the frame in which the context was used.
   failed = Script(tmp_path, "def f():\n  raise OSError(str(total([1])))\nf()")
-  workers = normal.worker, failed.worker
+  signums = (signal.SIGTERM, signal.SIGKILL)
+  killed = [Script(tmp_path, "time.sleep(1000)") for _ in signums]
+  workers = [script.worker for script in (normal, failed, *killed)]
   assert normal.end() == (0, "", "")
   code, _, err = failed.end()
   assert code == 1
   assert err.strip().endswith("OSError: 2") and "Exception ignored" not in err
-  for worker in workers:
-    assert_ends(worker)
-
-
-def test_no_worker_is_left_by_a_signal(tmp_path):
-  signums = (signal.SIGTERM, signal.SIGKILL)
-  scripts = [Script(tmp_path, "time.sleep(1000)") for _ in signums]
-  workers = [script.worker for script in scripts]
-  for script, signum in zip(scripts, signums):
+  for script, signum in zip(killed, signums):
     script.process.send_signal(signum)
-  for script, signum in zip(scripts, signums):
     assert script.end() == (-signum, "", "")
   for worker in workers:
     assert_ends(worker)

@@ -81,19 +81,6 @@ def loops_over_batches(data_set, total, count):
 
 
 @_program
-def scans(data_set, total, count):
-  sums = data_set.scan(0.0, lambda state, value: (state * 1.1 + value, state))
-  return sums.reduce(0.0, lambda a, b: a * 1.2 + b)
-
-
-@_program
-def counts(data_set, total, count):
-  for batch in data_set.batch(7):
-    total.assign(total * 3 + tf.cast(tf.size(batch), tf.float32))
-  return total.read_value(), data_set.batch(3, drop_remainder=True).cardinality()
-
-
-@_program
 def takes_more_each_time(data_set, total, count):
   while count < 4:
     count.assign_add(1)

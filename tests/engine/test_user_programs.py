@@ -204,31 +204,6 @@ def _metric(name):
   return lambda held: process.next(process.initialize(), held).metrics, [held]
 
 
-def _stateful(kind):
-  """Clients keep a state from round to round, which the caller hands on."""
-  step = tff.tensorflow.computation(
-    lambda state, x, w: (state * 0.5 + x * w, tf.norm(state - x)), (kind, kind, np.float32)
-  )
-
-  @tff.federated_computation(
-    tff.FederatedType(kind, tff.CLIENTS), tff.FederatedType(kind, tff.CLIENTS)
-  )
-  def one_round(states, values):
-    weight = tff.federated_broadcast(tff.federated_value(0.25, tff.SERVER))
-    states, distances = tff.federated_map(step, (states, values, weight))
-    return states, tff.federated_mean(distances)
-
-  def program(values):
-    states, results = [np.zeros(kind.shape, np.float32)] * len(values), []
-    for _ in range(3):
-      states, distance = one_round(states, values)
-      results.append(distance)
-    return list(states), results
-
-  rng = np.random.default_rng(4)
-  return program, [[_numbers(rng, np.float32, kind.shape) for _ in range(_CLIENTS)]]
-
-
 _KINDS = {
   **{f"pipeline {e}": (_pipeline, e, bool(i % 2)) for i, e in enumerate(_parts(_PIPELINES))},
   **{f"both ways {e}": (_pipeline, e, not i % 2) for i, e in enumerate(_parts(_PIPELINES)[:30])},
@@ -239,10 +214,6 @@ _KINDS = {
   },
   **{name: (_aggregated, build) for name, build in _AGGREGATORS.items()},
   **{f"metric {name}": (_metric, name) for name in _METRICS},
-  **{
-    f"stateful clients {shape}": (_stateful, tff.TensorType(np.float32, shape))
-    for shape in ([], [2], [3, 2], [0])
-  },
 }
 # TFF cannot read 2**64 - 1, with which the minimum begins.
 _BY_DESIGN = ("uint64 min",)

@@ -149,28 +149,22 @@ def test_all_others_are_equally_likely_to_help():
 # Coins.
 
 
-@pytest.mark.parametrize("probability", [0.1, 0.5, 0.97])
+@pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.97, 1.0])
 def test_a_coin_has_its_probability_and_is_each_clients_own_in_each_round(probability):
   toss = cohorts.build_coin(probability, _KEY)
   tosses = np.array([[toss(r, client) for client in _CLIENTS[:8]] for r in range(2500)])
   assert tosses.dtype == bool
   _assert_probabilities(tosses.sum(axis=0), 2500, np.full(8, probability))
+  again, other = cohorts.build_coin(probability, _KEY), cohorts.build_coin(probability, _OTHER_KEY)
+  assert [again(0, client) for client in _CLIENTS[:8]] == tosses[0].tolist()
+  if not 0.0 < probability < 1.0:
+    return
+  assert (tosses[:100] != [[other(r, c) for c in _CLIENTS[:8]] for r in range(100)]).any()
   for first, second in itertools.combinations(range(8), 2):
     table = np.histogram2d(tosses[:, first], tosses[:, second], bins=2)[0]
     assert stats.chi2_contingency(table)[1] > _FALSE_ALARM
   table = np.histogram2d(tosses[1:].ravel(), tosses[:-1].ravel(), bins=2)[0]
   assert stats.chi2_contingency(table)[1] > _FALSE_ALARM
-
-
-def test_coins_repeat_and_are_others_with_another_key():
-  def tosses(key):
-    toss = cohorts.build_coin(0.5, key)
-    return [toss(r, client) for r in range(20) for client in _CLIENTS]
-
-  assert tosses(_KEY) == tosses(_KEY)
-  assert 120 < sum(a == b for a, b in zip(tosses(_KEY), tosses(_OTHER_KEY))) < 280
-  assert all(cohorts.build_coin(1.0, _KEY)(r, "a") for r in range(100))
-  assert not any(cohorts.build_coin(0.0, _KEY)(r, "a") for r in range(100))
 
 
 # Seeds of clients.
