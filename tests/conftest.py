@@ -92,9 +92,9 @@ _LONG = (
   *("experiments/test_own_runs", "test_stack", "docs/test_examples"),
   *("threshold/test_tree", "docs/test_tutorials", "docs/test_colab", "experiments/test_tuning"),
   *("algorithms/test_empirical_privacy", "threshold/test_geometric", "attacks/test_exact_pair"),
-  *("experiments/test_kept_results", "experiments/test_export", "experiments/test_trackers"),
+  *("experiments/test_kept_results", "experiments/test_export"),
   "algorithms/test_private_threshold",
-  *("paper/test_convergence", "algorithms/test_adaptive_theta", "algorithms/test_as_tff"),
+  *("paper/test_convergence", "algorithms/test_as_tff"),
   *("privacy/test_composition", "privacy/test_ledger"),
 )
 

@@ -106,9 +106,6 @@ BUILDERS = {
   "private weighted": weighted,
   "private weighted distributed": lambda local: weighted(local, distributed=True),
   "family": lambda local: algorithms.build_superquantile_family(thetas=(1.0, 0.5, 0.25), **local),
-  "adaptive theta": lambda local: algorithms.build_superquantile_fed_avg(
-    theta=threshold_lib.AdaptiveTheta(8, 0.1, 0.9), **local
-  ),
 }
 
 

@@ -147,19 +147,17 @@ def test_files_of_a_private_run_have_its_time_and_stay(tmp_path):
   assert {path.stat().st_mtime for path in files} == {1.5e9}
 
 
-def test_results_of_one_round_are_not_released_with_another(tmp_path):
+def test_a_round_has_its_own_results_and_files_in_the_making_are_not_read(tmp_path):
+  assert run_folder.Run(tmp_path, 0).evaluations("test") == {}
   manager = _manager(tmp_path)
   _release(manager, 0, test=_results(0))
-  _release(manager, 1)
+  _release(manager, 1)  # It was not evaluated.
+  (tmp_path / "clients" / ".round_0000010.parquet.0123abcd.tmp").write_bytes(b"PAR1")
   (path,) = evaluation_files.find(tmp_path / "clients")
   assert path.name == "round_0000000.parquet"
-
-
-def test_files_in_the_making_are_not_read(tmp_path):
-  manager = _manager(tmp_path)
-  _release(manager, 0, test=_results(0))
-  (tmp_path / "clients" / ".round_0000010.parquet.0123abcd.tmp").write_bytes(b"PAR1")
-  assert len(run_folder.Run(tmp_path, 0).evaluations("test")["round"]) == _NUM_CLIENTS
+  run = run_folder.Run(tmp_path, 0)
+  assert len(run.evaluations("test")["round"]) == _NUM_CLIENTS
+  assert run.evaluations("validation") == {}
   assert len(pd.read_parquet(tmp_path / "clients")) == _NUM_CLIENTS
 
 
@@ -170,9 +168,3 @@ def test_a_damaged_file_is_named(tmp_path, content):
   path.write_bytes(content)
   with pytest.raises(ValueError, match=f"Found that {path} is damaged; expected .* remove it"):
     run_folder.Run(tmp_path, 0).evaluations("test")
-
-
-def test_a_run_without_evaluations_has_none(tmp_path):
-  assert run_folder.Run(tmp_path, 0).evaluations("test") == {}
-  _release(_manager(tmp_path), 0, test=_results(0))
-  assert run_folder.Run(tmp_path, 0).evaluations("validation") == {}

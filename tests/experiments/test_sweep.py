@@ -174,7 +174,6 @@ _REFUSED = {
   "--theta=0.5": ("--theta", "--thetas"),
   "--algorithm=fed_avg": ("--algorithm", "--experiment"),
   "--run_name=mine": ("--run_name",),
-  "--wanted_updates=4": ("--wanted_updates", "--experiment"),
   "--tune=some": ("--tune", "none", "methods", "all"),
   "--seeds=a": ("--seeds=a", "numbers"),
   "--seeds=0,1,0": ("seeds",),

@@ -81,8 +81,6 @@ def test_spaced_clients_wait(separation):
   [
     *((cohorts.build_fixed_size_sampler, size, "clients_per_round") for size in (0, -1, 2.5, 21)),
     *((cohorts.build_poisson_sampler, size, "clients_per_round") for size in (0, -1, np.nan, 21)),
-    *((cohorts.build_diurnal_sampler, size, "clients_per_round") for size in (0, np.inf)),
-    (cohorts.build_diurnal_sampler, 11, "clients_per_round = 11 with 20 .* at most 10.5"),
     (cohorts.build_cyclic_sampler, 21, "clients_per_round = 21 of population = 20"),
     (
       lambda clients, size, seed: cohorts.build_spaced_sampler(clients, size, 5, seed),
@@ -94,3 +92,18 @@ def test_spaced_clients_wait(separation):
 def test_impossible_cohorts_are_refused(build, size, message):
   with pytest.raises(ValueError, match=message):
     build(_CLIENTS, size, 0)
+
+
+def test_who_is_there_follows_the_hour_as_documented():
+  num_clients, num_days = 1000, 40
+  sample = cohorts.build_spaced_sampler(range(num_clients), num_clients, 1, seed=0)
+  sizes = np.array([len(sample(round_num)) for round_num in range(num_days * 24)])
+  by_hour = sizes.reshape(num_days, 24).mean(axis=0) / num_clients
+  # The resultant of the mixture of time zones, at 15 degrees an hour, and of the habits.
+  zones = np.sum([0.47, 0.29, 0.07, 0.17] * np.exp(1j * np.pi / 12 * np.arange(4)))
+  swing = abs(zones) * np.exp(-((2 * np.pi * 1.5 / 24) ** 2) / 2)
+  angles = 2 * np.pi * np.arange(24) / 24
+  harmonic = 4 * np.mean(by_hour * np.exp(-1j * angles))
+  assert abs(harmonic) == pytest.approx(swing, abs=0.03)  # Phases are a draw.
+  fitted = 0.5 * (1 + np.real(harmonic * np.exp(1j * angles)))
+  np.testing.assert_allclose(by_hour, fitted, atol=5 * 0.5 / np.sqrt(num_clients * num_days))

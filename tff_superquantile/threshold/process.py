@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.threshold import adaptive_theta
 
 LOSS_TYPE = tff.TensorType(np.float32)
 # Whole numbers up to here are exact in the rows' float32.
@@ -125,7 +124,7 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
     super().__init__(initialize_fn, next_fn, next_is_multi_arg=True)
 
 
-ThresholdFn = Callable[[adaptive_theta.Theta], ThresholdProcess]
+ThresholdFn = Callable[[float], ThresholdProcess]
 
 
 def share_at_or_above(loss: tf.Tensor, threshold: tf.Tensor, client: Client) -> tf.Tensor:

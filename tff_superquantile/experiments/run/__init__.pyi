@@ -1,6 +1,5 @@
 from privacy.cohorts import Complement as Complement
 from privacy.cohorts import Cyclic as Cyclic
-from privacy.cohorts import Diurnal as Diurnal
 from privacy.cohorts import FixedSize as FixedSize
 from privacy.cohorts import Helpers as Helpers
 from privacy.cohorts import Poisson as Poisson

@@ -17,7 +17,6 @@ from privacy.settings import flag
 from privacy.settings import part
 from tasks import request as request_lib
 from tff_superquantile import user_cache
-from tff_superquantile.experiments.run import trackers
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import local_training
 from tff_superquantile.experiments.run.parts import methods
@@ -26,7 +25,10 @@ from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 
 # Flags that earlier versions wrote, with the values that change no result; none for any value.
-LEFT = {"engine": ("in_process", "auto", "native"), "ray_address": (), "worker_timeout": ()}
+LEFT: dict[str, tuple[str, ...]] = {
+  "engine": ("in_process", "auto", "native"),
+  **dict.fromkeys(("max_theta", "min_theta", "ray_address", "tracker", "worker_timeout"), ()),
+}
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
 # Rounds of more clients are computed in blocks of so many, whose updates fit in less than a GB.
 BLOCK_SIZE = 256
@@ -140,15 +142,6 @@ class RunConfig(part.Part):
     "results",
     "Directory to write TASK/METHOD/seed_S/ to.",
     rule=named,
-    is_incidental=True,
-  )
-  tracker: str | None = flag.field(
-    None,
-    "Trackers that follow the run beside TensorBoard's events, separated by commas:"
-    f" {', '.join(trackers.TRACKERS)}. Their own variables say where: MLFLOW_TRACKING_URI,"
-    " WANDB_MODE, WANDB_DIR ...; without any, MLflow's local store is OUTPUT_DIR/mlruns, and the"
-    " files of wandb are in the run's folder. A private run is sent when it is finished. None for"
-    " no tracker.",
     is_incidental=True,
   )
   hook: str | None = flag.field(
@@ -319,6 +312,11 @@ def client_split_of(found: Mapping[str, str]) -> str:
 
 def from_flags(found: Mapping[str, str]) -> RunConfig:
   """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them."""
+  if "wanted_updates" in found:
+    raise ValueError(
+      f"Found --wanted_updates={found['wanted_updates']} in the flags of a run; expected none:"
+      " take the version that made it."
+    )
   values: dict[str, Any] = {}
   found = {**found, "client_split": client_split_of(found)}
   load(found)
