@@ -21,7 +21,6 @@ from tff_superquantile.experiments.references import personal
 from tff_superquantile.experiments.report import comparison
 from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_config
@@ -199,7 +198,6 @@ def test_the_report_has_the_models_side_by_side(tmp_path):
   assert cells["FedAvg"][1].startswith("**−10.0") and cells["FedAvg"][2] == "–"
   assert cells["Superquantile θ = 0.5"][2].startswith("**−10.0")
   assert cells["Superquantile θ = 0.5"][3].startswith("**+15.0")
-  assert "personal-models" in [figure.name for figure in page.figures(content)]
   assert "chosen.error.p90" in set(pd.read_csv(page.write(content, tmp_path)["csv"])["metric"])
   # Without personal models there is nothing of them.
   for path in tmp_path.rglob("chosen_clients.csv"):
@@ -207,8 +205,6 @@ def test_the_report_has_the_models_side_by_side(tmp_path):
   groups = grouped.by_method(run_folder.find_runs(tmp_path))
   its = evidence.Evidence(groups, decision.decide(groups).evidence.references)
   assert list(personal.tables_of(its)) == []
-  with pytest.raises(style.NothingToDraw):
-    personal.figure(its)
 
 
 def test_a_cross_validation_pools_personal_models(tmp_path):

@@ -29,11 +29,10 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Details:
-  """Blocks for browsers alone, folded away unless `is_open`."""
+  """Blocks for browsers alone, folded away."""
 
   title: str
   blocks: Sequence[Block]
-  is_open: bool = False
 
 
 Block: TypeAlias = Text | tables.Table | style.Figure | Details

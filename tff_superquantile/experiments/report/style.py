@@ -23,7 +23,6 @@ from matplotlib import ticker
 from matplotlib import typing as mpl_typing
 from matplotlib.backends import backend_svg
 import numpy as np
-from numpy import typing as npt
 
 from tff_superquantile.experiments.run import names
 
@@ -83,7 +82,7 @@ _STYLE: Any = {
 
 
 class NothingToDraw(ValueError):
-  """The runs lack the data of a figure; the message is a sentence that names it."""
+  """The runs lack the data of a figure."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,16 +210,6 @@ def name_rows(axes: mpl_axes.Axes, names: Sequence[str]) -> None:
   """Names the rows of a figure, the first above; panels that share the axis have them, too."""
   axes.set_yticks(range(len(names)), names)
   axes.set_ylim(len(names) - 0.4, -0.6)
-
-
-def add_steps(
-  axes: mpl_axes.Axes, values: npt.ArrayLike, edges: np.ndarray, opacity: float = 0.0, **line: Any
-) -> None:
-  """Draws the share of values in each bin, in percent: a line in steps, above an area if opaque."""
-  shares = 100 * np.histogram(np.asarray(values), edges)[0] / np.size(values)
-  if opacity:
-    axes.stairs(shares, edges, fill=True, color=line["color"], alpha=opacity, linewidth=0)
-  axes.stairs(shares, edges, **line)
 
 
 def widen(axes: mpl_axes.Axes, least: float, axis: Literal["x", "y"] = "x") -> None:

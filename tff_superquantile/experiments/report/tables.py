@@ -211,11 +211,6 @@ def change(results: pd.DataFrame, metric: str, before: str, after: str) -> pd.Se
   return second[shared] - first[shared]
 
 
-def over(num_seeds: int, caution: str = "") -> str:
-  """Ends a sentence about changes: says over how many seeds they are, then a caution."""
-  return f". {ONE_SEED}" if num_seeds == 1 else f", over {num_seeds} seeds.{caution}"
-
-
 def is_unsure(changes: pd.Series) -> bool:
   """Returns whether a mean over several seeds is no larger than its standard deviation."""
   return len(changes) > 1 and bool(abs(changes.mean()) <= changes.std())
