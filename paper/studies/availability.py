@@ -20,6 +20,7 @@ import os
 
 import pandas as pd
 
+from paper.studies import by_seed
 from paper.studies import day
 from paper.studies import finished_models
 from tff_superquantile.experiments import finished_run
@@ -28,7 +29,6 @@ from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
@@ -159,14 +159,14 @@ def _clause(results: pd.DataFrame, method: names.Name, rival: names.Name) -> tup
   """Returns the changes of a method against another in words, and the number of seeds."""
   name = rival.label
   worst, mean, updates = (
-    tables.change(results, metric, rival, method) for metric in (_WORST_P90, _MEAN_ERROR, _UPDATES)
+    by_seed.change(results, metric, rival, method) for metric in (_WORST_P90, _MEAN_ERROR, _UPDATES)
   )
   num_seeds = len(worst)
   if not num_seeds:
     return f"shares no seed with {name}, so that they cannot be compared", 0
-  level = tables.of_seed(results, rival, _UPDATES)[updates.index].mean()
+  level = by_seed.of_seed(results, rival, _UPDATES)[updates.index].mean()
   share = tables.number(100 * updates.mean() / level if level else math.nan, 0, sign=True)
-  unsure = tables.is_unsure(worst)
+  unsure = by_seed.is_unsure(worst)
   if unsure or not worst.mean():
     verdict = "makes no sure difference"
   elif num_seeds == 1:
@@ -175,8 +175,8 @@ def _clause(results: pd.DataFrame, method: names.Name, rival: names.Name) -> tup
     verdict = "helps" if worst.mean() < 0 else "does harm"
   caution = ", no larger than its standard deviation over seeds" if unsure else ""
   return (
-    f"{verdict} against {name} (p90 there {units.PERCENT.points(worst)} points{caution}; mean error"
-    f" over the day {units.PERCENT.points(mean)}; updates {share} %;"
+    f"{verdict} against {name} (p90 there {by_seed.points(worst)} points{caution}; mean error"
+    f" over the day {by_seed.points(mean)}; updates {share} %;"
     f" {tables.plural(num_seeds, 'seed')})",
     num_seeds,
   )

@@ -5,7 +5,6 @@ import ast
 import csv
 import importlib.metadata
 import json
-import os
 import pathlib
 import re
 import signal
@@ -19,7 +18,6 @@ import pytest
 from privacy.settings import command_line
 from tff_superquantile.doctor import __main__ as doctor
 from tff_superquantile.doctor import machine
-from tff_superquantile.engine.processes import limits
 from tff_superquantile.experiments.run import run_config
 
 _LOCK = r"""# gamma==4.0
@@ -45,21 +43,6 @@ def _assert_finding(finding, status, *parts):
     assert re.match(r"Found .*\.", finding.state) and finding.remedy
   if status == "ok":
     assert not finding.remedy
-
-
-@pytest.fixture
-def root(tmp_path, monkeypatch):
-  """A folder in place of /, with two cores and 8 GB that no cgroup limits."""
-  monkeypatch.setattr(limits, "ROOT", tmp_path)
-  monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
-  _write(tmp_path, "proc/meminfo", "MemTotal: 9000000 kB\nMemAvailable:    8000000 kB\n")
-  _write(tmp_path, "proc/self/cgroup", "0::/a/b\n")
-  return tmp_path
-
-
-def _write(root, path, text):
-  (root / path).parent.mkdir(parents=True, exist_ok=True)
-  (root / path).write_text(str(text))
 
 
 def test_python(monkeypatch):
@@ -96,29 +79,6 @@ def test_c_library(monkeypatch):
   _assert_finding(machine.check_platform(), "FAIL", "glibc 2.28", "2.31", "container")
   monkeypatch.setattr("platform.libc_ver", lambda: ("", ""))
   _assert_finding(machine.check_platform(), "FAIL", "another", "glibc 2.31", "Debian")
-
-
-def test_memory_of_the_machine(root):
-  _assert_finding(machine.check_memory(), "ok", "8.2 GB available")
-  _write(root, "proc/meminfo", "MemAvailable: 1500000 kB\n")
-  _assert_finding(machine.check_memory(), "note", "1.5 GB", "--num_workers=1")
-  _write(root, "sys/fs/cgroup/a/b/cpu.max", "50000 100000")  # One run at a time anyway.
-  _assert_finding(machine.check_memory(), "ok", "1.5 GB")
-  _write(root, "proc/meminfo", "MemAvailable: 400000 kB\n")
-  _assert_finding(machine.check_memory(), "FAIL", "0.4 GB", "expected 1 GB")
-  (root / "proc/meminfo").unlink()
-  _assert_finding(machine.check_memory(), "note", "no MemAvailable")
-
-
-def test_memory_of_a_cgroup(root):
-  group = "sys/fs/cgroup/a/b"
-  _write(root, f"{group}/memory.max", "max")
-  _assert_finding(machine.check_memory(), "ok", "8.2 GB")
-  _write(root, f"{group}/memory.max", 3 * 10**9)
-  _write(root, f"{group}/memory.current", 29 * 10**8)
-  _assert_finding(machine.check_memory(), "FAIL", "0.1 GB", "container")
-  _write(root, f"{group}/memory.stat", "file 9\ninactive_file 2500000000\nactive_file 7\n")
-  _assert_finding(machine.check_memory(), "ok", "2.6 GB")
 
 
 def test_folder(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
     superquantile doctor [--data_dir=PATH] [--output_dir=DIR] [--cache_dir=DIR]
 
-Python, platform, memory and disk; the packages against requirements.lock; a private run of
+Python, platform and disk; the packages against requirements.lock; a private run of
 one round; the data sets. Needs nothing but Python to start: `python3 -m tff_superquantile.doctor`.
 
 Exit status: 0 all is well (there may be notes), 1 something fails, 2 bad flags, 130 interrupted.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import units
@@ -26,7 +24,7 @@ def effect(e: evidence.Evidence, one: paired.Change, with_interval: bool = False
   """Says what happens to a metric, with the interval and the levels."""
   _, column, statistic = one.metric.split(".")
   unit, subject = units.of_measure(column, e.groups.task_units), name(one.metric)
-  said = unit.effect(pd.Series([one.value]), subject)
+  said = unit.effect(one.value, subject)
   if one.has_interval and not one.is_detected and not said.startswith("leaves"):
     said = f"changes {subject} by {unit.number(one.value, sign=True)}{unit.change}"
   if not with_interval:

@@ -45,13 +45,13 @@ _STATISTICS = {
   "best_10": "best 10 %",
 }
 # Time depends on the machine and its other work, so no entry is marked.
-_TIME = tables.Column("seconds_per_round", "s / round", factor=1.0, decimals=None, contest=False)
+_TIME = tables.Column("seconds_per_round", "s / round", factor=1.0, decimals=3, contest=False)
 _NOTE = (
   "{measure.quantity} of test clients in {measure.name}, each client counted once: mean, standard"
   " deviation (sd), percentiles, mean of the worst and of the best 10 % of clients. Loss: mean, in"
   " {loss.name}, of the test and of the training clients. {entries}; lower is better. Of the mean,"
   " p90 and the worst 10 % the lowest entry is bold if it is below FedAvg’s, or FedAvg’s below all"
-  " others, beyond chance (see the change against FedAvg), and its ± too if no other is within it."
+  " others, beyond chance (see the change against FedAvg)."
 )
 _NOTE_OF_FEW = (
   "{measure.quantity} of test clients in {measure.name}, each client counted once: mean, and the"
