@@ -95,19 +95,7 @@ def evaluate(
 ) -> Evaluated:
   """Computes all measures of every client of a split under a finished run's model.
 
-  Args:
-    folder: The folder of the run.
-    split: "test", "train", "validation" or "all".
-    overrides: Values of the run's flags that say which clients there are, in place of its own.
-
-  Returns:
-    The columns `client_id`, `num_examples`, `loss` (nats), `error` (fraction of a client's
-    examples, or root mean squared error in standard deviations of labels) and those of
-    `tff_superquantile.measures`; and the predictions.
-
-  Raises:
-    ValueError: If there is no such run or split, the data are another task's, or exact numbers of
-      these clients are not to be had of a private run.
+  `overrides` are values of the run's flags that say which clients there are, in place of its own.
   """
   overrides = overrides or {}
   run = run_folder.find_finished(folder)

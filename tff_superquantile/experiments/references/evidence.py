@@ -86,9 +86,15 @@ class Evidence:
     chance is that of clients, for the models that were trained. None without such clients.
     """
     measure = measure or self.groups.leading.name
-    pairs = paired.pairs(*(self._of_clients(what, measure) for what in (before, after)))
-    together = pd.concat(pairs.values()).groupby(level=0).mean() if pairs else pd.DataFrame()
+    together = self.pairs(before, after, measure)
     return paired.of_pairs({0: together}, f"test.{measure}.{statistic}") if len(together) else None
+
+  def pairs(self, before: Model, after: Model, measure: str) -> pd.DataFrame:
+    """Returns the columns "before" and "after" of clients that both have, means over seeds."""
+    pairs = paired.pairs(*(self._of_clients(what, measure) for what in (before, after)))
+    if not pairs:
+      return pd.DataFrame(columns=["before", "after"])
+    return pd.concat(pairs.values()).groupby(level=0).mean()
 
   def of_clients(self, model: Model, column: str = "") -> pd.Series:
     """Returns a column of a model's test clients, "" for the leading measure, means over seeds."""

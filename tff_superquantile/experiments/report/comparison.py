@@ -123,7 +123,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       table(groups, references=references, title="Results", brief=BRIEF, **_notes(groups)),
       *(one for one in [budgets.changes(groups)] if one.rows),
       *personal.tables_of(of_all),
-      *(who_loses.named(its.groups, *its.chosen[:2]) if its.ranked else []),
+      *who_loses.named(its),
       *_pooled(groups, references),
       *map(page.Text, references.notes()),
       *filter(None, [who_loses.table(its)]),
@@ -182,8 +182,8 @@ def draw(groups: grouped.Grouped, *further: Callable[[], style.Figure]) -> Itera
   for part, remarks in parts:
     with contextlib.suppress(style.NothingToDraw):
       figure = part()
-      figure = dataclasses.replace(figure, caption=figure.caption + remarks)
-      yield style.at_epsilon(figure, epsilon)
+      at = "" if epsilon is None else f", ε = {epsilon:g}"
+      yield dataclasses.replace(figure, title=figure.title + at, caption=figure.caption + remarks)
 
 
 def _columns(groups: grouped.Grouped) -> list[tables.Column]:

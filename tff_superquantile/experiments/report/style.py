@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -99,12 +99,6 @@ class Figure:
     """The SVG for a dark background."""
     svg = re.sub(rb"#[0-9a-f]{6}", lambda match: dark(match[0].decode()).encode(), self.light)
     return re.sub(rb"(?<=data:image/png;base64,)[^\"]+", _recolor_bitmap, svg)
-
-
-def at_epsilon(figure: Figure, epsilon: float | None) -> Figure:
-  """Returns the figure with the privacy budget in its title, if there is one."""
-  title = figure.title if epsilon is None else f"{figure.title}, ε = {epsilon:g}"
-  return dataclasses.replace(figure, title=title)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,11 +221,6 @@ def share(panels: Sequence[mpl_axes.Axes], axis: Literal["x", "y"]) -> None:
     axes.set(**{f"{axis}lim": (ends[:, 0].min(), ends[:, 1].max())})
 
 
-def from_zero(axes: mpl_axes.Axes) -> None:
-  """Begins the vertical axis of positive values at zero, with room above the largest."""
-  axes.set_ylim(0.0, 1.06 * axes.get_ylim()[1])
-
-
 def mark(axis: mpl_axis.Axis, ticks: ticker.Locator | Sequence[float]) -> None:
   """Marks these values of a logarithmic axis, as plain numbers, and no others."""
   axis.set_major_locator(ticks if isinstance(ticks, ticker.Locator) else ticker.FixedLocator(ticks))
@@ -239,11 +228,9 @@ def mark(axis: mpl_axis.Axis, ticks: ticker.Locator | Sequence[float]) -> None:
   axis.set_minor_locator(ticker.NullLocator())
 
 
-@contextlib.contextmanager
-def theme() -> Iterator[None]:
+def theme() -> contextlib.AbstractContextManager[None]:
   """Gives figures the project's style, as a context."""
-  with matplotlib.rc_context(_STYLE):
-    yield
+  return matplotlib.rc_context(_STYLE)
 
 
 def to_svg(figure: mpl_figure.Figure) -> bytes:

@@ -119,7 +119,8 @@ def error_against_size(groups: grouped.Grouped) -> style.Figure:
         axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
-    style.from_zero(panels[0])  # The axis of all panels: not before all are drawn.
+    # The axis of all panels: not before all are drawn.
+    panels[0].set_ylim(0.0, 1.06 * panels[0].get_ylim()[1])
     figure.supxlabel("Examples of the client", fontsize="medium")
     figure.supylabel(
       groups.leading.unit.axis(f"{groups.leading.title} of a test client"), fontsize="medium"
