@@ -8,7 +8,6 @@ import pandas as pd
 
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.references import wording
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
@@ -96,7 +95,7 @@ def sentence(e: evidence.Evidence) -> str:
     **{what: e.change(kept_after, of, e.measure_of_rows, statistic) for what, of in rivals.items()},
   }
   first, *others = (
-    f"{what} {wording.effect(e, one, with_interval=True)}" for what, one in changes.items() if one
+    f"{what} {e.effect(one, with_interval=True)}" for what, one in changes.items() if one
   )
   against = f"; against that, {' and '.join(others)}" if others else ""
   return f"{first}{against}."

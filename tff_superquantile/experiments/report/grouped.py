@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 import functools
+import math
 
 import numpy as np
 import pandas as pd
@@ -62,7 +63,9 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
 
   def lowest_means(self, metric: str) -> dict[names.Name, float]:
     """Returns the means over seeds of a metric, where they are finite, the lowest first."""
-    return tables.lowest_means(self.aggregates, metric, self)
+    means = {method: self.aggregates["mean"].get((method, metric), math.nan) for method in self}
+    finite = (entry for entry in means.items() if math.isfinite(entry[1]))
+    return dict(sorted(finite, key=lambda entry: entry[1]))
 
   @property
   def has_one_seed(self) -> bool:

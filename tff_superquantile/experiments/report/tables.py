@@ -177,12 +177,3 @@ def of_seeds(
   titles = {column.metric: column.title for column in columns}
   headings = [first, "seeds", *titles.values()]
   return Table(title, headings, rows, focus=titles.get(focus, ""), **texts)
-
-
-def lowest_means(
-  aggregates: pd.DataFrame, metric: str, methods: Iterable[Name]
-) -> dict[Name, float]:
-  """Returns the means of a metric in `over_seeds`, where they are finite, the lowest first."""
-  means = {method: aggregates["mean"].get((method, metric), math.nan) for method in methods}
-  finite = (entry for entry in means.items() if math.isfinite(entry[1]))
-  return dict(sorted(finite, key=lambda entry: entry[1]))
