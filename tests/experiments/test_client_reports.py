@@ -16,45 +16,35 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import evaluation_files
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5")
-_ROUNDS = (0, 10, 20, 25)
 _NUM_CLIENTS = 43
 _THIRDS = ("smallest", "middle", "largest")
 
 
 def _fabricate(root, method, seed, *, task="synthetic", same_size=False, error="misclassification"):
-  """Writes the folder of a run; returns its clients' (id, size, [errors], [losses] by round)."""
+  """Writes the folder of a run; returns its clients' (id, size, error)."""
   folder = root / task / method / f"seed_{seed}"
   folder.mkdir(parents=True)
   rng = np.random.default_rng([seed, *method.encode()])
-  of_seed = np.random.default_rng(seed)
-  client_sizes = of_seed.integers(5, 60, _NUM_CLIENTS) * (1 - same_size) + 30 * same_size
+  client_sizes = np.random.default_rng(seed).integers(5, 60, _NUM_CLIENTS)
+  client_sizes = client_sizes * (1 - same_size) + 30 * same_size
   ids = [f"={seed} client {i}" for i in range(_NUM_CLIENTS)]
-  errors, losses = [], []
-  for number in _ROUNDS:
-    # Few different errors, so that the losses decide.
-    errors.append(np.round(rng.random(_NUM_CLIENTS) * (1.2 - number / 50), 1))
-    losses.append(rng.random(_NUM_CLIENTS))
-    columns = dict(client_id=ids, num_examples=client_sizes, loss=losses[-1], error=errors[-1])
-    parts = {"validation": {**columns, "error": 1 - errors[-1]}, "test": columns}
-    evaluation_files.write(folder / "clients", number, parts)
+  errors = np.round(rng.random(_NUM_CLIENTS), 2)
+  losses = rng.random(_NUM_CLIENTS)
+  columns = dict(client_id=ids, num_examples=client_sizes, loss=losses, error=errors)
   for split in ("test", "train"):
     run_files.write_clients(folder / f"{split}_clients.csv", columns)
   flags = dict(finished_runs.flags_of(method), task=task, seed=seed)
   (folder / "flags.txt").write_text("".join(f"--{n}={v}\n" for n, v in flags.items()))
-  names = ("test_error_mean", "test_error_p90", "threshold", "train_loss")
-  lines = [f"{number},{','.join(['0.5'] * len(names))}" for number in _ROUNDS]
-  (folder / "rounds.csv").write_text("\n".join([",".join(("round", *names)), *lines, ""]))
+  names = ("round", "test_error_mean", "test_error_p90", "threshold", "train_loss")
+  lines = [f"{number}{',0.5' * (len(names) - 1)}" for number in (0, 10, 20, 25)]
+  (folder / "rounds.csv").write_text("\n".join([",".join(names), *lines, ""]))
   atomic_files.write_json(folder / "manifest.json", {"error": error})
-  described = {"mean": errors[-1].mean(), "p90": np.percentile(errors[-1], 90)}
+  described = {"mean": errors.mean(), "p90": np.percentile(errors, 90)}
   metrics = {"test": {"error": described}, "train": {"loss": {"mean": 0.5}}}
   atomic_files.write_json(folder / "metrics.json", metrics)
-  return [
-    (client_id, int(client_sizes[i]), [e[i] for e in errors], [one[i] for one in losses])
-    for i, client_id in enumerate(ids)
-  ]
+  return list(zip(ids, client_sizes.tolist(), errors))
 
 
 @pytest.fixture(scope="module")
@@ -82,22 +72,22 @@ def test_thirds_are_those_of_a_plain_count(runs, groups):
   everybody = [
     (seed, *one) for (m, seed), rows in runs[1].items() if m == "fed_avg" for one in rows
   ]
-  ordered = sorted(size for _, _, size, *_ in everybody)
+  ordered = sorted(size for _, _, size, _ in everybody)
   bounds = [np.quantile(ordered, one) for one in (1 / 3, 2 / 3)]
   total = 0
   for index, third in enumerate(_THIRDS):
     members = {
       (seed, client_id)
-      for seed, client_id, size, *_ in everybody
+      for seed, client_id, size, _ in everybody
       if sum(size > bound for bound in bounds) == index
     }
-    its_sizes = [size for seed, client_id, size, *_ in everybody if (seed, client_id) in members]
+    its_sizes = [size for seed, client_id, size, _ in everybody if (seed, client_id) in members]
     assert abs(len(members) - len(everybody) / 3) < 5
     assert titles[index] == f"{third} ({min(its_sizes)} to {max(its_sizes)})"
     for method in _METHODS:
       for seed in (0, 1):
         error, other = (
-          {i: errors[-1] for i, _, errors, _ in runs[1][m, seed] if (seed, i) in members}
+          {i: error for i, _, error in runs[1][m, seed] if (seed, i) in members}
           for m in (method, "fed_avg")
         )
         values = list(error.values())
@@ -124,7 +114,7 @@ def test_changes_are_those_of_clients_that_both_runs_have(tmp_path):
   lines = path.read_text().splitlines()
   path.write_text("\n".join([*lines[:20], *lines[21:], ""]))
   results = sizes.error_by_size(grouped.by_method(run_folder.find_runs(tmp_path)))
-  error, other = ({i: errors[-1] for i, _, errors, _ in clients[m]} for m in _METHODS[::-1])
+  error, other = ({i: one for i, _, one in clients[m]} for m in _METHODS[::-1])
   kept = [i for index, i in enumerate(error) if index != 19]
   total = sum(
     _values(results, _METHODS[1], f"test.{third}_third.error.change")[0]
