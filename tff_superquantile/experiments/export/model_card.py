@@ -27,7 +27,7 @@ from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.run import run_folder
 
-_PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
+_PERCENTILES = (10, 50, 90)
 _TAIL = 0.1
 _PREDICTION = "prediction, in the unit of the labels"
 _SCALE = "and the network predicts labels of mean 0 and standard deviation 1"
@@ -57,18 +57,18 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
   if labels:
     use["Labels"] = ", ".join(map(repr, labels))
   blocks: list[page.Block] = [
-    _listing("How it was made", _facts(run)),
-    _listing("How to use it", use),
+    tables.listing(_facts(run), "How it was made"),
+    tables.listing(use, "How to use it"),
   ]
   if len(errors):
-    blocks.append(_distribution(leading.unit, errors))
+    pooled = run.metrics.get("test", {}).get("pooled", {})
     blocks.append(_by_size(leading, client_sizes, errors))
-    blocks.append(_listing("Measures of the test clients", _measures(run)))
     for title, entries in (
-      ("Classes of the test clients' examples", _classes(run, labels)),
+      ("Measures of the test clients", _measures(run, clients, pooled)),
+      ("Classes of the test clients' examples", _classes(labels, pooled)),
       ("The constant answer, for comparison", _of_constant(run)),
     ):
-      blocks += [_listing(title, entries)] if entries else []
+      blocks += [tables.listing(entries, title)] if entries else []
   blocks.append(tables.Table("Intended use and limits", [], _limits(len(errors)), kind="words"))
   blocks += _privacy(run)
   card = page.Page(
@@ -92,11 +92,6 @@ def _outputs(has_classes: bool) -> str:
     elif export.instead:
       said.append(f"{export.file} has none, but {export.instead}, {_SCALE}")
   return "; ".join(said)
-
-
-def _listing(title: str, entries: Mapping[str, Any]) -> tables.Table:
-  rows = [tables.Row(name, [tables.Cell(str(value))]) for name, value in entries.items()]
-  return tables.Table(title, [], rows, kind="words")
 
 
 def _summary(errors: np.ndarray, leading: units.Leading) -> str:
@@ -152,14 +147,16 @@ def _said(unit: units.Unit, values: np.ndarray) -> str:
   if paired.are_few(len(known)):
     tail = f"{unit.text(known.max())} for the worst client"
   else:
-    p90, worst = superquantile.percentile(known, 90), superquantile.superquantile(known, _TAIL)
-    tail = f"p90 {unit.text(p90)}, worst 10 % {unit.text(worst)}"
+    levels = {f"p{q}": superquantile.percentile(known, q) for q in _PERCENTILES}
+    levels["worst 10 %"] = superquantile.superquantile(known, _TAIL)
+    tail = ", ".join(f"{name} {unit.text(level)}" for name, level in levels.items())
   return f"{unit.text(known.mean())} on average, {tail}, of {len(known)} clients"
 
 
-def _measures(run: run_folder.Run) -> dict[str, str]:
-  """Returns every measure of the test clients, and of all their examples together."""
-  clients, pooled = run.clients("test"), run.metrics.get("test", {}).get("pooled", {})
+def _measures(
+  run: run_folder.Run, clients: Mapping[str, np.ndarray], pooled: Mapping[str, Any]
+) -> dict[str, str]:
+  """Returns every measure of clients, and of all their examples together."""
   by_measure = {}
   for name in (name for name in measures.NAMES if name in clients):
     unit = units.of_measure(name, units.of_run(run))
@@ -168,9 +165,8 @@ def _measures(run: run_folder.Run) -> dict[str, str]:
   return by_measure
 
 
-def _classes(run: run_folder.Run, labels: Sequence[str]) -> dict[str, str]:
+def _classes(labels: Sequence[str], pooled: Mapping[str, Any]) -> dict[str, str]:
   """Returns the share and the recall of each class of the test clients' examples."""
-  pooled = run.metrics.get("test", {}).get("pooled", {})
   recalls = pooled.get("recall", {})
   return {
     labels[int(c)] if labels else c: f"{units.PERCENT.text(share)} of the examples, of which"
@@ -185,11 +181,7 @@ def _of_constant(run: run_folder.Run) -> dict[str, str]:
   if references is None:
     return {}
   constant = references.found[kept.CONSTANT]
-  answers = {"Answer": constant.said}
-  for name in (name for name in measures.NAMES if name in constant.clients):
-    unit = units.of_measure(name, units.of_run(run))
-    answers[f"{unit.quantity} in {unit.name}"] = _said(unit, constant.clients[name])
-  return answers
+  return {"Answer": constant.said, **_measures(run, constant.clients, {})}
 
 
 def _limits(num_clients: int) -> list[tables.Row]:
@@ -204,26 +196,6 @@ def _limits(num_clients: int) -> list[tables.Row]:
     f"The numbers are of {num_clients} test clients, a percentile of the few at its end.",
   ]
   return [tables.Row(sentence, []) for sentence in said]
-
-
-def _distribution(unit: units.Unit, errors: np.ndarray) -> tables.Table:
-  """Describes the test clients' errors [n]."""
-  are_few = paired.are_few(len(errors))
-  statistics = {"mean": errors.mean()}
-  if are_few:
-    statistics["worst client"] = errors.max()
-  else:
-    statistics |= {f"p{q}": superquantile.percentile(errors, q) for q in _PERCENTILES}
-    statistics["worst 10 %"] = superquantile.superquantile(errors, _TAIL)
-  rows = [tables.Row(n, [tables.Cell(unit.number(value))]) for n, value in statistics.items()]
-  note = "Each client counts once. "
-  note += (
-    f"Fewer than {paired.FEW_CLIENTS} clients have no percentiles."
-    if are_few
-    else "p90: nine of ten clients have at most this error."
-  )
-  title = f"{unit.quantity} of the {len(errors)} test clients in {unit.name}"
-  return tables.Table(title, ["", "this model"], rows, note)
 
 
 def _by_size(leading: units.Leading, client_sizes: np.ndarray, errors: np.ndarray) -> tables.Table:
@@ -243,7 +215,7 @@ def _privacy(run: run_folder.Run) -> list[page.Block]:
   path = run.path / ledger_lib.FILE_NAME
   is_private = run.config is not None and run.config.is_private
   if not is_private:
-    return [_listing("Privacy", {"Guarantee": _NO_GUARANTEE})]
+    return [tables.listing({"Guarantee": _NO_GUARANTEE}, "Privacy")]
   if not path.is_file():
     raise ValueError(
       f"Found no {ledger_lib.FILE_NAME} in the private run {run.path}; expected its ledger: bring"
@@ -260,4 +232,7 @@ def _privacy(run: run_folder.Run) -> list[page.Block]:
   }
   said = [*ledger.guarantee, *(f"Not covered: {one}" for one in ledger.not_covered)]
   rows = [tables.Row(sentence, []) for sentence in [*said, _TEST_CLIENTS]]
-  return [_listing("Privacy", facts), tables.Table("What it is about", [], rows, kind="words")]
+  return [
+    tables.listing(facts, "Privacy"),
+    tables.Table("What it is about", [], rows, kind="words"),
+  ]

@@ -164,7 +164,7 @@ def how_it_was_run(groups: run_folder.Groups) -> page.Details:
   }
   runs = [run for members in groups.values() for run in members]
   about |= _manifests([run_files.flatten(run.manifest) for run in runs])
-  blocks: list[page.Block] = [_listing(about, "words")]
+  blocks: list[page.Block] = [tables.listing(about)]
 
   shared, differing = {}, []
   for flag in sorted({name for run in runs for name in run.flags} - _BOOKKEEPING_FLAGS):
@@ -181,7 +181,7 @@ def how_it_was_run(groups: run_folder.Groups) -> page.Details:
     blocks.append(tables.Table(title, ["flag", *names.values()], differing, kind="code"))
   if shared:
     title = f"Flags that all runs share ({len(shared)})"
-    blocks.append(page.Details(title, [_listing(shared, "code")]))
+    blocks.append(page.Details(title, [tables.listing(shared, kind="code")]))
   return page.Details("How it was run", blocks)
 
 
@@ -194,11 +194,6 @@ def _manifests(manifests: Sequence[Mapping[str, object]]) -> dict[str, str]:
     title = name.replace("_", " ").replace("versions.", "")
     about[title] = _join_distinct(str(its[name]) for its in manifests if name in its)
   return about
-
-
-def _listing(entries: Mapping[str, str], kind: tables.Kind) -> tables.Table:
-  rows = [tables.Row(name, [tables.Cell(value)]) for name, value in entries.items()]
-  return tables.Table("", [], rows, kind=kind)
 
 
 def _seeds(numbers: Iterable[int]) -> str:

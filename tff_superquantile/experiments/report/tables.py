@@ -135,6 +135,12 @@ def plural(count: int, noun: str) -> str:
   return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def listing(entries: Mapping[str, Any], title: str = "", kind: Kind = "words") -> Table:
+  """Lays out entries by their names."""
+  rows = [Row(name, [Cell(str(value))]) for name, value in entries.items()]
+  return Table(title, [], rows, kind=kind)
+
+
 def of_seeds(
   results: pd.DataFrame,
   columns: Sequence[Column],
