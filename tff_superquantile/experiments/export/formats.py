@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from privacy import checks
 from privacy.settings import plugins
 
 CARD = "MODEL_CARD.md"
@@ -70,10 +69,6 @@ class Tuning:
   label_scale: tuple[float, float] | None
   num_classes: int
   num_trainable: int
-
-  def __post_init__(self) -> None:
-    for name in ("epochs", "learning_rate", "proximal_weight", "batch_size", "l2"):
-      checks.not_negative(name, getattr(self, name))
 
 
 def read_tuning(folder: pathlib.Path) -> Tuning:

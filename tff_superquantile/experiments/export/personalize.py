@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 import csv
-import dataclasses
 import os
 import pathlib
 import shutil
@@ -34,7 +33,7 @@ from tff_superquantile.experiments.export import formats
 
 Weights = Sequence[np.ndarray]
 Model: TypeAlias = "LinearModel | SavedModel"
-_SETTINGS = {"epochs": int, "learning_rate": float, "proximal_weight": float}
+_SEED = 0  # Of the order of the rows.
 _TRUTH = {"true": 1.0, "false": 0.0}
 
 
@@ -232,9 +231,6 @@ def define(parser: command_line.Parser) -> None:
   out: dict[str, Any] = dict(type=pathlib.Path, metavar="DIR", required=True)
   parser.add_argument("--out", help="the folder to write", **out)
   command_line.add_flag(parser, "label_column", str, None, "Of a .csv: what is predicted.")
-  for name, kind in _SETTINGS.items():
-    command_line.add_flag(parser, name, kind, None, "None for that of the export.")
-  command_line.add_flag(parser, "seed", int, 0, "Of the order of the rows.", least=0)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -242,8 +238,6 @@ def main(args: argparse.Namespace) -> None:
   if not args.rows.is_file():
     raise ValueError(f"Found no file {args.rows}; expected the rows of a client.")
   settings = formats.read_tuning(args.export)
-  given = finished_run.given(args, tuple(_SETTINGS))
-  settings = dataclasses.replace(settings, **given)
   model: Model
   if (args.export / "model.npz").is_file():
     model = LinearModel(args.export / "model.npz", settings)
@@ -255,7 +249,7 @@ def main(args: argparse.Namespace) -> None:
       " by --format=npz or --format=saved_model."
     )
   x, y = read_rows(args.rows, model, args.label_column, settings)
-  own = choose(model, x, y, settings, np.random.default_rng(args.seed))
+  own = choose(model, x, y, settings, np.random.default_rng(_SEED))
   with atomic_files.temporary_folder(args.out) as temporary:
     folder = pathlib.Path(temporary)
     shutil.copytree(args.export, folder, dirs_exist_ok=True)
