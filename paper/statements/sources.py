@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-import contextlib
 import csv
 import dataclasses
 import math
@@ -12,7 +11,6 @@ import pathlib
 import pandas as pd
 
 from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.run import cross_validation
@@ -83,10 +81,9 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
       for run in of
     )
     if chosen and _FOLDS not in task:
-      with contextlib.suppress(style.NothingToDraw):  # Where all clients have as many examples.
-        by_size = sizes.error_by_size(grouped.Grouped(chosen)).results
-        labels = {method: method.label for method in chosen}
-        results = pd.concat([results, by_size.assign(method=by_size["method"].map(labels))])
+      by_size = sizes.error_by_size(grouped.Grouped(chosen))
+      labels = {method: method.label for method in chosen}
+      results = pd.concat([results, by_size.assign(method=by_size["method"].map(labels))])
     return tables.over_seeds(results).reset_index() if len(results) else results
 
   return read
