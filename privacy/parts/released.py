@@ -104,10 +104,6 @@ class ReleasedPart(part.Part, abc.ABC):
       return self
     return dataclasses.replace(self, mechanism=self.built(num_shares, expected))
 
-  def derived(self, num_shares: int, expected: float) -> Mechanism | None:
-    """Returns the mechanism that follows anew from the noise and a round's clients."""
-    return dataclasses.replace(self, mechanism=None).built(num_shares, expected)
-
   def without_mechanism(self) -> ReleasedPart:
     """Returns the part as if its noise were continuous."""
     return type(self)(noise_multiplier=self.noise_multiplier, share=self.share)

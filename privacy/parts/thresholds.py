@@ -115,7 +115,6 @@ class Tree(PrivateThreshold):
     num_bins: b, a power of two. None for noise that is accounted for as if it were continuous; a
       run then has the flag's default.
     secure_sum: How the clients' integers are added up.
-    scale: c, the factor of the counts; None for the smallest that will do.
   """
 
   kind: ClassVar[str] = "tree"
@@ -136,15 +135,12 @@ class Tree(PrivateThreshold):
     synonyms={"integer": "modular"},
     may_idle=True,
   )
-  scale: int | None = None
   mechanism: tree_mechanism.TreeMechanism | None = None
 
   def __post_init__(self) -> None:
     super().__post_init__()
     if self.num_bins is not None:
       object.__setattr__(self, "num_bins", tree_mechanism.check_num_bins(self.num_bins))
-    if self.num_bins is None and self.scale is not None:
-      raise ValueError("Found scale without bins; expected both or neither.")
     tree = self.mechanism
     if tree is not None:
       # Its noise counts, not the multiplier it was built with, whose sensitivity may be the
@@ -174,18 +170,10 @@ class Tree(PrivateThreshold):
   def built(self, num_shares: int, expected: float) -> tree_mechanism.TreeMechanism | None:
     if self.num_bins is None:
       return None
+    expected_clients = min(max(round(expected), 1), num_shares)
     return tree_mechanism.build_tree_mechanism(
-      self.z,
-      self.num_bins,
-      min(max(round(expected), 1), num_shares),
-      num_shares=num_shares,
-      scale=self.scale,
+      self.z, self.num_bins, expected_clients, num_shares=num_shares
     )
-
-  def derived(self, num_shares: int, expected: float) -> tree_mechanism.TreeMechanism | None:
-    assert self.mechanism is not None  # It is asked of parts with one.
-    again = dataclasses.replace(self, mechanism=None, scale=self.mechanism.scale)
-    return again.built(num_shares, expected)
 
   def rank_variance(self, theta: float, coefficients: Sequence[float]) -> float:
     """Returns v L, with v the variance of the estimated count of the bins below the threshold."""

@@ -81,41 +81,10 @@ def test_spend(capsys):
   assert _json(capsys, *_SPEND[:3], *_RUN[:2], "--num_rounds=0")["epsilon"] == 0.0
 
 
-def test_spend_by_standard_deviations(capsys):
-  by_multipliers = _json(capsys, *_SPEND, "--num_bins=64")
-  found = _json(
-    capsys,
-    "spend",
-    *_RUN,
-    "--sigma_update=2.6",
-    "--clip_norm=1.3",
-    f"--sigma_threshold={(3**2 * 4**2 * 6 + 2) ** 0.5!r}",
-    "--scale=4",
-    "--num_bins=64",
-  )
-  assert found["epsilon"] == pytest.approx(by_multipliers["epsilon"])
-  assert found["threshold_noise_multiplier"] == pytest.approx(3.0)
-  assert (found["scale"], found["sigma_update"]) == (4, 2.6)
-  assert found["sigma_threshold"] == pytest.approx((144 * 6 + 2) ** 0.5)
-
-
 def test_participations(capsys):
   found = _json(capsys, *_SPEND, "--participations=1")
   assert found["server_participations"] == 1
   assert found["epsilon_server"] == found["epsilon_server_one_round"]
-
-
-def test_plot(capsys, tmp_path):
-  for name in ("a.png", "a.svg"):
-    found = _json(capsys, *_SPEND, "--num_rounds=9", f"--plot={tmp_path / name}")
-    assert found["plot"] == str(tmp_path / name)
-    assert (tmp_path / name).stat().st_size > 5000
-
-
-def test_plot_without_matplotlib(capsys, monkeypatch):
-  monkeypatch.setitem(sys.modules, "matplotlib", None)  # As if it were not installed.
-  assert account.run([*_SPEND, "--plot=x.png"]) == 2
-  assert "Found no matplotlib with --plot; expected it: pip install" in capsys.readouterr().err
 
 
 def test_the_first_line_is_the_answer(capsys):

@@ -124,12 +124,12 @@ def test_meter_of_something_else():
     (lambda e: "[]", "no JSON object"),
     (lambda e: e.update(spare=1), "differ.*spare"),
     (lambda e: e.update(accounting="magic"), "magic"),
-    (lambda e: e.update(accounting="paper"), "'paper' in the ledger; expected one of tightest"),
+    (lambda e: e.update(accounting="paper"), "'paper'; expected one of tightest"),
     (lambda e: e.update(claim=3), "claim"),
     (lambda e: e["claim"].update(delta=2), "delta = 2"),
     (lambda e: e["claim"].update(delta="x"), "delta = 'x'"),
     (lambda e: e["release"].update(tree=7), "tree that is no JSON object"),
-    (lambda e: e["release"]["tree"].update(local_stddev="x"), "cannot be read"),
+    (lambda e: e["release"]["tree"].update(local_stddev="x"), "local_stddev = 'x' in the ledger"),
   ],
 )
 def test_bad_ledgers(tmp_path, change, message):
