@@ -25,17 +25,15 @@ def _not_femnist(path: str, reason: str) -> ValueError:
   )
 
 
-def describe(path: str) -> str:
-  """Says how many images the file has; raises a `ValueError` if it is another."""
+def check(path: str) -> None:
+  """Raises a `ValueError` if the file is another."""
   try:
     with parquet.ParquetFile(path) as file:
       missing = set(_COLUMNS) - set(file.schema_arrow.names)
-      num_rows = file.metadata.num_rows
   except (OSError, ValueError) as e:
     raise _not_femnist(path, "is not readable as Parquet") from e
   if missing:
     raise _not_femnist(path, f"has no columns {sorted(missing)}")
-  return f"{num_rows} images"
 
 
 def _decode(path: str, writer: str, pngs: list[Any]) -> np.ndarray:
@@ -57,7 +55,7 @@ def iterate(path: str) -> Iterator[writers.Writer]:
   files, the writer's images are turned into paper = 1.0 and ink = 0.0. So no writer's images follow
   from another's.
   """
-  describe(path)
+  check(path)
   logging.info("Reading %s.", path)
   try:
     table = parquet.read_table(path, columns=list(_COLUMNS)).combine_chunks()

@@ -8,10 +8,8 @@ The readers yield one writer at a time, see `writers`.
 from collections.abc import Iterable, Iterator, Mapping
 import contextlib
 import lzma
-import os
 import pathlib
 import sqlite3
-import time
 from typing import Any
 
 from absl import logging
@@ -28,10 +26,8 @@ DATABASE_NAME = "emnist_all.sqlite"
 COMPRESSED_NAME = DATABASE_NAME + ".lzma"
 
 _COMMAND = "preprocess.sh -s niid --sf 1.0 -k 100 -t user --tf 0.5"  # LEAF's.
-_MIN_EXAMPLES = 100
 _PARQUET = ".parquet"
 _SQLITE_MAGIC = b"SQLite format 3\0"
-_SECONDS_TO_COUNT = 2.0
 _NUM_PIXELS = writers.SIDE**2
 _DATABASE_SPLITS = ("all_train", "all_test")
 
@@ -42,34 +38,18 @@ def _connect(path: str) -> contextlib.closing[sqlite3.Connection]:
   return contextlib.closing(sqlite3.connect(uri, uri=True))
 
 
-def _describe_database(path: str) -> str:
-  """Says how many writers TFF's database has, if that can be told soon."""
+def _check_file(path: str) -> None:
+  """Raises an error for a file that is neither TFF's database nor Hugging Face's Parquet."""
+  if path.endswith(_PARQUET):
+    parquet.check(path)
+    return
   is_compressed = path.endswith((".lzma", ".xz"))
   with lzma.open(path) if is_compressed else open(path, "rb") as file:
     if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
       raise ValueError(f"{path} is no SQLite database")
-  if is_compressed:
-    return f"{os.path.getsize(path) / 1e9:.2f} GB, compressed"
-  end = time.monotonic() + _SECONDS_TO_COUNT
-  query = (
-    "SELECT COUNT(*), TOTAL(n >= ?) FROM (SELECT COUNT(*) AS n FROM examples"
-    " WHERE split_name IN (?, ?) GROUP BY client_id)"
-  )
-  with _connect(path) as connection:
-    connection.execute("SELECT split_name, client_id FROM examples LIMIT 1")
-    connection.set_progress_handler(lambda: time.monotonic() > end, 10000)
-    with contextlib.suppress(sqlite3.OperationalError):  # It was interrupted.
-      count, enough = connection.execute(query, [_MIN_EXAMPLES, *_DATABASE_SPLITS]).fetchone()
-      return (
-        f"{count} writers, of whom {enough:.0f} have {_MIN_EXAMPLES} images or more"
-        " (--min_examples_per_client)"
-      )
-  return f"{os.path.getsize(path) / 1e9:.2f} GB"
-
-
-def _describe_file(path: str) -> str:
-  """Says what is in a file that holds all writers, by what its name ends with."""
-  return parquet.describe(path) if path.endswith(_PARQUET) else _describe_database(path)
+  if not is_compressed:
+    with _connect(path) as connection:
+      connection.execute("SELECT split_name, client_id FROM examples LIMIT 1")
 
 
 # The space of the database while it is converted, and of the converted files.
@@ -93,9 +73,9 @@ DATA_SET = data_set.DataSet(
   command=_COMMAND,
   client="writer",
   examples="images",
-  min_examples=_MIN_EXAMPLES,
+  min_examples=100,
   is_example=_is_image,
-  describe_file=_describe_file,
+  check_file=_check_file,
   downloads=(DOWNLOAD,),
 )
 

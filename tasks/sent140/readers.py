@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 import csv
 import dataclasses
 import itertools
-import os
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -40,15 +39,14 @@ _END = "\N{SYMBOL FOR END OF TEXT}"  # Not in Latin-1, so not in a file either.
 _User = tuple[str, list[str], np.ndarray]
 
 
-def _describe_table(path: str) -> str:
+def _check_table(path: str) -> None:
   if path.endswith(_PARQUET):
-    with _open_parquet(path) as file:
-      return f"{file.metadata.num_rows} tweets"
+    _open_parquet(path).close()
+    return
   with open(path, encoding="latin-1", newline="") as file:
     columns = len(next(csv.reader(file), []))
   if columns != len(_COLUMNS):
     raise ValueError(f"{path} has {columns} columns in its first line, expected {len(_COLUMNS)}")
-  return f"{os.path.getsize(path) / 1e6:.1f} MB of tweets"
 
 
 DOWNLOAD = downloads.Download(
@@ -75,7 +73,7 @@ DATA_SET = data_set.DataSet(
   examples="tweets",
   min_examples=50,
   is_example=_is_tweet,
-  describe_file=_describe_table,
+  check_file=_check_table,
   downloads=(DOWNLOAD, glove.DOWNLOAD),
 )
 

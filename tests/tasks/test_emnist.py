@@ -197,7 +197,6 @@ def test_a_split_by_sample_is_put_together(writers, tmp_path):
     np.testing.assert_array_equal(y, np.concatenate([labels[::2], labels[1::2]]))
     expected = np.concatenate([levels[::2], levels[1::2]]).reshape(-1, 28, 28)
     np.testing.assert_array_equal(np.rint(255 * x), expected)
-  assert readers.DATA_SET.describe(str(tmp_path)).startswith("9 writers, of whom 7 have 100 images")
 
 
 def test_clients_of_both_splits_are_refused(writers, tmp_path):
