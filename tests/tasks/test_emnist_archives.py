@@ -3,7 +3,6 @@
 import emnist_fixtures
 import numpy as np
 
-from tasks.emnist import parquet
 from tasks.emnist import readers
 from tff_superquantile.doctor import __main__ as doctor
 
@@ -99,7 +98,7 @@ def test_broken_parquet_files(tmp_path):
   import pyarrow as pa
   from pyarrow import parquet as pyarrow_parquet
 
-  path = tmp_path / parquet.FILE_NAME
+  path = tmp_path / "train-00000-of-00001.parquet"
   path.write_bytes(b"no Parquet")
   _assert_wrong(path, "not readable as Parquet", "flwrlabs/femnist")
   assert doctor.check_data(str(tmp_path), "")[0].status == "FAIL"
