@@ -14,8 +14,6 @@ import run_folders
 from privacy import accounting
 from privacy import audit
 from privacy import ledger
-from privacy import server
-from privacy import statements
 
 _DELTA = 1e-5
 _PLANNED = 50
@@ -79,28 +77,6 @@ def test_round_trip(given):
   assert json.loads(entry.to_json())["release"]["population"] == 600
 
 
-def test_contents():
-  entry = _ledger(rounds_done=10)
-  assert entry.epsilon_spent == accounting.epsilon(_release(), 10, _DELTA).epsilon
-  assert entry.epsilon_server == server.server_epsilon(_release(), _PLANNED, _DELTA).epsilon
-  assert entry.claim == {"epsilon": 3.0, "delta": _DELTA}
-  said = " ".join(entry.guarantee)
-  for words in (
-    "Gaussian mechanism",
-    "zero-out",
-    "Poisson",
-    "probability 0.1",
-    "Adversary",
-    f"Noise of {flat.of(_release()).tree.num_shares} clients",
-  ):
-    assert words in said
-  not_covered = " ".join(entry.not_covered)
-  for words in ("hyperparameters", "held-out clients", "noise key", "secret"):
-    assert words in not_covered
-  assert _ledger(_GEOMETRIC).epsilon_server is None
-  assert "one-bit" in _ledger(_GEOMETRIC).guarantee[0]
-
-
 def test_quick_enough_for_every_round(monkeypatch):
   """What takes time is done once for a tenth of the run, as the ledger's bound is the tenth's."""
   meter = accounting.Accountant(_release(), _DELTA)
@@ -140,16 +116,6 @@ def test_bad_ledgers(tmp_path, change, message):
     ledger.Ledger.from_json(text)
   with pytest.raises(ValueError, match=message):
     audit.audit_folder(_folder(tmp_path / "run", text))
-
-
-def test_good_folders(tmp_path):
-  found = audit.audit_folder(_folder(tmp_path))
-  assert found.holds
-  assert found.failures == found.notes == ()
-  assert found.num_rounds == _PLANNED
-  assert 2.99 < found.spent.epsilon <= 3.0
-  assert found.epsilon_rdp > found.spent.epsilon
-  assert found.rounds.aborted == 0
 
 
 def test_a_running_run(tmp_path):
@@ -394,7 +360,7 @@ def test_good_folders_of_other_runs(tmp_path, changes):
   if "num_parameters" in changes:
     run_folders.write_weights(folder, 10**6)
   found = audit.audit_folder(folder)
-  assert found.failures == ()
+  assert found.failures == found.notes == ()
   assert 2.99 < found.spent.epsilon <= 3.0
   assert found.ledger.epsilon_server == found.server.epsilon
 
@@ -415,13 +381,6 @@ def test_repeated_and_aborted_rounds(tmp_path):
   assert found.holds
   assert (found.rounds.done, found.rounds.repeated, found.rounds.aborted) == (_PLANNED, 10, 2)
   assert "10 rows" in found.notes[0] and "2 rounds were aborted" in found.notes[1]
-
-
-def test_rows_that_were_removed(tmp_path):
-  entry = _ledger(rounds_done=10)
-  found = audit.audit_folder(_folder(tmp_path, entry, rounds=[1, 2, _PLANNED]))
-  assert not found.holds
-  assert found.num_rounds == _PLANNED
 
 
 def test_plans_that_go_too_far(tmp_path):
@@ -487,14 +446,6 @@ def test_a_large_delta_is_mentioned(tmp_path):
   entry = run_folders.ledger_of(_GEOMETRIC, 5, delta=0.01)
   folder = _folder(tmp_path, entry, rounds=5, of=entry)
   assert "one client chosen at random" in audit.audit_folder(folder).notes[-1]
-
-
-def test_sentences():
-  fixed = statements.guarantee(flat.release(600, 60, 3, None, "fixed_size"))
-  assert "zero-out (a client's data removed, the" in fixed[1] and "60 of 600 clients" in fixed[2]
-  assert "thresholds of all rounds" in fixed[3] and "models" not in fixed[3]
-  none = statements.guarantee(flat.release(600, 60, None, 2, "none"))
-  assert "none that counts" in none[2] and "and the cohorts" in none[3]
 
 
 @functools.cache
