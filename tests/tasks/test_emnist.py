@@ -60,19 +60,6 @@ def test_a_database_is_divided_by_seed(client_split, sqlite_dir, cache_dir, writ
   assert len(train_sets) > 1
 
 
-def test_formats_give_identical_floats(leaf_dir, sqlite_dir, cache_dir, writers):
-  leaf, database = (
-    pools.by_client(emnist_fixtures.load(d, cache_dir)) for d in (leaf_dir, sqlite_dir)
-  )
-  assert set(leaf) == set(database) == set(writers) - {"f0003"}
-  for writer, (x, y) in leaf.items():
-    np.testing.assert_array_equal(x, database[writer][0])
-    np.testing.assert_array_equal(y, database[writer][1])
-    levels, labels = writers[writer]
-    np.testing.assert_array_equal(np.rint(255 * x).reshape(-1, 784), levels)
-    np.testing.assert_array_equal(y, labels)
-
-
 def test_clients_fit_the_models(leaf_dir, cache_dir):
   files = emnist_fixtures.load(leaf_dir, cache_dir)["train"]
   assert files.x_dtype == "uint8" and files.x_scale == 1 / 255

@@ -15,20 +15,6 @@ def _synthetic():
   return dict(zip(("7", "40", "321"), writers.values()))
 
 
-def _handwriting(path):
-  """The images of three real writers; they are digits, and not EMNIST."""
-  with np.load(path) as arrays:
-    images, labels, offsets = (arrays[name] for name in ("images", "labels", "offsets"))
-    ids = arrays["writer_ids"]
-  return {
-    str(ids[i]): (
-      255 - images[offsets[i] : offsets[i + 1]].reshape(-1, 784),
-      labels[offsets[i] : offsets[i + 1]].astype(np.int64),
-    )
-    for i in range(3)
-  }
-
-
 def _write_all(folder, writers):
   """The files of each format that hold these writers."""
   emnist_fixtures.write_leaf(folder, writers, {})
@@ -68,10 +54,6 @@ def test_all_formats_hold_the_same_clients(tmp_path):
       for array, expected in zip(other[split].load(), first.load()):
         np.testing.assert_array_equal(array, expected)
   assert doctor.check_data(str(paths["black"]), "")[0].state.startswith("EMNIST: ")
-
-
-def test_all_formats_hold_the_same_handwriting(shared_dir, tmp_path):
-  _assert_the_same(tmp_path, _handwriting(shared_dir / "data" / "handwriting_by_writer.npz"))
 
 
 def test_one_writers_images_do_not_turn_those_of_others(tmp_path):

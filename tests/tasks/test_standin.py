@@ -33,13 +33,6 @@ def name_and_splits(request, cache_dir):
   return request.param, load(request.param, cache_dir)
 
 
-def test_every_task_but_the_synthetic_one_has_a_standin():
-  with_one = {name for name in tasks.task_names() if tasks.get_task(name).open_standin}
-  paper = {"emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm"}
-  assert with_one >= paper | {"shakespeare"}
-  assert "synthetic" not in with_one
-
-
 def test_shapes_and_sizes(name_and_splits):
   name, splits = name_and_splits
   model = tasks.get_task(name).build_model(0)
