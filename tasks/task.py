@@ -12,7 +12,7 @@ nothing else has to know of it:
         name="weather",
         build_model=lambda seed: models.build_linear_classifier(_SPEC, 4, intercept=True),
         open_clients=_open_clients,
-        defaults=dict(num_rounds=500, ...),  # Every key of DEFAULTS.
+        defaults=dict(num_rounds=500, ...),  # Each of STATED.
       ),
     )
 """
@@ -30,18 +30,23 @@ from tasks import splits
 from tff_superquantile.simulation import client_files
 
 # The defaults that every task states; a run checks them as it checks its flags.
-DEFAULTS = (
+STATED = (
   "num_rounds",
   "clients_per_round",
   "client_learning_rate",
   "batch_size",  # 0: the whole local data set is one batch.
-  "local_epochs",
-  "l2",  # lambda of the paper's (lambda / 2) ||w||^2.
-  "client_weighting",  # "num_examples" or "uniform".
-  "learning_rate_decay",  # Factor; 1.0 for a constant rate.
-  "rounds_per_decay",
   "rounds_per_evaluation",
   "max_loss",  # B: private thresholds tell losses apart up to here.
+)
+# Those of tasks that do not state them.
+USUAL: Mapping[str, int | float | str] = types.MappingProxyType(
+  dict(
+    local_epochs=1,
+    l2=0.0,  # lambda of the paper's (lambda / 2) ||w||^2.
+    client_weighting="num_examples",  # Or "uniform".
+    learning_rate_decay=1.0,  # Factor, in every `rounds_per_decay` rounds.
+    rounds_per_decay=1,
+  )
 )
 ERRORS = ("misclassification", "rmse")  # As in `tff_superquantile.evaluation`.
 
@@ -58,7 +63,7 @@ class Task:
       follow from that seed alone. See also `model_takes_clients`.
     open_clients: Takes a `Request`, whose `min_examples_per_client` is the task's own unless the
       user gave another. Returns all clients, in pools that `split` takes.
-    defaults: The value of each of `DEFAULTS`.
+    defaults: The value of each of `STATED`, and others than those of `USUAL`.
     open_standin: Opens generated data with the shapes of the real one, as `open_clients` does. None
       if the task has none.
     split: How pools become the clients to train on and to test on. Or a function that takes the
@@ -122,16 +127,17 @@ class Task:
   columns: str = ""
 
   def __post_init__(self) -> None:
-    if differing := set(self.defaults) ^ set(DEFAULTS):
+    defaults = {**USUAL, **self.defaults}
+    if differing := set(defaults) ^ {*STATED, *USUAL}:
       raise ValueError(
         f"Task {self.name!r} has defaults that differ from what a task states in"
-        f" {sorted(differing)}; state each of {sorted(DEFAULTS)}."
+        f" {sorted(differing)}; state each of {sorted(STATED)}."
       )
     if self.error not in ERRORS:
       raise ValueError(
         f"Task {self.name!r} has error = {self.error!r}; expected one of {', '.join(ERRORS)}."
       )
-    object.__setattr__(self, "defaults", types.MappingProxyType(dict(self.defaults)))
+    object.__setattr__(self, "defaults", types.MappingProxyType(defaults))
 
   def protects(self, request: Request) -> bool:
     """Returns whether nothing that a run is given may follow from two clients' data together.

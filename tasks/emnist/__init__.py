@@ -61,9 +61,7 @@ _emnist_task = functools.partial(
   labels=readers.CLASSES,
   preprocessing=_build_preprocessing,
 )
-_DEFAULTS: dict[str, Any] = dict(
-  clients_per_round=100, local_epochs=1, client_weighting="num_examples", max_loss=4.0
-)
+_DEFAULTS: dict[str, Any] = dict(clients_per_round=100, max_loss=4.0)
 
 TASKS = (
   _emnist_task(
@@ -77,8 +75,6 @@ TASKS = (
       client_learning_rate=0.03,
       batch_size=10,
       l2=1e-7,
-      learning_rate_decay=1.0,
-      rounds_per_decay=1,
       rounds_per_evaluation=50,
     ),
   ),
@@ -91,7 +87,6 @@ TASKS = (
       # The authors' 0.32 is for pixels divided by their mean; on pixels as they are it gets stuck.
       client_learning_rate=0.1,
       batch_size=16,
-      l2=0.0,
       learning_rate_decay=0.5,
       rounds_per_decay=400,
       rounds_per_evaluation=10,
