@@ -176,8 +176,8 @@ class Task:
     self, pools: splits.Pools, request: Request
   ) -> dict[str, client_files.ClientFiles]:
     """Chooses a run's clients from pools of all, as `load_clients` does."""
-    choose = splits.choose_apart if self.protects(request) else splits.choose
-    return choose(pools, request, self._split, self.clients_per_split)
+    is_apart = self.protects(request)
+    return splits.choose(pools, request, self._split, self.clients_per_split, is_apart)
 
   def _split(self, pools: splits.Pools, request: Request) -> splits.Pools:
     if isinstance(self.split, splits.Split):

@@ -167,13 +167,13 @@ class Together:
     return f"NO finite epsilon for {who}; {cost} for {whom} whom no other run measures exactly."
 
 
-def compose(members: Sequence[Member], delta: float | None = None) -> Together:
+def compose(members: Sequence[Member]) -> Together:
   """Accounts for all runs of one population, at least one of them private, for one client."""
   private = [member for member in members if member.ledger is not None]
   failures, copies = _one_key(private)
   runs = [run for member in private if member not in copies for run in member.runs]
   deltas = [member.ledger.claim["delta"] for member in private if member.ledger is not None]
-  spent = together.spent(runs, max(deltas) if delta is None else delta)
+  spent = together.spent(runs, max(deltas))
   measured, exposed = _measured(members, private)
   notes = [f"{member.folder} is a copy of another run, and counts once." for member in copies]
   if len(members) > 1:

@@ -87,9 +87,6 @@ def _lines(values: dict[str, Any]) -> list[str]:
     *answers.rows(values, "sigma_update", "scale", "local_stddev", "bands", "separation"),
     *answers.rows(values, "participations", "sensitivity", "running_sums_noise"),
   ]
-  if "modulus" in values:
-    entry = f"{values['modulus']}, {values['bits_per_entry']} bits"
-    lines.append(answers.row("modulus", entry, "M"))
   lines += answers.rows(values, "bits_per_client", "bits_per_update", "num_shares")
   return [*lines, *answers.explanations(values)]
 
@@ -155,8 +152,6 @@ def _noise_of_clients(release: releases.Release) -> dict[str, Any]:
       num_bins=tree.num_bins,
       scale=tree.scale,
       local_stddev=tree.local_stddev,
-      modulus=tree.modulus,
-      bits_per_entry=tree.bits_per_entry,
       bits_per_client=tree.bits_per_client,
     )
   if summed is not None:
