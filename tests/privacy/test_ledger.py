@@ -325,25 +325,6 @@ def test_a_ledger_of_another_run_that_is_right_in_itself(tmp_path, changes, said
 
 
 @pytest.mark.parametrize(
-  "changes,said",
-  [
-    (dict(claim_epsilon=4.0), "--epsilon=3.0 and the ledger 4"),
-    (dict(claim_epsilon=None), "--epsilon=3.0 and the ledger none"),
-    (dict(delta=1e-4), "--delta=1e-05 and the ledger 0.0001"),
-    (dict(accountant="rdp"), "--accounting=tightest and the ledger rdp"),
-    (dict(rounds_done=7), "rounds.csv has 8 rounds and the ledger 7"),
-    (dict(num_rounds_planned=7), "--num_rounds=8 and the ledger 7"),
-    (dict(clip_norm=1.0), "--clip_norm=0.5 and the ledger 1"),
-    (dict(clip_norm=None), "--clip_norm=0.5 and the ledger none"),
-  ],
-)
-def test_a_ledger_with_another_claim(tmp_path, changes, said):
-  entry = _private_ledger(_private_release(), **changes)
-  failures = audit.audit_folder(_private_run(tmp_path / "run", entry=entry)).failures
-  assert any(said in failure for failure in failures), failures
-
-
-@pytest.mark.parametrize(
   "changes",
   [
     dict(protocol="helpers"),
@@ -393,8 +374,6 @@ def test_plans_that_go_too_far(tmp_path):
 @pytest.mark.parametrize(
   "flags,holds",
   [
-    (dict(update_noise_multiplier=0.5), False),
-    (dict(threshold_noise_multiplier=1.0), False),
     (dict(clip_norm="five"), False),
     (dict(num_rounds=_PLANNED + 1), False),
     (dict(num_rounds=_PLANNED - 1), True),
@@ -402,7 +381,6 @@ def test_plans_that_go_too_far(tmp_path):
     (dict(num_train_clients=700), True),
     (dict(clip_norm=5, clip_unit="gradient", client_learning_rate=0.1), True),
     (dict(clip_norm=0.5, clip_unit="gradient", client_learning_rate=0.1), False),
-    (dict(rho_ratio=""), False),
     (dict(epsilon="None"), False),
     (dict(task="synthetic"), True),
   ],

@@ -3,7 +3,6 @@
 import csv
 import os
 
-import emnist_fixtures
 import numpy as np
 import pytest
 import sent140_fixtures
@@ -12,7 +11,6 @@ import tasks
 from tasks.sent140 import features
 from tasks.sent140 import glove
 from tasks.sent140 import readers
-from tff_superquantile.experiments.run import run_config
 
 _NAMES = ("sent140_linear", "sent140_lstm")
 _COUNTS = [51, 50, 52, 49, 50, 53, 50]  # user03 has one too few.
@@ -112,27 +110,6 @@ def test_the_csv_is_cut_in_half_the_same_way_by_every_seed(csv_dir, cache_dir):
   [(train, test)] = halves
   assert len(train) == len(test) == 3 and train | test == _KEPT
   assert {"user00", "user01", "user02"} != set(train)  # Shuffled, not by name.
-
-
-@pytest.mark.parametrize("name", _NAMES)
-def test_leaf_files_of_another_threshold_need_that_one(name, tmp_path):
-  """What LEAF's preprocess.sh leaves with -k 30, read with the flag of a run."""
-  sent140_fixtures.with_glove(tmp_path)
-  sent140_fixtures.write_leaf(
-    tmp_path,
-    sent140_fixtures.make_users([30, 49, 29]),
-    sent140_fixtures.make_users([31, 12], prefix="other"),
-  )
-  flags = dict(task=name, data_dir=str(tmp_path), cache_dir=str(tmp_path / "cache"))
-  least = run_config.of(**flags, min_examples_per_client=30)
-  splits = tasks.get_task(name).load_clients(least.request())
-  assert {split: sorted(files.num_examples) for split, files in splits.items()} == {
-    "train": [30, 49],
-    "test": [31],
-  }
-  assert [splits[split].num_dropped for split in ("train", "test")] == [1, 1]
-  with emnist_fixtures.refused("no user with 50 tweets among 3", "--min_examples_per_client"):
-    tasks.get_task(name).load_clients(run_config.of(**flags).request())
 
 
 def test_a_user_who_falls_below_the_limit_is_one_who_goes(csv_dir, cache_dir, tmp_path):

@@ -94,22 +94,6 @@ def test_paper_is_white_and_writers_have_a_hand_of_their_own(cache_dir):
   assert by_writer.std() > 0.15 * by_writer.mean()
 
 
-def test_both_sent140_tasks_have_the_same_tweets(monkeypatch, tmp_path):
-  monkeypatch.setattr(sent140_standin, "NUM_USERS", 4)
-  linear, sequences = (load(name, tmp_path) for name in ("sent140_linear", "sent140_lstm"))
-  for split in linear:
-    assert linear[split].client_ids == sequences[split].client_ids
-    (means, y, _), (x, same_y, _) = linear[split].load(), sequences[split].load()
-    np.testing.assert_array_equal(y, same_y)
-    lengths = (x != 0).any(axis=2).sum(axis=1)
-    whole = lengths < 20  # Longer ones are cut.
-    assert 0.7 < whole.mean() <= 1.0 and lengths.min() >= 2
-    np.testing.assert_allclose(
-      (x.sum(axis=1) / lengths[:, np.newaxis])[whole], means[whole], rtol=1e-3, atol=1e-4
-    )
-  assert sequences["train"].input_spec == tasks.get_task("sent140_lstm").build_model(0).input_spec
-
-
 @pytest.mark.parametrize("kind", _MAKERS)
 def test_clients_are_always_the_same(kind, monkeypatch):
   monkeypatch.setattr(emnist_standin, "NUM_WRITERS", 2)

@@ -2,14 +2,12 @@
 
 import sys
 
-import numpy as np
 import pools
 import pytest
 
 import tasks
 from tasks import task
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.simulation import client_files
 
 _GOOD = dict(
   num_rounds=10,
@@ -105,46 +103,6 @@ def test_two_tasks_of_one_name_are_refused(extra_directory):
   (extra_directory / "zz_for_test.py").write_text(text)
   with pytest.raises(ValueError, match="two tasks named 'synthetic'"):
     tasks.task_names()
-
-
-def test_the_model_is_built_for_the_files_only_if_it_takes_them():
-  calls = []
-
-  def build_model(seed, **keywords):
-    calls.append((seed, keywords))
-
-  files = client_files.ClientFiles("/nowhere", ("a",), np.array([1]), (7,), "float32", 1.0, 2)
-  for takes in (False, True):
-    task.Task(
-      name="t",
-      build_model=build_model,
-      open_clients=None,
-      defaults=_GOOD,
-      model_takes_clients=takes,
-    ).build_model_for(files, seed=3)
-  assert calls == [(3, {}), (3, {"clients": files})]
-  assert make_task().open_standin is None
-
-
-def test_a_run_asks_for_what_its_config_says():
-  config = run_config.of(
-    task="sent140_lstm",
-    data="standin",
-    cache_dir="c",
-    seed=3,
-    glove="g",
-    num_train_clients=7,
-    validation_fraction=0.5,
-  )
-  wanted = task.Request(
-    "c",
-    name="sent140_lstm",
-    columns="k",
-    **dict(seed=3, glove="g", num_train_clients=7, validation_fraction=0.5, data="standin"),
-  )
-  assert config.request("k") == wanted and wanted.is_standin
-  private = run_config.of(epsilon=3.0).request()
-  assert private.is_private and not private.is_standin
 
 
 def _task_of(*clients, **fields):
