@@ -153,5 +153,3 @@ def test_a_release_is_the_same_bits_in_any_order_blocks_and_runtime(setting):
   for other in found[1:]:
     for one, another in zip(found[0], other):
       np.testing.assert_array_equal(one, another)
-
-
