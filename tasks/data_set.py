@@ -25,28 +25,18 @@ _ERRORS = (OSError, EOFError, lzma.LZMAError, sqlite3.Error, csv.Error)
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-  """A data set, in LEAF's files or in one file that holds all of it.
+  """A data set, in LEAF's files or in one file that holds all of it."""
 
-  Attributes:
-    name: Its common name.
-    file_names: Names of the files that hold all of it, the preferred one first.
-    command: The command that makes LEAF's files.
-    client: The word for a client, such as "writer".
-    examples: The word for examples, such as "images".
-    min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
-    is_example: Whether an x and a y of LEAF's are of this data set.
-    check_file: Raises a `ValueError` for a file that is none that holds all.
-    downloads: The public files that hold all of it, the examples first.
-  """
-
-  name: str
-  file_names: Sequence[str]
-  command: str
-  client: str
-  examples: str
+  name: str  # Its common name.
+  file_names: Sequence[str]  # Names of the files that hold all of it, the preferred one first.
+  command: str  # The command that makes LEAF's files.
+  client: str  # The word for a client, such as "writer".
+  examples: str  # The word for examples, such as "images".
+  # Clients with fewer are dropped unless --min_examples_per_client says otherwise.
   min_examples: int
-  is_example: Callable[[Any, Any], bool]
-  check_file: Callable[[str], Any]
+  is_example: Callable[[Any, Any], bool]  # Whether an x and a y of LEAF's are of this data set.
+  check_file: Callable[[str], Any]  # Raises a `ValueError` for a file that is none that holds all.
+  # The public files that hold all of it, the examples first.
   downloads: Sequence[downloads_lib.Download] = ()
 
   @property

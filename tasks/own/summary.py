@@ -39,42 +39,28 @@ class ColumnSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-  """What was found in a table; all are values of JSON.
+  """What was found in a table; all are values of JSON."""
 
-  Attributes:
-    digest: Identifies the table and its columns.
-    client_column: The column of clients.
-    rows: Number of rows that are described: of the clients with enough examples, and in a private
-      run of those that are not trained on.
-    clients: Number of these clients.
-    whose: Words for these clients.
-    num_dropped: Number of clients with too few examples.
-    min_examples: The least number of examples.
-    num_train: Number of training clients.
-    rows_of_classes: Number of rows of each class; empty for labels that are numbers.
-    encoding: What the columns became.
-    columns: The columns besides clients and labels.
-    largest_mean_square: The largest mean of |(x, 1)|^2, with the model's inputs x, over the rows of
-      a client; of the clients whose statistics `encoding` has.
-    later_labels: Where the columns are read as those of an earlier table were, a remark on the
-      labels, perhaps ""; else None.
-    remarks: What was put right in the table, and what looks wrong in it.
-  """
-
-  digest: str
-  client_column: str
+  digest: str  # Identifies the table and its columns.
+  client_column: str  # The column of clients.
+  # Number of rows that are described: of the clients with enough examples, and in a private run
+  # of those that are not trained on.
   rows: int
-  clients: int
-  whose: str
-  num_dropped: int
-  min_examples: int
-  num_train: int
-  rows_of_classes: Sequence[int]
-  encoding: encoding_lib.Encoding
-  columns: Sequence[ColumnSummary]
+  clients: int  # Number of these clients.
+  whose: str  # Words for these clients.
+  num_dropped: int  # Number of clients with too few examples.
+  min_examples: int  # The least number of examples.
+  num_train: int  # Number of training clients.
+  rows_of_classes: Sequence[int]  # Number of rows of each class; empty for labels that are numbers.
+  encoding: encoding_lib.Encoding  # What the columns became.
+  columns: Sequence[ColumnSummary]  # The columns besides clients and labels.
+  # The largest mean of |(x, 1)|^2, with the model's inputs x, over the rows of a client; of the
+  # clients whose statistics `encoding` has.
   largest_mean_square: float
+  # Where the columns are read as those of an earlier table were, a remark on the labels, perhaps
+  # ""; else None.
   later_labels: str | None = None
-  remarks: Sequence[str] = ()
+  remarks: Sequence[str] = ()  # What was put right in the table, and what looks wrong in it.
 
   def text(self) -> str:
     """Returns lines for people."""
