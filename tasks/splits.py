@@ -19,16 +19,11 @@ Splitter = Callable[[Pools, request_lib.Request], Pools]
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """Splits pools of clients into training and test clients, each in the order of their places.
+  """Splits pools of clients into training and test clients, each in the order of their places."""
 
-  Attributes:
-    test_fraction: A client of a single pool is a test client with this probability.
-    seed: The seed by which a single pool is divided; None for the request's.
-    num_shuffled: The number of test clients of so many, where a run's clients are shuffled.
-  """
-
-  test_fraction: float = 0.5
-  seed: int | None = None
+  test_fraction: float = 0.5  # A client of a single pool is a test client with this probability.
+  seed: int | None = None  # The seed by which a single pool is divided; None for the request's.
+  # The number of test clients of so many, where a run's clients are shuffled.
   num_shuffled: Callable[[int], int] = lambda num_clients: num_clients // 2
 
   def apply(self, pools: Pools, request: request_lib.Request) -> Pools:

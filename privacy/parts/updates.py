@@ -104,22 +104,15 @@ class ReleasedNumber(released.ReleasedPart):
   A client adds a number whose absolute value is at most the sensitivity to removing it, so that for
   the sensitivity to replacing it 2 is a bound. Its noise and its share are flags, and
   `secure_sums.NUMBERS` has what computes it.
-
-  Attributes:
-    released: The number, in words.
-    noted: The same where a run describes its noise.
-    column: Its column of rounds.csv.
-    share_help: The help of `share_flag` of `privacy.account calibrate`.
-    noise_help: The help of `flag` of `privacy.account spend`.
   """
 
   summed: ClassVar[str] = ""
   may_be_left_out: ClassVar[bool] = True
-  released: ClassVar[str]
-  noted: ClassVar[str]
-  column: ClassVar[str]
-  share_help: ClassVar[str]
-  noise_help: ClassVar[str]
+  released: ClassVar[str]  # The number, in words.
+  noted: ClassVar[str]  # The same where a run describes its noise.
+  column: ClassVar[str]  # Its column of rounds.csv.
+  share_help: ClassVar[str]  # The help of `share_flag` of `privacy.account calibrate`.
+  noise_help: ClassVar[str]  # The help of `flag` of `privacy.account spend`.
 
   def words(self) -> str:
     return f"{self.released} with noise multiplier {self.z:.4g}"
