@@ -33,25 +33,20 @@ _Cohort = TypeVar("_Cohort", bound="Cohort")
 
 @dataclasses.dataclass(frozen=True)
 class Cohort(part.Part):
-  """The clients whose data count in a round.
+  """The clients whose data count in a round."""
 
-  Attributes:
-    population: n, the number of clients; 0 before the data are known.
-    size: m, the (expected) number of clients whose data count in a round; None where the task
-      decides. In a run a whole number; the accountant takes any.
-    is_asked: Whether a run names its sampling, which follows from its privacy otherwise.
-    sampling: The value of --sampling.
-    is_replaced: Whether another client counts in a round in which a client does not.
-    neighbors: The change of the data that removing a client's data is, in words.
-  """
-
-  population: int = 0
+  population: int = 0  # n, the number of clients; 0 before the data are known.
+  # m, the (expected) number of clients whose data count in a round; None where the task decides.
+  # In a run a whole number; the accountant takes any.
   size: int | float = flag.field(
     None, "Cohort size; None for the task's own.", least=1, name="clients_per_round"
   )
+  # Whether a run names its sampling, which follows from its privacy otherwise.
   is_asked: bool = dataclasses.field(default=True, kw_only=True)
-  sampling: ClassVar[str]
+  sampling: ClassVar[str]  # The value of --sampling.
+  # Whether another client counts in a round in which a client does not.
   is_replaced: ClassVar[bool] = False
+  # The change of the data that removing a client's data is, in words.
   neighbors: ClassVar[str] = "zero-out (a client's data removed) / add-or-remove one client"
 
   def __post_init__(self) -> None:
@@ -174,12 +169,9 @@ class Known(Cohort):
   """Clients whom everybody may know, and whose choice depends on nobody's data.
 
   The noise of rounds may be correlated: see `privacy.noise.banded`.
-
-  Attributes:
-    separation: s, the least distance of two rounds in which a client takes part.
   """
 
-  separation: int
+  separation: int  # s, the least distance of two rounds in which a client takes part.
   neighbors = _STILL_COUNTED
 
   def turns(self) -> str:
@@ -301,12 +293,9 @@ def choice(usual: Callable[[Mapping[str, Any]], str]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Complement(part.Part):
-  """The server makes the shares of noise that a cohort lacks.
+  """The server makes the shares of noise that a cohort lacks."""
 
-  Attributes:
-    protocol: One of `shares.PROTOCOLS`, the value of --noise_shares.
-  """
-
+  # One of `shares.PROTOCOLS`, the value of --noise_shares.
   protocol: ClassVar[str] = shares.COMPLEMENT
 
 
@@ -318,14 +307,11 @@ class Helpers(Complement):
 
 @dataclasses.dataclass(frozen=True)
 class PrivateCoin(Complement):
-  """More clients make noise than add data, which each does by a coin of its own.
-
-  Attributes:
-    contacted: The expected number of clients that a round contacts: each is contacted with
-      probability contacted / n and then adds its data with probability m / contacted.
-  """
+  """More clients make noise than add data, which each does by a coin of its own."""
 
   protocol: ClassVar[str] = shares.PRIVATE_COIN
+  # The expected number of clients that a round contacts: each is contacted with probability
+  # contacted / n and then adds its data with probability m / contacted.
   contacted: int | float = flag.field(
     ...,
     "With --noise_shares=private_coin: the expected number of clients that a round contacts;"
