@@ -34,16 +34,21 @@ _MOST_SIZES = 200
 
 @dataclasses.dataclass(frozen=True)
 class ServerSpent:
-  """The cost of a run for a client against the server that aggregates."""
+  """The cost of a run for a client against the server that aggregates.
 
-  # The epsilon of (epsilon, delta)-differential privacy; None where the server sees numbers
-  # without noise.
+  Attributes:
+    epsilon: The epsilon of (epsilon, delta)-differential privacy; None where the server sees
+      numbers without noise.
+    delta: The delta of (epsilon, delta)-differential privacy.
+    participations: The number of rounds for which it holds, of those in which a client takes part
+      (with a private coin: is contacted).
+    explanation: The meaning of the number, or the reason why there is none.
+  """
+
   epsilon: float | None
-  delta: float  # The delta of (epsilon, delta)-differential privacy.
-  # The number of rounds for which it holds, of those in which a client takes part (with a private
-  # coin: is contacted).
+  delta: float
   participations: int
-  explanation: str  # The meaning of the number, or the reason why there is none.
+  explanation: str
 
 
 def likely_participations(release: releases.Release, num_rounds: int) -> int:

@@ -41,11 +41,17 @@ SUM = "sum"
 
 @dataclasses.dataclass(frozen=True)
 class Repeated:
-  """Some rounds of one release."""
+  """Some rounds of one release.
 
-  release: releases.Release  # The release of a round.
-  num_rounds: int  # The number of rounds that released it.
-  accountant: str = accounting.TIGHTEST  # That of the run by itself.
+  Attributes:
+    release: The release of a round.
+    num_rounds: The number of rounds that released it.
+    accountant: That of the run by itself.
+  """
+
+  release: releases.Release
+  num_rounds: int
+  accountant: str = accounting.TIGHTEST
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "num_rounds", checks.whole("num_rounds", self.num_rounds, 0))
@@ -57,16 +63,23 @@ class Repeated:
 
 @dataclasses.dataclass(frozen=True)
 class TotalCost:
-  """The cost of several runs together."""
+  """The cost of several runs together.
 
-  epsilon: float  # The epsilon of (epsilon, delta)-differential privacy.
-  delta: float  # The whole delta.
-  # "pld", "gaussian" (one Gaussian mechanism, exactly) or "sum" (epsilons added up); that of the
-  # run's own accountant for a single one.
+  Attributes:
+    epsilon: The epsilon of (epsilon, delta)-differential privacy.
+    delta: The whole delta.
+    method: "pld", "gaussian" (one Gaussian mechanism, exactly) or "sum" (epsilons added up); that
+      of the run's own accountant for a single one.
+    relation: The change of the data that it is about, one of `releases.RELATIONS`.
+    neighboring_relation: The same in words.
+    is_converted: Whether a run claims another relation, in which its own epsilon is less.
+  """
+
+  epsilon: float
+  delta: float
   method: str
-  relation: str  # The change of the data that it is about, one of `releases.RELATIONS`.
-  neighboring_relation: str  # The same in words.
-  # Whether a run claims another relation, in which its own epsilon is less.
+  relation: str
+  neighboring_relation: str
   is_converted: bool = False
 
 

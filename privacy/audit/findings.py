@@ -16,17 +16,29 @@ from privacy.evaluation import entries
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-  """The findings of an audit."""
+  """The findings of an audit.
 
-  ledger: ledger_lib.Ledger  # The folder's ledger.
-  rounds: results_lib.Rounds  # The content of `rounds.csv`.
-  num_rounds: int  # The number of rounds that is accounted for.
-  spent: accounting.Spent  # The cost of these rounds.
-  epsilon_rdp: float | None  # Their cost by RDP; None where that does not apply.
-  server: server_lib.ServerSpent  # Their cost for a client against the server.
-  epsilon_planned: float  # The cost of all planned rounds.
-  failures: tuple[str, ...]  # Sentences that contradict the claim; empty if it holds.
-  notes: tuple[str, ...]  # Further remarks, in sentences.
+  Attributes:
+    ledger: The folder's ledger.
+    rounds: The content of `rounds.csv`.
+    num_rounds: The number of rounds that is accounted for.
+    spent: The cost of these rounds.
+    epsilon_rdp: Their cost by RDP; None where that does not apply.
+    server: Their cost for a client against the server.
+    epsilon_planned: The cost of all planned rounds.
+    failures: Sentences that contradict the claim; empty if it holds.
+    notes: Further remarks, in sentences.
+  """
+
+  ledger: ledger_lib.Ledger
+  rounds: results_lib.Rounds
+  num_rounds: int
+  spent: accounting.Spent
+  epsilon_rdp: float | None
+  server: server_lib.ServerSpent
+  epsilon_planned: float
+  failures: tuple[str, ...]
+  notes: tuple[str, ...]
 
   @property
   def holds(self) -> bool:

@@ -32,16 +32,26 @@ _TOLERANCE = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-  """One release."""
+  """One release.
 
-  released: str  # The time of the release, UTC.
-  model: str  # Identifies the model that was evaluated.
-  split: str  # The clients that were asked: "test", "validation" or "train".
-  metric: str  # The number of each client: "error" or "loss".
-  query: query_lib.Query  # The query, with its budget.
-  noise_multiplier: float  # Z of the noise that was added.
-  counts: tuple[float, ...]  # The noisy histogram, after decoding.
-  # (estimate, standard error) by name; None where the noise leaves none.
+  Attributes:
+    released: The time of the release, UTC.
+    model: Identifies the model that was evaluated.
+    split: The clients that were asked: "test", "validation" or "train".
+    metric: The number of each client: "error" or "loss".
+    query: The query, with its budget.
+    noise_multiplier: z of the noise that was added.
+    counts: The noisy histogram, after decoding.
+    estimates: (estimate, standard error) by name; None where the noise leaves none.
+  """
+
+  released: str
+  model: str
+  split: str
+  metric: str
+  query: query_lib.Query
+  noise_multiplier: float
+  counts: tuple[float, ...]
   estimates: Mapping[str, tuple[float | None, float | None]]
 
   def to_dict(self) -> dict[str, Any]:
