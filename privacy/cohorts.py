@@ -25,6 +25,7 @@ FIXED_SIZE = "fixed_size"
 NO_SAMPLING = "none"
 CYCLIC = "cyclic"
 SPACED = "spaced"
+_SIZE = "clients_per_round"
 _STILL_COUNTED = (
   "zero-out (a client's data removed, the client itself still in the list and counted)"
 )
@@ -38,9 +39,7 @@ class Cohort(part.Part):
   population: int = 0  # n, the number of clients; 0 before the data are known.
   # m, the (expected) number of clients whose data count in a round; None where the task decides.
   # In a run a whole number; the accountant takes any.
-  size: int | float = flag.field(
-    None, "Cohort size; None for the task's own.", least=1, name="clients_per_round"
-  )
+  size: int | float = flag.field(None, "Cohort size; None for the task's own.", least=1, name=_SIZE)
   # Whether a run names its sampling, which follows from its privacy otherwise.
   is_asked: bool = dataclasses.field(default=True, kw_only=True)
   sampling: ClassVar[str]  # The value of --sampling.
@@ -52,13 +51,11 @@ class Cohort(part.Part):
   def __post_init__(self) -> None:
     if self.population == 0:
       if isinstance(self.size, float):  # Only the accountant knows sizes that are not whole.
-        object.__setattr__(self, "size", checks.whole("clients_per_round", self.size, 1))
+        object.__setattr__(self, "size", checks.whole(_SIZE, self.size, 1))
       super().__post_init__()
       return
     population = checks.whole("population", self.population, 1)
-    size = checks.number("clients_per_round", self.size)
-    if size <= 0:
-      raise ValueError(f"Found clients_per_round = {size:g}; expected a positive number.")
+    size = checks.positive(_SIZE, checks.number(_SIZE, self.size))
     if size > population:
       raise ValueError(
         f"Found clients_per_round = {size:g} of population = {population}; expected at most the"

@@ -53,10 +53,8 @@ class ReleasedPart(part.Part, abc.ABC):
 
   def __post_init__(self) -> None:
     if self.noise_multiplier is not None:
-      z = checks.number(self.flag, self.noise_multiplier)
-      if z <= 0:
-        raise ValueError(f"Found {self.flag} = {z:g}; expected a positive number.")
-      object.__setattr__(self, "noise_multiplier", checks.scale(self.flag, z))
+      z = checks.scale(self.flag, checks.number(self.flag, self.noise_multiplier))
+      object.__setattr__(self, "noise_multiplier", z)
     super().__post_init__()
 
   @property

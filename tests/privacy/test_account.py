@@ -196,9 +196,7 @@ def _run_folder(path, rounds=10, claim=3.0):
     3, 1e-5, population=600, clients_per_round=60, num_rounds=10, rho_ratio=None
   )
   entry = run_folders.ledger_of(release, 10, done=rounds, claim=claim, delta=1e-5)
-  flags, columns = run_folders.flags_of(entry), run_folders.columns_of(release)
-  run_folders.write(path, entry, flags, columns=columns, rounds=rounds, num_clients=600)
-  return str(path)
+  return str(run_folders.write(path, entry, rounds))
 
 
 def test_audit_fails(capsys, tmp_path):

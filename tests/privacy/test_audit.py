@@ -58,14 +58,8 @@ def _change(path, change):
 
 
 def _folder(path, entry, columns=None):
-  return run_folders.write(
-    path,
-    entry,
-    run_folders.flags_of(entry, initial_weights_fingerprint="0123" if entry.starts else None),
-    columns=columns or run_folders.columns_of(entry.release),
-    rounds=_ROUNDS,
-    num_clients=40,
-  )
+  flags = dict(initial_weights_fingerprint="0123") if entry.starts else {}
+  return run_folders.write(path, entry, _ROUNDS, columns=columns, **flags)
 
 
 @pytest.fixture
@@ -180,11 +174,7 @@ def test_coefficients_may_not_be_a_little_less(tmp_path, bands):
   def write(coefficients):
     of_run = dataclasses.replace(release, coefficients=tuple(coefficients))
     entry = run_folders.ledger_of(of_run, 3 * bands, done=_ROUNDS)
-    flags = run_folders.flags_of(entry)
-    columns = run_folders.columns_of(entry.release)
-    return run_folders.write(
-      tmp_path / "run", entry, flags, columns=columns, rounds=_ROUNDS, num_clients=40 * bands
-    )
+    return run_folders.write(tmp_path / "run", entry, _ROUNDS)
 
   def differ(coefficients):
     found = _failures(write(coefficients))
@@ -344,14 +334,8 @@ def test_the_measure_by_which_a_run_is_judged_has_columns(tmp_path):
   entry = _ledger("none", None, ())
   for flag in ("metric=mae", "best_by=validation.mae.p90"):
     name, _, value = flag.partition("=")
-    folder = run_folders.write(
-      tmp_path / name,
-      entry,
-      run_folders.flags_of(entry, **{name: value}),
-      columns=[*run_folders.columns_of(entry.release), "test_mae_mean", "validation_mae_p90"],
-      rounds=_ROUNDS,
-      num_clients=40,
-    )
+    columns = [*run_folders.columns_of(entry.release), "test_mae_mean", "validation_mae_p90"]
+    folder = run_folders.write(tmp_path / name, entry, _ROUNDS, columns=columns, **{name: value})
     assert _failures(folder) == ()
 
 

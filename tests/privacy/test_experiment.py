@@ -30,9 +30,7 @@ def _write_clients(folder, split, names):
 def _run(path, key, test=("a", "b"), validation=(), release=_RELEASE, task="own", delta=1e-3):
   """A private run that tests on some clients and trains on 40 others."""
   entry = run_folders.ledger_of(release, _ROUNDS, delta=delta)
-  columns = run_folders.columns_of(release)
-  flags = run_folders.flags_of(entry, task=task)
-  run_folders.write(path, entry, flags, columns=columns, rounds=_ROUNDS, num_clients=40)
+  run_folders.write(path, entry, _ROUNDS, task=task)
   held_out = {"test": test, "validation": validation}
   for split, names in held_out.items():
     _write_clients(path, split, names)

@@ -43,20 +43,10 @@ def _ledger(release=None, rounds_done=_PLANNED, claim=3.0, **kwargs):
 
 def _folder(path, entry=None, rounds=_PLANNED, flags=None, of=None, **kwargs):
   """A run's folder, with the flags of a ledger, `of`, which need not be the one in the folder."""
-  of = _ledger() if of is None else of
+  entry, of = (_ledger() if one is None else one for one in (entry, of))
   numbers = rounds + 1 if isinstance(rounds, int) else len(rounds)
-  return run_folders.write(
-    path,
-    _ledger() if entry is None else entry,
-    {**run_folders.flags_of(of), **(flags or {})},
-    **{
-      "columns": run_folders.columns_of(of.release),
-      "rounds": rounds,
-      "num_clients": flat.of(of.release).population,
-      "is_finished": numbers > _PLANNED,
-      **kwargs,
-    },
-  )
+  kwargs = {"is_finished": numbers > _PLANNED, **kwargs, **(flags or {})}
+  return run_folders.write(path, entry, rounds, of=of, **kwargs)
 
 
 @pytest.mark.parametrize(
