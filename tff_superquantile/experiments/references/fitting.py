@@ -20,7 +20,7 @@ from tff_superquantile.measures import measure
 
 _BATCH_SIZE = 8192  # Examples in one pass; the gradient is of all of them.
 _MOST_STEPS = 200
-# With fewer examples a weight, a loss may have no minimum, and where a fit ends follows from its way.
+# With fewer examples a weight a loss may have no minimum, and then the way decides the fit.
 _EXAMPLES_A_WEIGHT, _RIDGE = 10, 1e-3
 
 
