@@ -32,6 +32,7 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import progress
 
 _SECONDS_BETWEEN_LOOKS = 0.5
+_MOST_RUNS = 20  # Of a process; its memory is flat for as many.
 _DONE, _WARNING, _FAILURE = "done", "warning", "failure"  # What a fork tells its parent.
 _PACKAGE = pathlib.Path(__file__).parents[2]
 
@@ -71,15 +72,16 @@ def _work(
   threadpoolctl.threadpool_limits(num_cores)  # NumPy has counted all cores.
 
   def carry_out_runs() -> None:
-    while (number := parent.recv()) is not None:
+    number = parent.recv()
+    while number is not None:
       with open(_log_path(configs[number]), "a") as log:
         for descriptor in (1, 2):
           os.dup2(log.fileno(), descriptor)
       train.train(configs[number])
       sys.stdout.flush()
-      sys.stderr.flush()
-      gc.collect()
       parent.send((_DONE, ""))
+      if (number := parent.recv()) is not None:
+        gc.collect()  # What the last run has left.
 
   return cli.run_parsed(carry_out_runs, lambda why: parent.send((_FAILURE, why)))
 
@@ -141,20 +143,27 @@ class _Worker:
     self._process: dependent_process.DependentFork | None = None
     self.method: run_config.RunConfig | None = None  # Of the runs that its process has traced.
     self.run: _ActiveRun | None = None
+    self._left = 0  # Runs that its process may still carry out.
 
   def start(self, number: int, config: run_config.RunConfig) -> None:
     """Has a run carried out, by its number; the last one is over."""
     self.run = _ActiveRun(config, self._position)
     self.method = _method(config)
-    if self._process is None:
+    is_new = self._process is None
+    if is_new:
       self.connection, of_fork = connections.Pipe()
+      self._left = _MOST_RUNS
+    self._send(number)
+    self._left -= 1
+    if not self._left:
+      self._send(None)
+    if is_new:
       with of_fork, open(_log_path(config), "a") as log:
         self._process = dependent_process.DependentFork(
           lambda: _work(self._configs, len(self._cores), of_fork),
           output=log.fileno(),
           cores=self._cores,
         )
-    self._send(number)
 
   def _send(self, number: int | None) -> None:
     with contextlib.suppress(OSError):  # Nobody is there any more, as `poll` will tell.
@@ -167,16 +176,21 @@ class _Worker:
       while self.connection.poll():
         kind, text = self.connection.recv()
         if kind == _DONE:
-          return 0
+          return 0 if self._left else self._over()
         if kind == _WARNING:
           self.run.warnings.append(text)
         else:
           self.run.told = text
     except (EOFError, OSError):
-      code = self._process.wait()
-      self._process = self.method = None
-      return code
+      return self._over()
     return None
+
+  def _over(self) -> int | None:
+    """Waits for the end of its process, and returns the exit code."""
+    assert self._process is not None
+    code = self._process.wait()
+    self._process = self.method = None
+    return code
 
   def end(self) -> None:
     """Ends its process; lets a run that is at work save its state."""
