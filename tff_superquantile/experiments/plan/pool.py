@@ -43,7 +43,7 @@ def command(config: run_config.RunConfig) -> list[str]:
   return [sys.executable, "-m", module, *config.to_arguments()]
 
 
-class Warnings(stdlib_logging.Handler):
+class _Warnings(stdlib_logging.Handler):
   """Tells the parent of a fork the warnings that this project logs."""
 
   def __init__(self, parent: connections.Connection) -> None:
@@ -65,7 +65,7 @@ def _work(
   configs: Sequence[run_config.RunConfig], num_cores: int, parent: connections.Connection
 ) -> int:
   """Carries out in a fork the runs that its parent asks for, until one fails; returns its code."""
-  logging.get_absl_logger().addHandler(Warnings(parent))
+  logging.get_absl_logger().addHandler(_Warnings(parent))
   # The bars of this process, and what locks them, are none of the fork's.
   tqdm.tqdm._instances.clear()
   tqdm.tqdm.set_lock(threading.RLock())
@@ -93,8 +93,7 @@ class _ActiveRun:
     self.folder = run_folder.of_config(config)
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
-    self.warnings: list[str] = []
-    self.told = ""  # Why it failed, if it could still tell.
+    self.said: dict[str, list[str]] = {_WARNING: [], _FAILURE: []}
     with run_folder.lock(self.folder.path):  # Truncating the log would lose that of a run at work.
       open(_log_path(config), "w").close()
 
@@ -129,7 +128,8 @@ class _ActiveRun:
   def failure(self, code: int) -> str:
     """Returns why the run failed, if it could still tell, or else what ended it."""
     ended = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-    return self.told or f"{ended} ended it; its last words are in {self.folder.path / 'log.txt'}"
+    untold = f"{ended} ended it; its last words are in {self.folder.path / 'log.txt'}"
+    return next(iter(self.said[_FAILURE]), untold)
 
 
 class _Worker:
@@ -177,10 +177,7 @@ class _Worker:
         kind, text = self.connection.recv()
         if kind == _DONE:
           return 0 if self._left else self._over()
-        if kind == _WARNING:
-          self.run.warnings.append(text)
-        else:
-          self.run.told = text
+        self.run.said[kind].append(text)
     except (EOFError, OSError):
       return self._over()
     return None
@@ -201,7 +198,6 @@ class _Worker:
       self._send(None)
 
   def wait(self) -> None:
-    """Waits for the end of its process."""
     if self._process is not None:
       self._process.wait()
 
@@ -291,7 +287,7 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
           worker.end()
         rounds_of_ended += run.last_round()[0]
         num_ended += 1
-        for warning in run.warnings:
+        for warning in run.said[_WARNING]:
           bar.write(f"Warning: {run.name}: {warning}", file=sys.stderr)
         if code == cli.USAGE_ERROR:
           raise ValueError(run.failure(code))

@@ -138,25 +138,23 @@ class Fitter:
     return run_files.Weights(tuple(self._unflatten(change(basis, solution.x))), ())
 
   def basis(self, examples: evaluation.ClientExamples) -> np.ndarray | None:
-    """Returns a basis in which inputs are uncorrelated, so that L-BFGS needs a third of its steps.
+    """Returns R with R^T G R = I, G the mean of (x, 1) (x, 1)^T and a ridge: it takes fewer steps.
 
-    With G the mean of (x, 1) (x, 1)^T and a ridge, it is R with R^T G R = I; None with few examples
-    a weight, or where the model's inputs are not x itself.
+    It is None with few examples a weight, or where the model's inputs are not x itself.
     """
-    num_examples, num_inputs = len(examples.y), np.prod(examples.x.shape[1:], dtype=int)
+    num_examples, num_inputs = len(examples.y), len(self._initial[0])
     num_weights = sum(weights.size for weights in self._initial)
-    is_of_x = len(self._initial[0]) == num_inputs
+    is_of_x = np.prod(examples.x.shape[1:]) == num_inputs
     if not is_of_x or num_examples < _EXAMPLES_A_WEIGHT * num_weights:
       return None
-    products = np.zeros([num_inputs + 1] * 2)
+    products: Any = 0.0
     for start in range(0, num_examples, _BATCH_SIZE):
-      decoded = np.asarray(examples.decoded(examples.x[start : start + _BATCH_SIZE]), np.float64)
-      with_one = np.column_stack([decoded.reshape(len(decoded), -1), np.ones(len(decoded))])
-      products += with_one.T @ with_one
-    num_rows = num_inputs + len(self._initial) - 1  # The intercept is the last.
-    products = products[:num_rows, :num_rows]
-    products += _RIDGE * np.trace(products) / num_rows * np.eye(num_rows)
-    return np.linalg.inv(np.linalg.cholesky(products / num_examples)).T
+      x = np.asarray(examples.decoded(examples.x[start : start + _BATCH_SIZE]), np.float64)
+      with_one = [np.ones([len(x), 1])] * (len(self._initial) - 1)  # Of the intercept.
+      inputs = np.hstack([x.reshape(len(x), -1), *with_one])
+      products += inputs.T @ inputs / num_examples
+    products += _RIDGE * np.mean(np.diag(products)) * np.eye(len(products))
+    return np.linalg.inv(np.linalg.cholesky(products)).T
 
   def _unflatten(self, flat: np.ndarray) -> list[np.ndarray]:
     cuts = np.cumsum([weights.size for weights in self._initial])[:-1]
