@@ -201,22 +201,20 @@ class Sequential(Mapper):
   def __init__(
     self,
     library: components.Library,
-    reads: Mapping[expressions.Ref, tuple[tf.Tensor, tf.Tensor, tf.Tensor]],
+    reads: Mapping[expressions.Ref, Sequence[tf.Tensor]],
     parallel: int,
     at_once: bool = True,
-    are_rows: bool = False,
   ):
     """Initializes the mapper, which computes `parallel` clients at once.
 
-    `reads` has the values that clients have read: all of them in a row, client by client; the
-    positions at which each client's values begin, int64 [n + 1]; their shapes, int32 [n, rank]. If
-    `at_once`, all clients are computed at once where they can: if `are_rows`, also where they read.
+    `reads` has the values that clients have read, as `reading.Read.parts`. If `at_once`, clients are
+    computed at once where they can, and where they read if these are rows.
     """
     super().__init__(library)
     self._reads = reads
     self._parallel = parallel
     self._at_once = at_once
-    self._rows = reads if are_rows else {}
+    self._rows = {ref: parts[0] for ref, parts in reads.items() if len(parts) == 1}
     self.has_rows = False
 
   def _map_rows(
@@ -233,10 +231,9 @@ class Sequential(Mapper):
     if sum(sizes) > _MAX_ROW and any(ref.expression.reads for ref in body.outputs):
       raise errors.UnsupportedError("large values of each client")
     known = {root: leaf.tensor for root, leaf, kind in inputs if not kind.is_data_set}
+    known.update(self._rows)
     stacked = {root for root, leaf, _ in inputs if leaf.stacked}
-    stacked = rows.plan(body.outputs, {*stacked, *self._rows}, {*known, *self._rows})
-    for ref, (flat, _, shapes) in self._rows.items():
-      known[ref] = tf.reshape(flat, tf.concat([[num_clients], shapes[0]], 0))
+    stacked = rows.plan(body.outputs, {*stacked, *self._rows}, known)
     results = rows.RowEmitter(known, stacked, num_clients).emit_rows(body.outputs)
     self.has_rows = True
     return [
@@ -278,8 +275,13 @@ class Sequential(Mapper):
         for root, leaf, parameter in inputs
         if root.expression in needed
       }
-      for ref, (flat, offsets, shapes) in self._reads.items():
-        known[ref] = tf.reshape(flat[offsets[client] : offsets[client + 1]], shapes[client])
+      for ref, (values_read, *where) in self._reads.items():
+        if where:
+          offsets, shapes = where
+          own = values_read[offsets[client] : offsets[client + 1]]
+          known[ref] = tf.reshape(own, shapes[client])
+        else:
+          known[ref] = values_read[client]
       results = emission.Emitter(known).emit(body.outputs, body.effects)
       return [tf.ensure_shape(result, leaf.shape) for result, leaf in zip(results, types)]
 

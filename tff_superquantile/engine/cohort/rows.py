@@ -189,10 +189,15 @@ def _pack(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
 
 def _cross_entropy(node: Any, logits: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
   """Computes that of all clients' examples in one op."""
-  shape = tf.shape(logits)
-  logits, labels = tf.reshape(logits, [shape[0] * shape[1], shape[2]]), tf.reshape(labels, [-1])
-  losses, gradients = _create(node.op, [logits, labels], node)
-  return [tf.reshape(losses, shape[:2]), tf.reshape(gradients, shape)]
+  del node
+  # In TensorFlow's steps. Its kernel takes twice the time, and each exponential by itself.
+  logits -= tf.reduce_max(logits, -1, keepdims=True)
+  exponentials = tf.exp(logits)
+  sums = tf.reduce_sum(exponentials, -1, keepdims=True)
+  num_classes = tf.shape(logits)[-1]
+  labels = tf.gather(tf.range(num_classes), labels)  # No other label is taken.
+  losses = tf.math.log(sums[..., 0]) - tf.gather(logits, labels, batch_dims=2)
+  return [losses, exponentials / sums - tf.one_hot(labels, num_classes, dtype=logits.dtype)]
 
 
 def _reduce(node: Any, rows: tf.Tensor, axes: tf.Tensor) -> list[tf.Tensor]:

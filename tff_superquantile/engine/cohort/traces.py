@@ -116,10 +116,11 @@ class CohortFunction:
     reads: list[reading.Read] = []
     if self._reader is not None and not is_live:
       reads = self.store.read(self._reader, arrays)
-    given = [tuple(map(tf.constant, r.parts())) for r in reads]
+    are_rows = all(r.are_rows() for r in reads)
+    given = [tuple(map(tf.constant, r.parts(are_rows))) for r in reads]
 
     def compute(at_once: bool) -> Sequence[tf.Tensor]:
-      function, _ = self._function(reads, at_once)
+      function, _ = self._function(reads, are_rows, at_once)
       # Data sets that have been read need not be handed over.
       tensors = [data_sets.as_tensor(a, _is_used(t)) for a, t in zip(arrays, function.inputs)]
       return function(tensors, given)
@@ -127,27 +128,28 @@ class CohortFunction:
     try:
       return compute(at_once=True)
     except tf.errors.OpError:
-      if not self._function(reads, at_once=True)[1]:
+      if not self._function(reads, are_rows, at_once=True)[1]:
         raise
       return compute(at_once=False)  # Only that knows what each client's branches need.
 
-  def _function(self, reads: Sequence[reading.Read], at_once: bool) -> tuple[Any, bool]:
+  def _function(
+    self, reads: Sequence[reading.Read], are_rows: bool, at_once: bool
+  ) -> tuple[Any, bool]:
     """Returns the traced function, of values that were read or of data sets.
 
     The second value tells whether it computes any component for all clients `at_once`.
     """
-    are_rows = all(r.are_rows() for r in reads)
     key = bool(reads), are_rows, at_once
     if key not in self._functions:
       mappers = []
 
       def run(tensors: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:
         by_ref = {r.ref: parts for r, parts in zip(reads, given)}
-        own = mapping.Sequential(self._library, by_ref, self._parallel, at_once, are_rows)
+        own = mapping.Sequential(self._library, by_ref, self._parallel, at_once)
         mappers.append(own)
         return self._run(tensors, own)
 
-      signature = (list(self._specs), [r.specs() for r in reads])
+      signature = (list(self._specs), [r.specs(are_rows) for r in reads])
       function = tf.function(run, input_signature=signature, autograph=False)
       traced = function.get_concrete_function()
       self._functions[key] = traced, any(mapper.has_rows for mapper in mappers)
