@@ -32,6 +32,7 @@ import tensorflow as tf
 
 from tff_superquantile.engine.cohort import components
 from tff_superquantile.engine.cohort import emission
+from tff_superquantile.engine.cohort import reading
 from tff_superquantile.engine.cohort import rows
 from tff_superquantile.engine.cohort import values
 from tff_superquantile.engine.cohort.graphs import data_sets
@@ -201,20 +202,19 @@ class Sequential(Mapper):
   def __init__(
     self,
     library: components.Library,
-    reads: Mapping[expressions.Ref, Sequence[tf.Tensor]],
+    reads: Mapping[expressions.Ref, tuple[reading.Form, Sequence[tf.Tensor]]],
     parallel: int,
     at_once: bool = True,
   ):
     """Initializes the mapper, which computes `parallel` clients at once.
 
-    `reads` has the values that clients have read, as `reading.Read.parts`. If `at_once`, clients are
-    computed at once where they can, and where they read if these are rows.
+    `reads` has the form of what clients have read, and its parts. If `at_once`, clients are
+    computed at once where they can, and where they read if nothing is apart.
     """
     super().__init__(library)
     self._reads = reads
     self._parallel = parallel
     self._at_once = at_once
-    self._rows = {ref: parts[0] for ref, parts in reads.items() if len(parts) == 1}
     self.has_rows = False
 
   def _map_rows(
@@ -231,9 +231,13 @@ class Sequential(Mapper):
     if sum(sizes) > _MAX_ROW and any(ref.expression.reads for ref in body.outputs):
       raise errors.UnsupportedError("large values of each client")
     known = {root: leaf.tensor for root, leaf, kind in inputs if not kind.is_data_set}
-    known.update(self._rows)
     stacked = {root for root, leaf, _ in inputs if leaf.stacked}
-    stacked = rows.plan(body.outputs, {*stacked, *self._rows}, known)
+    for ref, (form, parts) in self._reads.items():
+      if form is not reading.Form.APART:
+        known[ref] = parts[0]
+      if form is reading.Form.ROWS:
+        stacked.add(ref)
+    stacked = rows.plan(body.outputs, stacked, known)
     results = rows.RowEmitter(known, stacked, num_clients).emit_rows(body.outputs)
     self.has_rows = True
     return [
@@ -275,13 +279,13 @@ class Sequential(Mapper):
         for root, leaf, parameter in inputs
         if root.expression in needed
       }
-      for ref, (values_read, *where) in self._reads.items():
-        if where:
-          offsets, shapes = where
-          own = values_read[offsets[client] : offsets[client + 1]]
+      for ref, (form, parts) in self._reads.items():
+        if form is reading.Form.APART:
+          flat, offsets, shapes = parts
+          own = flat[offsets[client] : offsets[client + 1]]
           known[ref] = tf.reshape(own, shapes[client])
         else:
-          known[ref] = values_read[client]
+          known[ref] = parts[0] if form is reading.Form.SAME else parts[0][client]
       results = emission.Emitter(known).emit(body.outputs, body.effects)
       return [tf.ensure_shape(result, leaf.shape) for result, leaf in zip(results, types)]
 

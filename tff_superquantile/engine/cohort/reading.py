@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
+import enum
 import itertools
 import math
 from typing import NamedTuple
@@ -22,6 +23,16 @@ _CLIENTS_A_CALL = 64
 # once a linear model takes 0.43 of the CPU time with 61 kB a client (100 clients), 0.57 with 245,
 # 0.79 with 490, 0.88 with 980.
 _MAX_BYTES_OF_ROW = 2**19
+# The shapes of so many elements are compared, as each may be a dimension that is not known.
+_MAX_BYTES_OF_SHAPES = 2**13
+
+
+class Form(enum.Enum):
+  """How a cohort's values are given to its trace."""
+
+  APART = enum.auto()
+  ROWS = enum.auto()
+  SAME = enum.auto()
 
 
 class Read(NamedTuple):
@@ -31,28 +42,35 @@ class Read(NamedTuple):
   spec: tf.TensorSpec
   arrays: Sequence[np.ndarray]
 
-  def are_rows(self) -> bool:
-    """Tells whether values of one shape are small enough to be computed for all clients at once."""
-    shapes = {array.shape for array in self.arrays}
-    return len(shapes) == 1 and self.arrays[0].nbytes <= _MAX_BYTES_OF_ROW
+  def form(self) -> Form:
+    """Tells whether the values can be rows, or are the same: shapes of elements may be."""
+    if len({array.shape for array in self.arrays}) != 1:
+      return Form.APART
+    first, *others = self.arrays
+    if first.nbytes > _MAX_BYTES_OF_ROW:
+      return Form.APART
+    may_be_shapes = others and first.dtype == np.int32 and first.nbytes <= _MAX_BYTES_OF_SHAPES
+    if may_be_shapes and len({array.tobytes() for array in self.arrays}) == 1:
+      return Form.SAME
+    return Form.ROWS
 
-  def parts(self, are_rows: bool) -> tuple[np.ndarray, ...]:
-    """Returns the values as rows, [n, ...].
+  def parts(self, form: Form) -> tuple[np.ndarray, ...]:
+    """Returns the values as rows, [n, ...], or as that of all clients.
 
     Or one client after the other, where each client's begin (int64 [n + 1]), and their shapes.
     """
-    if are_rows:
-      return (np.stack(self.arrays),)
+    if form is not Form.APART:
+      return (np.stack(self.arrays) if form is Form.ROWS else self.arrays[0],)
     flat = [np.zeros(0, self.spec.dtype.as_numpy_dtype), *(array.ravel() for array in self.arrays)]
     shapes = np.array([array.shape for array in self.arrays], np.int32)
     ends = np.cumsum([part.size for part in flat])
     return np.concatenate(flat), ends, shapes.reshape(len(self.arrays), self.spec.shape.rank)
 
-  def specs(self, are_rows: bool) -> tuple[tf.TensorSpec, ...]:
+  def specs(self, form: Form) -> tuple[tf.TensorSpec, ...]:
     """Returns the specs of `parts`."""
     rank, dtype = self.spec.shape.rank, self.spec.dtype
-    if are_rows:
-      return (tf.TensorSpec([None] * (rank + 1), dtype),)
+    if form is not Form.APART:
+      return (tf.TensorSpec([None] * (rank + (form is Form.ROWS)), dtype),)
     return (
       tf.TensorSpec([None], dtype),
       tf.TensorSpec([None], tf.int64),
