@@ -210,6 +210,10 @@ def test_folds_that_stack_rows(rows_of, expected):
   np.testing.assert_array_equal(stack([3, 1, 2]), expected)
 
 
+def _num_bytes(store):
+  return sum(value.nbytes for kept in store._clients.values() for value in kept.values())
+
+
 def test_what_is_kept_of_the_files_is_bounded(monkeypatch, in_process, unequal_files):
   monkeypatch.setattr(reading, "_CLIENTS_A_CALL", 3)
   cohorts = [
@@ -220,18 +224,26 @@ def test_what_is_kept_of_the_files_is_bounded(monkeypatch, in_process, unequal_f
   rounds.assert_same(
     rounds.run(small, process, cohorts), rounds.run(in_process, process, cohorts), rtol=0
   )
-  kept = sum(value.nbytes for value in small._store._values.values())
-  assert 0 < kept == small._store._bytes <= 2000
+  assert 0 < _num_bytes(small._store) == small._store._bytes <= 2000
 
 
 def test_what_was_not_used_for_longest_is_forgotten():
   read = []
 
-  def reader(clients):
-    read.extend(name for (name,) in clients)
-    return [[np.zeros(8, np.uint8)] for _ in clients]
+  class Reader:
+    positions = [0]
 
-  reader.keys = [(b"x", 0)]
+    def __init__(self, **sizes):
+      self.keys = self.refs = list(sizes)
+      self._sizes = sizes.values()
+
+    def specs(self):
+      return [tf.TensorSpec([None], tf.uint8) for _ in self.keys]
+
+    def __call__(self, clients):
+      read.extend(name for (name,) in clients)
+      return [[np.zeros(size, np.uint8) for size in self._sizes] for _ in clients]
+
   store = reading.Store(max_bytes=24)  # Just enough for three clients.
   for names, expected in (
     ("abc", "abc"),
@@ -242,16 +254,13 @@ def test_what_was_not_used_for_longest_is_forgotten():
     ("ac", ""),
   ):
     read.clear()
-    assert len(store._clients(reader, [(name,) for name in names])) == len(names)
+    (of_cohort,) = store.read(Reader(x=8), [np.array(list(names), object)])
+    assert [len(array) for array in of_cohort.arrays] == [8] * len(names)
     assert "".join(read) == expected
 
-  def reader_of_both(clients):
-    return [[np.zeros(8, np.uint8), np.zeros(4, np.uint8)] for _ in clients]
-
   # What it has already is read once more, and not counted twice.
-  reader_of_both.keys = [*reader.keys, (b"y", 0)]
-  store._clients(reader_of_both, [("a",)])
-  assert store._bytes == sum(value.nbytes for value in store._values.values()) <= 24
+  store.read(Reader(x=8, y=4), [np.array(["a"], object)])
+  assert _num_bytes(store) == store._bytes <= 24
 
 
 @pytest.mark.parametrize(

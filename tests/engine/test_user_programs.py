@@ -12,6 +12,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.engine import context
+from tff_superquantile.engine.cohort import cohort_context
+from tff_superquantile.engine.cohort import mapping
+from tff_superquantile.engine.cohort import programs
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 _CLIENTS = 17
@@ -236,3 +239,49 @@ def test_programs_of_users_give_what_tffs_runtime_gives(native, name):
   assert (error is None) == (expected_error is None), (error, expected_error)
   if error is None:
     calls.assert_equal(found, expected)
+
+
+# The batches of each client: of one shape each, of shapes that are padded to one, and of others.
+@pytest.mark.parametrize(
+  "sizes", [((2, 2, 1),) * 3, ((2, 1), (1, 2), (2, 1)), ((2,), (1, 2), (2, 2, 1))]
+)
+def test_keras_layers_are_trained_at_once_on_batches_of_one_shape(native, monkeypatch, sizes):
+  spec = collections.OrderedDict(x=tf.TensorSpec([None, 3]), y=tf.TensorSpec([None], tf.int32))
+
+  def model_fn():
+    dense, initializers = tf.keras.layers.Dense, tf.keras.initializers
+    layers = [
+      dense(4, activation, kernel_initializer=initializers.GlorotUniform(seed), input_shape=[3])
+      for seed, activation in enumerate(["relu", "tanh", "sigmoid", None])
+    ]
+    return tff.learning.models.from_keras_model(
+      tf.keras.Sequential(layers),
+      loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      input_spec=spec,
+      metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+    )
+
+  process = tff.learning.algorithms.build_weighted_fed_avg(
+    model_fn, tff.learning.optimizers.build_sgdm(0.5), tff.learning.optimizers.build_sgdm(1.0)
+  )
+  rng = np.random.default_rng(5)
+  held = [
+    [dict(x=_numbers(rng, np.float32, [n, 3]), y=_numbers(rng, np.int32, [n]) % 4) for n in own]
+    for own in sizes
+  ]
+
+  def rounds():
+    state, metrics = process.initialize(), []
+    for _ in range(2):
+      output = process.next(state, held)
+      state = output.state
+      metrics.append(output.metrics)
+    return state.global_model_weights, metrics
+
+  of_each, map_fn = [], mapping._map_fn
+  monkeypatch.setattr(mapping, "_map_fn", lambda *a, **k: of_each.append(a) or map_fn(*a, **k))
+  monkeypatch.setattr(programs, "_traced", collections.OrderedDict())
+  expected, found = (calls.outcome(c, rounds) for c in (native, cohort_context.CohortContext()))
+  assert expected[1] is found[1] is None, found[1]
+  calls.assert_equal(found[0], expected[0])
+  assert bool(of_each) == (len(set(sizes)) > 1)
