@@ -215,7 +215,7 @@ def test_how_many_reported_changes_the_noise_of_the_server_and_nothing_else():
     output = _tree_run(process, [report])
     complete = collections.OrderedDict(report, num_reports=np.int64(_NUM_SHARES))
     if num_reports < _NUM_SHARES:
-      stddev = mechanism.local_stddev * np.sqrt(_NUM_SHARES - num_reports)
+      stddev = tf.constant(mechanism.local_stddev * np.sqrt(_NUM_SHARES - num_reports))
       complete["values"] = report["values"] + discrete_gaussian.sample(
         [mechanism.num_nodes], stddev, seed
       )
