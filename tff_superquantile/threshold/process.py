@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-
 LOSS_TYPE = tff.TensorType(np.float32)
 # Whole numbers up to here are exact in the rows' float32.
 MAX_CLIENTS = 2**24
