@@ -76,7 +76,8 @@ def test_with_secure_aggregators_all_is_secure(name, secure):
 
 
 def test_an_exact_threshold_shows_the_losses():
-  process = _SUPERQUANTILE(model_fn=problems.linear_model_fn, client_optimizer_fn=_sgd(), **_secure())
+  options = dict(model_fn=problems.linear_model_fn, client_optimizer_fn=_sgd())
+  process = _SUPERQUANTILE(**options, **_secure())
   with pytest.raises(AssertionError, match="found 1"):
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
