@@ -133,7 +133,8 @@ def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
 def _pruned(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
   """Returns the nodes and functions that the result needs, since TensorFlow reads all of them."""
   nodes, library = by_name(graph_def), _library(graph_def)
-  pruned, functions = tf.compat.v1.GraphDef(versions=graph_def.versions), {}
+  pruned = tf.compat.v1.GraphDef(versions=graph_def.versions)
+  functions: dict[str, tf.compat.v1.FunctionDef] = {}
   stack = [node.name for node in graph_def.node if node.op == "_Retval"]
   while stack:
     node = nodes.pop(stack.pop(), None)
