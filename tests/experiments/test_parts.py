@@ -168,7 +168,7 @@ def test_flags_and_names_are_those_of_before_there_were_parts(kept):
 def test_runs_of_earlier_versions_go_on():
   config = run_config.of(epsilon=3.0, clip_norm=0.1, threshold="tree", client_split="by_id")
   # Sums were of integers; flags that are left out change nothing.
-  flags = {**config.to_flags(), "secure_sum": "integer", **dict.fromkeys(run_config.LEFT, "a")}
+  flags = {**config.to_flags(), "secure_sum": "integer", **dict.fromkeys(run_config.LEFT, "auto")}
   assert run_config.from_flags(flags) == config
   assert run_config.differences(flags, config) == []
 
