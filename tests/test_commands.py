@@ -188,6 +188,9 @@ def test_files_of_flags(tmp_path):
     parser = command_line.Parser(arguments=["--flagfile", str(tmp_path / name)])
     with pytest.raises(ValueError, match=f"^Found --flagfile=.*{reason}.*; expected a file"):
       parser.read_files()
+  path.write_text("--flagfile=others.txt\n")
+  with pytest.raises(ValueError, match=r"^Found --flagfile within .*flags.txt; expected it in"):
+    command_line.Parser(arguments=[f"--flagfile={path}"]).read_files()
 
 
 def test_tables():

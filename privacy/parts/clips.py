@@ -18,13 +18,9 @@ _ADAPTS, _IS_FIXED = f"--clip_norm={_ADAPTIVE}", "a --clip_norm that does not ad
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clip(part.Part, abc.ABC):
-  """How the updates of clients are clipped.
+  """How the updates of clients are clipped."""
 
-  Attributes:
-    norm: C of the first round, in a unit of --clip_unit; None if it was not given.
-  """
-
-  norm: float | None
+  norm: float | None  # C of the first round, in a unit of --clip_unit; None if it was not given.
 
   @abc.abstractmethod
   def first_norm(self, unit: str) -> float | None:

@@ -12,16 +12,7 @@ from privacy.parts import released
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpdateSum(released.ReleasedPart):
-  """The sum of clipped updates. The sensitivity is the clip norm C.
-
-  Attributes:
-    is_weighted: Whether each update is multiplied by a weight in [0, 1] that follows from its
-      client's own data, and the sum has one entry more, for the sum of the weights. The
-      sensitivity, of both together, is C as without.
-    num_parameters: d, the number of numbers in an update, if the clients make the noise; None if
-      the server does.
-    clip_norm: C, of the integers that clients send. Its unit does not matter to the cost.
-  """
+  """The sum of clipped updates. The sensitivity is the clip norm C."""
 
   flag: ClassVar[str] = "update_noise_multiplier"
   seen: ClassVar[str] = "models"
@@ -34,8 +25,13 @@ class UpdateSum(released.ReleasedPart):
     "weighted_updates": ("is_weighted", False),
   }
   is_recent: ClassVar[bool] = False
+  # Whether each update is multiplied by a weight in [0, 1] that follows from its client's own
+  # data, and the sum has one entry more, for the sum of the weights. The sensitivity, of both
+  # together, is C as without.
   is_weighted: bool = False
+  # d, the number of numbers in an update, if the clients make the noise; None if the server does.
   num_parameters: int | None = None
+  # C, of the integers that clients send. Its unit does not matter to the cost.
   clip_norm: float = 1.0
   mechanism: sum_mechanism.SumMechanism | None = None
 

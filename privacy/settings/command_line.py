@@ -89,14 +89,16 @@ class Parser(argparse.ArgumentParser):
         self.arguments[-1] = f"--flagfile={path}"
         try:
           with open(path, encoding="utf-8") as file:
-            lines = (line.strip() for line in file)
-            flags = (line for line in lines if line.startswith("-"))
-            self.arguments += [flag for flag in flags if not set(read_flags(flag)) & {*left}]
+            lines = [line.strip() for line in file]
         except (OSError, ValueError) as error:
           reason = getattr(error, "strerror", None) or "it is no text"
           raise ValueError(
             f"Found --flagfile={path}, which cannot be read ({reason}); expected a file of flags."
           ) from None
+        if any(line.startswith("--flagfile") for line in lines):
+          raise ValueError(f"Found --flagfile within {path}; expected it in the command alone.")
+        flags = (line for line in lines if line.startswith("-"))
+        self.arguments += [flag for flag in flags if not set(read_flags(flag)) & {*left}]
 
 
 def say(text: str) -> None:

@@ -169,8 +169,14 @@ def test_runs_of_earlier_versions_go_on():
   config = run_config.of(epsilon=3.0, clip_norm=0.1, threshold="tree", client_split="by_id")
   # Sums were of integers; flags that are left out change nothing.
   flags = {**config.to_flags(), "secure_sum": "integer", **dict.fromkeys(run_config.LEFT, "a")}
+  for engine in run_config.LEFT["engine"]:
+    assert run_config.from_flags({**flags, "engine": engine}) == config
+    assert run_config.differences({**flags, "engine": engine}, config) == []
+  # Ray's workers added up in other blocks.
+  flags.update(engine="ray", num_blocks="3")
   assert run_config.from_flags(flags) == config
-  assert run_config.differences(flags, config) == []
+  different = run_config.differences(flags, config)
+  assert different == ["--engine=ray there,  here", "--num_blocks=3 there,  here"]
 
 
 @pytest.mark.parametrize("flags", [dict(wanted_updates="5"), dict(sampling="diurnal")])
@@ -227,7 +233,6 @@ def test_what_is_wrong_cannot_be_written_down(write, said):
 @pytest.mark.parametrize(
   "flags, said",
   [
-    (dict(worker_timeout=-1.0), "worker_timeout = -1.0; expected at least"),
     (dict(secure_sum="bogus"), "secure_sum = 'bogus'; expected one of"),
     (dict(algorithm="fed_avg", num_bins=10**10), "num_bins = 10000000000; expected at most"),
   ],

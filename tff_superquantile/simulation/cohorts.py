@@ -1,7 +1,6 @@
 """Draws the cohort of each round."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -24,12 +23,7 @@ def build_fixed_size_sampler(
 
   The same round always gets the same cohort, here and below.
   """
-  client_ids = list(client_ids)
-  if not 1 <= clients_per_round <= len(client_ids):
-    raise ValueError(
-      f"Found clients_per_round = {clients_per_round} with {len(client_ids)} training clients;"
-      f" expected a number from 1 to {len(client_ids)}."
-    )
+  cohorts_lib.FixedSize(len(client_ids), clients_per_round)  # It checks these, as those below do.
 
   def sample(round_num: int) -> list[str]:
     rng = seeds.generator(seed, "cohort", round_num)
@@ -52,20 +46,14 @@ def build_poisson_sampler(
   Cohorts of more than `max_clients` lose clients at random; `privacy.noise.dominating_pairs` says
   what that changes in the accounting. The seed of a private run is its key.
   """
-  client_ids = list(client_ids)
-  if not 0 < clients_per_round <= len(client_ids):
-    raise ValueError(
-      f"Found clients_per_round = {clients_per_round} with {len(client_ids)} training clients;"
-      f" expected a positive number up to {len(client_ids)}."
-    )
-  probability = clients_per_round / len(client_ids)
+  probability = cohorts_lib.Poisson(len(client_ids), clients_per_round).probability
 
   def sample(round_num: int) -> list[str]:
     rng = seeds.generator(seed, "cohort", round_num)
     chosen = np.flatnonzero(rng.random(len(client_ids)) < probability)
     if max_clients is not None and len(chosen) > max_clients:
       chosen = np.sort(rng.choice(chosen, max_clients, replace=False))
-    return [client_ids[i] for i in chosen]
+    return [client_ids[i] for i in chosen.tolist()]
 
   return sample
 
@@ -156,16 +144,10 @@ def build_spaced_sampler(
   return sample
 
 
-_Builder = Callable[[Any, Sequence[str], seeds.Seed], Callable[[int], list[str]]]
-
-# The builder of each kind of cohort that a run may have.
-SAMPLERS: dict[type[cohorts_lib.Cohort], _Builder] = {
-  cohorts_lib.FixedSize: lambda cohort, ids, seed: build_fixed_size_sampler(ids, cohort.size, seed),
-  cohorts_lib.Poisson: lambda cohort, ids, seed: build_poisson_sampler(ids, cohort.size, seed),
-  cohorts_lib.Cyclic: lambda cohort, ids, seed: build_cyclic_sampler(ids, cohort.size, seed),
-  cohorts_lib.Spaced: lambda cohort, ids, seed: build_spaced_sampler(
-    ids, cohort.size, cohort.separation, seed
-  ),
+_SAMPLERS: dict[type[cohorts_lib.Cohort], Callable[..., Callable[[int], list[str]]]] = {
+  cohorts_lib.FixedSize: build_fixed_size_sampler,
+  cohorts_lib.Poisson: build_poisson_sampler,
+  cohorts_lib.Cyclic: build_cyclic_sampler,
 }
 
 
@@ -173,4 +155,6 @@ def build_sampler(
   cohort: cohorts_lib.Cohort, client_ids: Sequence[str], seed: seeds.Seed
 ) -> Callable[[int], list[str]]:
   """Returns the function from a round to the ids of its cohort, by the kind of the cohort."""
-  return SAMPLERS[type(cohort)](cohort, client_ids, seed)
+  if isinstance(cohort, cohorts_lib.Spaced):
+    return build_spaced_sampler(client_ids, int(cohort.expected), cohort.separation, seed)
+  return _SAMPLERS[type(cohort)](client_ids, cohort.size, seed)

@@ -14,8 +14,6 @@ from privacy.parts import Reweighting as Reweighting
 from privacy.parts import Tree as Tree
 from tasks.request import Request as Request
 from tff_superquantile.experiments.run.hook import Hook as Hook
-from tff_superquantile.experiments.run.parts.engines import InProcess as InProcess
-from tff_superquantile.experiments.run.parts.engines import Ray as Ray
 from tff_superquantile.experiments.run.parts.kept import Best as Best
 from tff_superquantile.experiments.run.parts.kept import Last as Last
 from tff_superquantile.experiments.run.parts.kept import Start as Start

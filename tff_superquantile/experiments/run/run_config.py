@@ -17,7 +17,6 @@ from privacy.settings import flag
 from privacy.settings import part
 from tasks import request as request_lib
 from tff_superquantile import user_cache
-from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import local_training
 from tff_superquantile.experiments.run.parts import methods
@@ -25,9 +24,14 @@ from tff_superquantile.experiments.run.parts import personal
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 
+# Flags that earlier versions wrote, with the values that change no result; none for any value.
+LEFT: dict[str, tuple[str, ...]] = {
+  "engine": ("in_process", "auto", "native"),
+  **dict.fromkeys(("max_theta", "min_theta", "ray_address", "tracker", "worker_timeout"), ()),
+}
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
-# Flags that earlier versions wrote, and that changed no result of a run that can go on here.
-LEFT = ("max_theta", "min_theta", "tracker")
+# Rounds of more clients are computed in blocks of so many, whose updates fit in less than a GB.
+BLOCK_SIZE = 256
 _TASK_DEFAULT = "None for the task's own"
 
 
@@ -122,13 +126,13 @@ class RunConfig(part.Part):
     choices=("refused", ALLOWED),
     is_incidental=True,
   )
-  engine: engines.Engine = part.choice(
-    "engine",
-    engines.ENGINES,
-    "Runtime of a round: this process, with the whole cohort at once wherever that can be"
-    " (in_process; earlier versions also wrote auto or native), or the workers of a cluster (ray,"
-    " docs/how_to/cluster.md).",
-    synonyms={"auto": "in_process", "native": "in_process"},
+  block_size: int | None = flag.field(
+    None,
+    "Largest number of clients whose updates are in memory at once: larger cohorts are computed in"
+    " blocks and added up, which changes the last bits. 0 for no blocks; None for"
+    f" {BLOCK_SIZE} if more clients are selected in a round.",
+    least=0,
+    before="0",
   )
   run_name: str = flag.field(
     "",
@@ -327,7 +331,8 @@ def differences(
 ) -> list[str]:
   """Returns a phrase for each flag that keeps a run from being continued under another config."""
   wanted = config.to_flags()
-  gone = {*followed, *LEFT}
+  left = {name for name, values in LEFT.items() if not values or found.get(name) in values}
+  gone = {*followed, *left}
   found = {name: value for name, value in found.items() if name in wanted or name not in gone}
   before = {name: one.before for name, one in flags().items() if one.before is not None}
   # Without --split_seed a run's clients follow from its --seed.
