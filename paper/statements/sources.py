@@ -101,10 +101,10 @@ def _of_report(path: str, key: str = "method") -> Reader:
     if not file.exists():
       return pd.DataFrame(columns=list(COLUMNS))
     table = pd.read_csv(file, float_precision="round_trip").rename(columns={key: "method"})
-    found = table[list(COLUMNS)]
+    measured = table[list(COLUMNS)]
     # Files of results name methods by their folders.
     labels = {run.method: run.method.label for run in run_folder.find_runs(output_dir)}
-    return found.assign(method=[labels.get(method, method) for method in found["method"]])
+    return measured.assign(method=[labels.get(method, method) for method in measured["method"]])
 
   return read
 
