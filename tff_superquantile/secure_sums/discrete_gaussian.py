@@ -69,11 +69,11 @@ def _alias(masses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   size = 2 ** (_MASS_BITS - bits)
   excess = np.append(masses, np.zeros(2**bits - masses.size, np.int64)) - size
   (small,), (large,) = np.nonzero(excess < 0), np.nonzero(excess >= 0)
-  rooms, given = np.append(0, np.cumsum(-excess[small])), np.cumsum(excess[large])
+  rooms, surplus = np.append(0, np.cumsum(-excess[small])), np.cumsum(excess[large])
   own, other = size + np.minimum(excess, 0), np.arange(2**bits)
-  other[small] = large[np.searchsorted(given, rooms[:-1], side="right")]
+  other[small] = large[np.searchsorted(surplus, rooms[:-1], side="right")]
   # A room that is begun is filled by one value alone.
-  own[large] -= rooms[np.searchsorted(rooms, given)] - given
+  own[large] -= rooms[np.searchsorted(rooms, surplus)] - surplus
   other[large[:-1]] = large[1:]
   return own, other
 
@@ -121,8 +121,8 @@ def _choose_by_blocks(masses: np.ndarray, size: tf.Tensor, seed: tf.Tensor) -> t
   positions = tf.gather(starts, cells) + tf.bitwise.right_shift(words, 32 - bits)
   others = tf.where(cells >= counts.sum())
   more = noise_source.for_purpose(seed, "what blocks leave")
-  found = _choose(np.arange(left.size), _masses(left / left.sum()), tf.shape(others)[0], more)
-  return tf.cast(tf.tensor_scatter_nd_update(positions, others, tf.cast(found, tf.int32)), tf.int64)
+  drawn = _choose(np.arange(left.size), _masses(left / left.sum()), tf.shape(others)[0], more)
+  return tf.cast(tf.tensor_scatter_nd_update(positions, others, tf.cast(drawn, tf.int32)), tf.int64)
 
 
 def _draw(stddev: float, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
