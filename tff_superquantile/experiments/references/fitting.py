@@ -210,13 +210,7 @@ def local(
   error: str,
   trained: tff.learning.models.FunctionalModel | None = None,
 ) -> evaluation.Measured:
-  """Fits a model to one half of each client's examples and tests it on the other.
-
-  Arguments are as of `pooled`.
-
-  Returns:
-    All measures of the second halves.
-  """
+  """Fits a model to one half of each client's examples; returns its results on the other."""
   held_in, held_out = split.held_in, split.held_out
   fitter = Fitter(trained or model, held_in, l2)
   evaluator, of_clients = evaluation.build_evaluator(model, held_out, error=error), []

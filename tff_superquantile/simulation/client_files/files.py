@@ -72,11 +72,6 @@ class ClientFiles:
     return {client_id: i for i, client_id in enumerate(self.client_ids)}
 
   @property
-  def index_path(self) -> str:
-    """Returns the path of the directory's index, which has a checksum of each file."""
-    return os.path.join(self.directory, INDEX_NAME)
-
-  @property
   def x_bytes(self) -> int:
     """Returns the bytes of one example's x."""
     return math.prod(self.x_shape) * np.dtype(self.x_dtype).itemsize

@@ -23,15 +23,6 @@ def index_checksum(index: Mapping[str, Any]) -> int:
   return zlib.crc32(json.dumps(rest).encode())
 
 
-def is_outdated(directory: str) -> bool:
-  """Tells whether an earlier version of this module made the directory."""
-  try:
-    with open(os.path.join(directory, files.INDEX_NAME), encoding="utf-8") as f:
-      return json.load(f)["format_version"] < FORMAT_VERSION
-  except _INDEX_ERRORS:
-    return False  # Not there, or damaged, which is for `open_client_files` to say.
-
-
 def open_client_files(directory: str | os.PathLike) -> files.ClientFiles:
   """Opens what `write_client_files` wrote; what is not as it was written is a `ValueError`."""
   directory = os.path.abspath(directory)
