@@ -365,9 +365,8 @@ def interrupted(lab, base):
   # runs are there, but have not got to their rounds.
   old = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
-    logs = (lab.folder / "seeds").glob
     command = start(rows=0)
-    command.wait_until(lambda: list(logs("synthetic/*/seed_0/log.txt")))
+    command.wait_until(lambda: command.num_seen() > 1)
     end(command, signal.SIGTERM)
   finally:
     signal.signal(signal.SIGINT, old)
