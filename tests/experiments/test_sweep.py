@@ -8,12 +8,14 @@ import os
 import pathlib
 import shutil
 import signal
+from unittest import mock
 
 from absl import logging
 import commands
 import pytest
 
 from privacy.settings import command_line
+from tff_superquantile.engine.cohort import programs
 from tff_superquantile.experiments import sweep
 from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.plan import tuning
@@ -287,6 +289,16 @@ def test_more_runs_than_cores_share_them_all():
   assert sorted(core for share in shares[8:] for core in share) == list(range(8))
 
 
+def test_a_process_goes_on_with_its_method_or_takes_one_that_none_is_at():
+  a, b = (run_config.of(algorithm=name, task="synthetic") for name in ("fed_avg", "superquantile"))
+  waiting = {i: dataclasses.replace(one, seed=i) for i, one in enumerate((a, b, a, b))}
+  nexts = [
+    pool._next(waiting, own, others) for own, others in ((None, ()), (b, (a, b)), (None, (a,)))
+  ]
+  assert nexts == [0, 1, 1]
+  assert pool._next({i: waiting[i] for i in (1, 2)}, a, (a, b)) == 2
+
+
 def test_a_run_says_the_warnings_of_this_project_and_none_of_the_run_before(
   tmp_path, monkeypatch, capsys
 ):
@@ -347,7 +359,7 @@ def _num_rows(lab):
 def interrupted(lab, base):
   """{signal: (result, processes left behind)} of one sweep, ended again and again; its last end.
 
-  One of its runs fails in the end.
+  One of its runs fails in the end. The last is the number of programs that this end has traced.
   """
   flags = (*_SEEDS, *base.flags, "--seconds_per_checkpoint=0")
   ends = {}
@@ -381,7 +393,8 @@ def interrupted(lab, base):
     shutil.rmtree(broken, ignore_errors=True)
   broken.mkdir(parents=True)
   (broken / "checkpoints").touch()  # No folder: the run trips over it.
-  return ends, lab.sweep(*flags)
+  with mock.patch.object(programs, "Program", wraps=programs.Program) as traced:
+    return ends, lab.sweep(*flags), traced.call_count
 
 
 @pytest.mark.parametrize("name, code", [("SIGTERM", 143), ("SIGINT", 130), ("SIGKILL", -9)])
@@ -411,8 +424,8 @@ def test_interrupted_sweep_ends_where_an_uninterrupted_run_does(lab, base):
   commands.assert_same_results(lab.folder / "seeds" / commands.METHOD / "seed_0", base.path)
 
 
-@pytest.mark.usefixtures("interrupted")
-def test_seeds_and_methods_differ(lab):
+def test_seeds_and_methods_differ_and_seeds_share_their_programs(lab, interrupted):
+  assert interrupted[2] <= 2 * 3  # Of a method: first state, model of a state, round.
   found = {}
   for path in (lab.folder / "seeds").rglob("metrics.json"):
     manifest = json.loads((path.parent / "manifest.json").read_text())
