@@ -50,21 +50,16 @@ def test_load_returns_what_was_written(tmp_path, dtype, shape):
     np.testing.assert_array_equal(files.decode(x), x.astype(np.float32) * np.float32(0.5))
 
 
-def test_load_keeps_the_order_asked_for(tmp_path):
+def test_subset(tmp_path):
   clients = make_clients()
   files = client_files.write_client_files(tmp_path / "c", clients)
-  x, _, offsets = files.load(["f3", "f1"])
-  assert offsets.tolist() == [0, 3, 4]
-  np.testing.assert_array_equal(x[:3], clients[2][1])
-  np.testing.assert_array_equal(x[3:], clients[0][1])
-
-
-def test_subset(tmp_path):
-  files = client_files.write_client_files(tmp_path / "c", make_clients())
   part = files.subset(["f3", "f1"])
   assert part.client_ids == ("f3", "f1")
   assert part.num_examples.tolist() == [3, 1]
-  assert len(part.load()[1]) == 4
+  for x, _, offsets in (part.load(), files.load(["f3", "f1"])):
+    assert offsets.tolist() == [0, 3, 4]
+    np.testing.assert_array_equal(x[:3], clients[2][1])
+    np.testing.assert_array_equal(x[3:], clients[0][1])
   with pytest.raises(ValueError, match="'f2'"):
     part.load(["f2"])
   with pytest.raises(ValueError, match="'f2'"):
@@ -100,7 +95,7 @@ def test_graph_and_decode_give_identical_floats(tmp_path, dtype, scale):
     np.testing.assert_array_equal(got_y, y)
 
 
-def test_the_number_of_dropped_clients_is_kept(tmp_path):
+def test_clients_are_converted_once_and_the_number_of_dropped_ones_is_kept(tmp_path):
   written = []
 
   def write():
@@ -111,15 +106,13 @@ def test_the_number_of_dropped_clients_is_kept(tmp_path):
   def count_dropped():
     return 100 * len(written)
 
-  def open_or_write():
-    return client_files.open_or_write_client_files(
-      tmp_path / "c", write, count_dropped=count_dropped
+  for _ in range(2):
+    files = client_files.open_or_write_client_files(
+      tmp_path / "c", write, x_scale=0.25, count_dropped=count_dropped
     )
-
-  num_dropped = 100 * len(make_clients())  # Counted when all are written, and once.
-  assert open_or_write().num_dropped == num_dropped
-  written.clear()
-  assert open_or_write().num_dropped == num_dropped
+    # Counted when all are written, and once.
+    assert (files.num_dropped, files.x_scale) == (100 * len(make_clients()), 0.25)
+    assert len(written) == len(make_clients())
   assert client_files.write_client_files(tmp_path / "d", make_clients()).num_dropped is None
 
 
@@ -236,19 +229,6 @@ def test_a_cache_under_a_file_is_refused(tmp_path):
   (tmp_path / "f").write_text("x")
   with pytest.raises(ValueError, match="can be written"):
     client_files.write_client_files(tmp_path / "f" / "c", make_clients())
-
-
-def test_open_or_write_converts_once(tmp_path):
-  calls = []
-
-  def make():
-    calls.append(1)
-    return make_clients()
-
-  for _ in range(2):
-    files = client_files.open_or_write_client_files(tmp_path / "c", make, x_scale=0.25)
-    assert files.x_scale == 0.25
-  assert len(calls) == 1
 
 
 def test_of_several_processes_one_converts(tmp_path):

@@ -134,7 +134,7 @@ def _pruned(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
   """Returns the nodes and functions that the result needs, since TensorFlow reads all of them."""
   nodes, library = by_name(graph_def), _library(graph_def)
   pruned = tf.compat.v1.GraphDef(versions=graph_def.versions)
-  functions: dict[str, tf.compat.v1.FunctionDef] = {}
+  functions: dict[str, Any] = {}
   stack = [node.name for node in graph_def.node if node.op == "_Retval"]
   while stack:
     node = nodes.pop(stack.pop(), None)
