@@ -289,14 +289,15 @@ def test_more_runs_than_cores_share_them_all():
   assert sorted(core for share in shares[8:] for core in share) == list(range(8))
 
 
-def test_a_process_goes_on_with_its_method_or_takes_one_that_none_is_at():
+def test_a_process_goes_on_with_its_method():
   a, b = (run_config.of(algorithm=name, task="synthetic") for name in ("fed_avg", "superquantile"))
   waiting = {i: dataclasses.replace(one, seed=i) for i, one in enumerate((a, b, a, b))}
-  nexts = [
-    pool._next(waiting, own, others) for own, others in ((None, ()), (b, (a, b)), (None, (a,)))
-  ]
-  assert nexts == [0, 1, 1]
-  assert pool._next({i: waiting[i] for i in (1, 2)}, a, (a, b)) == 2
+  worker = pool._Worker([], [0], 1)
+  assert worker.choose(waiting) == 0
+  worker._method = b
+  assert worker.choose(waiting) == 1
+  assert worker.choose({i: waiting[i] for i in (0, 2, 3)}) == 3
+  assert worker.choose({i: waiting[i] for i in (2, 0)}) == 2
 
 
 def test_a_run_says_the_warnings_of_this_project_and_none_of_the_run_before(
