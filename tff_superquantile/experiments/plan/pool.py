@@ -153,7 +153,7 @@ class _Worker:
     """Has a run carried out, by its number; the last one is over."""
     self.run = _ActiveRun(config, self._position)
     self._method = _method(config)
-    is_new = self._process is None
+    is_new = self._process is None or self._process.poll() is not None
     if is_new:
       self.connection, of_fork = connections.Pipe()
       self._left = _MOST_RUNS
