@@ -16,6 +16,7 @@ from tff_superquantile import algorithms
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort import reading
 from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.cohort.graphs import shuffles
 
 _NUMBERS = tff.SequenceType(np.float32)
 
@@ -550,6 +551,27 @@ def test_what_is_drawn_without_a_seed_is_drawn_each_time(draw):
   # Each look is a draw of its own, also within one component.
   twice = invoke(of_context, at_clients(_orders), [again])[0]
   assert list(twice[:19]) != list(twice[20:])
+
+
+@pytest.mark.parametrize("most", [{}, dict(_MAX_ELEMENTS=19), dict(_MAX_BYTES=100)])
+def test_what_lies_below_a_shuffle_is_kept(monkeypatch, most):
+  read, read_below = [], shuffles._read
+  monkeypatch.setattr(shuffles, "_read", lambda *a: read.append(a) or read_below(*a))
+  monkeypatch.setattr(shuffles, "_kept", collections.OrderedDict())
+  for name, number in most.items():
+    monkeypatch.setattr(shuffles, name, number)
+  of_context, orders = cohort_context.CohortContext(), set()
+  for factor in (2, 2, 3, 3):  # Data sets made anew.
+    scale = tf.constant(factor, tf.float32)
+    held = [
+      one.map(lambda x, scale=scale: x * scale).shuffle(20).repeat(1).map(lambda x: x + 1)
+      for one in numbers(np.arange(20), np.arange(20) + 50)
+    ]
+    for order, first in zip(invoke(of_context, at_clients(_order), held), (0, 50)):
+      assert sorted(order) == list(factor * np.arange(first, first + 20) + 1)
+      orders.add(tuple(order))
+  assert len(orders) == 8
+  assert len(read) == (8 if "_MAX_BYTES" in most else 4)
 
 
 def test_a_data_set_is_read_once_and_kept_while_it_lives(monkeypatch):

@@ -33,22 +33,23 @@ def fuse_with_repeats(graph_def: tf.compat.v1.GraphDef) -> None:
   That drops what repeats once, before.
   """
   nodes = by_name(graph_def)
+  repeats = [node for node in nodes.values() if node.op == "RepeatDataset"]
+  counts = [tf.make_ndarray(nodes[maker(node.input[1])].attr["value"].tensor) for node in repeats]
+  once = {node.name: node.input[0] for node, count in zip(repeats, counts) if count == 1}
   for node in nodes.values():
-    if node.op != "RepeatDataset":
-      continue
-    data_set, count = node.input
-    shuffle = nodes[maker(data_set)]
-    if shuffle.op == "ShuffleDatasetV3" and not _repeats_once(node, nodes):
+    for i, name in enumerate(node.input):
+      while maker(name) in once:
+        name = once[maker(name)]
+      node.input[i] = name
+  for name in once:
+    graph_def.node.remove(nodes[name])
+  for node in repeats:
+    shuffle = nodes[maker(node.input[0])]
+    if node.name not in once and shuffle.op == "ShuffleDatasetV3":
       *shuffled, generator = shuffle.input
+      node.input[:] = [*shuffled, node.input[1], generator]
       node.op = "ShuffleAndRepeatDatasetV2"
-      node.input[:] = [*shuffled, count, generator]
       node.attr["reshuffle_each_iteration"].CopyFrom(shuffle.attr["reshuffle_each_iteration"])
-
-
-def _repeats_once(node: tf.compat.v1.NodeDef, nodes: Nodes) -> bool:
-  return node.op == "RepeatDataset" and (
-    tf.make_ndarray(nodes[maker(node.input[1])].attr["value"].tensor) == 1
-  )
 
 
 def may_be_repeated(graph_def: tf.compat.v1.GraphDef) -> bool:
@@ -62,11 +63,7 @@ def may_be_repeated(graph_def: tf.compat.v1.GraphDef) -> bool:
   nodes = by_name(graph_def)
   inputs = {maker(name) for node in nodes.values() for name in node.input}
   # What repeats, or is handed over.
-  below = [
-    node
-    for node in nodes.values()
-    if node.name not in inputs or ("Repeat" in node.op and not _repeats_once(node, nodes))
-  ]
+  below = [node for node in nodes.values() if "Repeat" in node.op or node.name not in inputs]
   while below:
     for node in (nodes[maker(name)] for name in below.pop().input):
       if node.op.startswith("ShuffleDataset"):
@@ -133,7 +130,8 @@ def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
 def _pruned(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
   """Returns the nodes and functions that the result needs, since TensorFlow reads all of them."""
   nodes, library = by_name(graph_def), _library(graph_def)
-  pruned, functions = tf.compat.v1.GraphDef(versions=graph_def.versions), {}
+  pruned = tf.compat.v1.GraphDef(versions=graph_def.versions)
+  functions: dict[str, Any] = {}
   stack = [node.name for node in graph_def.node if node.op == "_Retval"]
   while stack:
     node = nodes.pop(stack.pop(), None)
