@@ -133,31 +133,6 @@ def begin(tensor: tf.Tensor) -> tf.Tensor:
   return tf.raw_ops.DatasetFromGraph(graph_def=tensor)
 
 
-class Keys:
-  """The keys under which values of data sets are kept, until the data sets are deleted."""
-
-  def __init__(self) -> None:
-    self._keys: dict[Source, set[Any]] = {}
-    self._gone: collections.deque[Source] = collections.deque()
-
-  def watch(self, one: Source, key: Any) -> None:
-    """Adds a key of a data set."""
-    if one not in self._keys:
-      self._keys[one] = set()
-      weakref.finalize(one.data_set, self._gone.append, one)
-    self._keys[one].add(key)
-
-  def pop_gone(self) -> list[Any]:
-    """Returns the keys of data sets that are gone since the last call.
-
-    They go at any time, also while somebody looks up a key, who therefore asks beforehand.
-    """
-    keys: list[Any] = []
-    while self._gone:
-      keys.extend(self._keys.pop(self._gone.popleft()))
-    return keys
-
-
 # Data sets compare by identity.
 _sources: "weakref.WeakKeyDictionary[tf.data.Dataset, Source]" = weakref.WeakKeyDictionary()
 

@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Iterable, Mapping, Sequence
+import functools
 import hashlib
 import os
 from typing import Any
@@ -97,7 +98,7 @@ def versions(paths: Iterable[bytes]) -> tuple[tuple[int, ...], ...]:
   return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
 
 
-# The elements below shuffles, one array a component, by digests; what was used last is last.
+# The elements below shuffles, a tensor a component, by digests; what was used last is last.
 _kept: collections.OrderedDict[Any, Sequence[Any]] = collections.OrderedDict()
 
 
@@ -106,33 +107,32 @@ def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
 
   The graph's functions must have no state and read no files.
   """
-  nodes = by_name(graph_def)
-  for shuffle in nodes.values():
-    if "Shuffle" not in shuffle.op:
-      continue
-    below = nodes[maker(shuffle.input[0])]
-    elements = [] if below.op == "TensorSliceDataset" else _elements(graph_def, nodes, shuffle)
+  for shuffle in [node for node in graph_def.node if "Shuffle" in node.op]:
+    elements = _elements(_pruned(graph_def, shuffle.input[0]), shuffle)
     if not elements:
       continue
-    kept = graph_def.node.add(name=f"{below.name}/kept", op="TensorSliceDataset")
+    kept = graph_def.node.add(name=f"{shuffle.name}/kept", op="TensorSliceDataset")
     kept.attr["Toutput_types"].CopyFrom(shuffle.attr["output_types"])
     for i, tensor in enumerate(elements):
       constant = graph_def.node.add(name=f"{kept.name}_{i}", op="Const")
       constant.attr["value"].tensor.CopyFrom(tensor)
       constant.attr["dtype"].type = tensor.dtype
       kept.input.append(constant.name)
-      shape = kept.attr["output_shapes"].list.shape.add()
-      shape.dim.extend(tensor.tensor_shape.dim[1:])
+      kept.attr["output_shapes"].list.shape.add(dim=tensor.tensor_shape.dim[1:])
     shuffle.input[0] = kept.name
   return _pruned(graph_def)
 
 
-def _pruned(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
-  """Returns the nodes and functions that the result needs, since TensorFlow reads all of them."""
-  nodes, library = by_name(graph_def), _library(graph_def)
+def _pruned(graph_def: tf.compat.v1.GraphDef, result: str = "") -> tf.compat.v1.GraphDef:
+  """Returns the nodes and functions that a result needs, as TensorFlow reads all that are there."""
+  nodes = by_name(graph_def)
+  library = {function.signature.name: function for function in graph_def.library.function}
   pruned = tf.compat.v1.GraphDef(versions=graph_def.versions)
+  pruned.node.extend(node for node in graph_def.node if node.op == "_Retval")
+  if result:
+    pruned.node[0].input[:] = [result]
   functions: dict[str, Any] = {}
-  stack = [node.name for node in graph_def.node if node.op == "_Retval"]
+  stack = [maker(pruned.node[0].input[0])]
   while stack:
     node = nodes.pop(stack.pop(), None)
     if node is not None:
@@ -143,36 +143,17 @@ def _pruned(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
   return pruned
 
 
-def _library(graph_def: tf.compat.v1.GraphDef) -> dict[str, Any]:
-  return {function.signature.name: function for function in graph_def.library.function}
-
-
-def _elements(
-  graph_def: tf.compat.v1.GraphDef, nodes: Nodes, shuffle: tf.compat.v1.NodeDef
-) -> Sequence[Any]:
-  """Returns the elements that a shuffle gets, one array a component; none if they are not kept."""
-  library = _library(graph_def)
-  digests: dict[str, bytes] = {}
-
-  def digest(name: str) -> bytes:
-    node = nodes[name]
-    if name not in digests:
-      is_resource = node.attr["dtype"].type == tf.resource.as_datatype_enum  # Of a cache: anyone's.
-      parts = [b"" if is_resource else ops.digest(node, library)]
-      for source in node.input:
-        parts += [digest(maker(source)), source.rpartition(":")[2].encode()[:1]]
-      digests[name] = hashlib.sha256(b"".join(parts)).digest()
-    return digests[name]
-
-  key_of_below = digest(maker(shuffle.input[0]))
-  part = [nodes[name] for name in digests]
-  paths = None if any("Shuffle" in node.op for node in part) else files_of(part, nodes)
-  if paths is None:
+def _elements(below: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Sequence[Any]:
+  """Returns the elements that a shuffle gets, a tensor a component; none if they are not kept."""
+  result, *part = below.node
+  paths = files_of(part, by_name(below))
+  is_in_memory = part[0].op == "TensorSliceDataset"
+  if paths is None or is_in_memory or any("Shuffle" in node.op for node in part):
     return ()
-  key = key_of_below, versions(paths)
+  key = _digest(below, result.input[0]), versions(paths)
   if key not in _kept:
     try:
-      _kept[key] = _read(graph_def, shuffle)
+      _kept[key] = _read(below, shuffle)
     except (tf.errors.OpError, TypeError, ValueError):  # Elements of several shapes, or no tensors.
       _kept[key] = ()
   _kept.move_to_end(key)
@@ -181,15 +162,25 @@ def _elements(
   return _kept.get(key, ())
 
 
-def _read(graph_def: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Sequence[Any]:
-  below = tf.compat.v1.GraphDef()
-  below.CopyFrom(graph_def)
-  for node in below.node:
-    if node.op == "_Retval":
-      node.input[:] = shuffle.input[:1]
+def _digest(graph_def: tf.compat.v1.GraphDef, result: str) -> bytes:
+  """Returns what is equal if data sets are, whatever the names of nodes, functions and caches."""
+  nodes = by_name(graph_def)
+  library = {function.signature.name: function for function in graph_def.library.function}
+
+  @functools.cache
+  def digest(name: str) -> bytes:
+    node = nodes[maker(name)]
+    is_handle = node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum
+    parts = [b"" if is_handle else ops.digest(node, library), name.partition(":")[2].encode()]
+    return hashlib.sha256(b"".join([*parts, *map(digest, node.input)])).digest()
+
+  return digest(result)
+
+
+def _read(below: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Sequence[Any]:
   attributes = shuffle.attr["output_types"].list.type, shuffle.attr["output_shapes"].list.shape
   specs = tuple(tf.TensorSpec(tf.TensorShape(shape), dtype) for dtype, shape in zip(*attributes))
-  variant = tf.raw_ops.DatasetFromGraph(graph_def=_pruned(below).SerializeToString())
+  variant = tf.raw_ops.DatasetFromGraph(graph_def=below.SerializeToString())
   elements = tf.data.experimental.from_variant(variant, specs).take(_MAX_ELEMENTS + 1)
   for batch in elements.batch(_MAX_ELEMENTS + 1):
     if len(batch[0]) <= _MAX_ELEMENTS:
