@@ -450,17 +450,18 @@ def test_what_lies_below_a_shuffle_is_kept(monkeypatch, most):
   for name, number in most.items():
     monkeypatch.setattr(shuffles, name, number)
   of_context, orders = cohort_context.CohortContext(), set()
-  for factor in (2, 2, 3, 3):  # Data sets made anew.
+  for factor in (2, 2, 3, 3, 2, 2):  # Data sets made anew.
     scale = tf.constant(factor, tf.float32)
-    held = [
-      one.map(lambda x, scale=scale: x * scale).shuffle(20).repeat(1).map(lambda x: x + 1)
-      for one in numbers(np.arange(20), np.arange(20) + 50)
+    drawn, seeded = [
+      one.map(lambda x, scale=scale: x * scale).shuffle(20, seed).repeat(1).map(lambda x: x + 1)
+      for one, seed in zip(numbers(np.arange(20), np.arange(20) + 50), (None, 4))
     ]
-    for order, first in zip(invoke(of_context, at_clients(_order), held), (0, 50)):
-      assert sorted(order) == list(factor * np.arange(first, first + 20) + 1)
-      orders.add(tuple(order))
-  assert len(orders) == 8
-  assert len(read) == (8 if "_MAX_BYTES" in most else 4)
+    order, order_of_seed = invoke(of_context, at_clients(_order), [drawn, seeded])
+    orders.add(tuple(order))
+    assert sorted(order) == list(factor * np.arange(20) + 1)
+    np.testing.assert_array_equal(order_of_seed, list(seeded.as_numpy_iterator()))
+  assert len(orders) == 6
+  assert len(read) == (6 if "_MAX_BYTES" in most else 4)  # When they are there for the second time.
 
 
 def test_a_data_set_is_read_once_and_kept_while_it_lives(monkeypatch):

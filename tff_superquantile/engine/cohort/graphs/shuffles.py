@@ -98,8 +98,9 @@ def versions(paths: Iterable[bytes]) -> tuple[tuple[int, ...], ...]:
   return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
 
 
-# The elements below shuffles, a tensor a component, by digests; what was used last is last.
-_kept: collections.OrderedDict[Any, Sequence[Any]] = collections.OrderedDict()
+# The elements below shuffles, a tensor a component, by digests; None for what was seen once. What
+# was used last is last.
+_kept: collections.OrderedDict[Any, Sequence[Any] | None] = collections.OrderedDict()
 
 
 def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
@@ -107,6 +108,7 @@ def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
 
   The graph's functions must have no state and read no files.
   """
+  has_kept = False
   for shuffle in [node for node in graph_def.node if "Shuffle" in node.op]:
     elements = _elements(_pruned(graph_def, shuffle.input[0]), shuffle)
     if not elements:
@@ -120,7 +122,8 @@ def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
       kept.input.append(constant.name)
       kept.attr["output_shapes"].list.shape.add(dim=tensor.tensor_shape.dim[1:])
     shuffle.input[0] = kept.name
-  return _pruned(graph_def)
+    has_kept = True
+  return _pruned(graph_def) if has_kept else graph_def
 
 
 def _pruned(graph_def: tf.compat.v1.GraphDef, result: str = "") -> tf.compat.v1.GraphDef:
@@ -151,15 +154,18 @@ def _elements(below: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Se
   if paths is None or is_in_memory or any("Shuffle" in node.op for node in part):
     return ()
   key = _digest(below, result.input[0]), versions(paths)
-  if key not in _kept:
+  if key in _kept and _kept[key] is None:
     try:
       _kept[key] = _read(below, shuffle)
     except (tf.errors.OpError, TypeError, ValueError):  # Elements of several shapes, or no tensors.
       _kept[key] = ()
+    sizes = [sum(tensor.ByteSize() for tensor in tensors or ()) for tensors in _kept.values()]
+    while sum(sizes) > _MAX_BYTES or len(sizes) > _MAX_ELEMENTS:
+      _kept.popitem(last=False)
+      del sizes[0]
+  elements = _kept.setdefault(key, None)
   _kept.move_to_end(key)
-  while sum(tensor.ByteSize() for tensors in _kept.values() for tensor in tensors) > _MAX_BYTES:
-    _kept.popitem(last=False)
-  return _kept.get(key, ())
+  return elements or ()
 
 
 def _digest(graph_def: tf.compat.v1.GraphDef, result: str) -> bytes:
