@@ -112,10 +112,10 @@ class Reader:
     def read_all(*names: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
       flat = [
         tf.TensorArray(spec.dtype, 0, True, infer_shape=False, element_shape=[None])
-        for spec in self._specs
+        for spec in self.specs
       ]
       shapes = [
-        tf.TensorArray(tf.int32, 0, True, element_shape=[spec.shape.rank]) for spec in self._specs
+        tf.TensorArray(tf.int32, 0, True, element_shape=[spec.shape.rank]) for spec in self.specs
       ]
 
       def step(
@@ -133,14 +133,10 @@ class Reader:
     one = tf.function(read, autograph=False).get_concrete_function(
       *[tf.TensorSpec([], tf.string) for _ in self._dtypes]
     )
-    self._specs = one.structured_outputs
+    self.specs: list[tf.TensorSpec] = one.structured_outputs  # Of the values that a client reads.
     signature = [tf.TensorSpec([None], tf.string) for _ in self._dtypes]
     function = tf.function(read_all, input_signature=signature, autograph=False)
     self._read_all = function.get_concrete_function()
-
-  def specs(self) -> list[tf.TensorSpec]:
-    """Returns the specs of the values that a client reads."""
-    return self._specs
 
   def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
     """Yields the values of each client, in the order of `refs`."""
@@ -209,5 +205,5 @@ class Store:
       self._forget(self._clients.popitem(last=False)[1])
     return [
       Read(ref, spec, [clients[name][key] for name in names])
-      for ref, spec, key in zip(reader.refs, reader.specs(), reader.keys)
+      for ref, spec, key in zip(reader.refs, reader.specs, reader.keys)
     ]

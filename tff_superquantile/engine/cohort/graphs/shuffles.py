@@ -108,8 +108,8 @@ def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
 
   The graph's functions must have no state and read no files.
   """
-  has_kept = False
-  for shuffle in [node for node in graph_def.node if "Shuffle" in node.op]:
+  shuffling = [node for node in graph_def.node if "Shuffle" in node.op]
+  for shuffle in shuffling:
     elements = _elements(_pruned(graph_def, shuffle.input[0]), shuffle)
     if not elements:
       continue
@@ -122,8 +122,7 @@ def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
       kept.input.append(constant.name)
       kept.attr["output_shapes"].list.shape.add(dim=tensor.tensor_shape.dim[1:])
     shuffle.input[0] = kept.name
-    has_kept = True
-  return _pruned(graph_def) if has_kept else graph_def
+  return _pruned(graph_def) if shuffling else graph_def
 
 
 def _pruned(graph_def: tf.compat.v1.GraphDef, result: str = "") -> tf.compat.v1.GraphDef:
