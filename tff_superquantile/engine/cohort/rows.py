@@ -174,7 +174,7 @@ class RowEmitter(emission.Emitter):
     node, op = expression.node, expression.op
     if op in _ELEMENTWISE:
       return _create(op, _aligned(inputs, stacked), node)
-    if op == "BiasAdd" and _has_channels_last(node):
+    if op == "BiasAdd":
       return [tf.add(*_aligned(inputs, stacked))]
     if op == "MatMul":  # It broadcasts what all clients have.
       transposed = (node.attr[f"transpose_{side}"].b for side in "ab")
@@ -185,10 +185,6 @@ class RowEmitter(emission.Emitter):
     if any(stacked[1:]):
       raise errors.UnsupportedError(f"an op {op} with an axis or a shape of each client")
     return _OF_FIRST[op](node, *inputs)
-
-
-def _of_equal_shape(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
-  return _create(node.op, rows, node)
 
 
 def _pack(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
@@ -219,17 +215,6 @@ def _expand_dims(node: Any, rows: tf.Tensor, axis: tf.Tensor) -> list[tf.Tensor]
 
 def _ensure_shape(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
   return [tf.ensure_shape(rows, tf.TensorShape([None]).concatenate(node.attr["shape"].shape))]
-
-
-def _has_channels_last(node: Any) -> bool:
-  if node.attr["data_format"].s != b"NHWC":
-    raise errors.UnsupportedError("channels that are not the last axis")
-  return True
-
-
-def _bias_add_grad(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
-  _has_channels_last(node)
-  return [tf.reduce_sum(rows, range(1, _rank(rows)))]
 
 
 def _squeeze(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
@@ -274,14 +259,17 @@ def _strided_slice(node: Any, rows: tf.Tensor, *of_row: tf.Tensor) -> list[tf.Te
 _Op = Callable[..., Sequence[tf.Tensor]]
 # Ops of values that must all have rows.
 _OF_ALL: Mapping[str, _Op] = {
-  **dict.fromkeys(("AddN", "ReluGrad", "SigmoidGrad", "TanhGrad"), _of_equal_shape),
+  **dict.fromkeys(
+    ("AddN", "ReluGrad", "SigmoidGrad", "TanhGrad"),
+    lambda node, *rows: _create(node.op, rows, node),
+  ),
   "Pack": _pack,
   "SparseSoftmaxCrossEntropyWithLogits": _cross_entropy,
 }
 # Ops of rows, and of axes or shapes that are the same for all clients.
 _OF_FIRST: Mapping[str, _Op] = {
   **dict.fromkeys(("All", "Any", "ArgMax", "Max", "Mean", "Min", "Prod", "Sum"), _reduce),
-  "BiasAddGrad": _bias_add_grad,
+  "BiasAddGrad": lambda node, rows: [tf.reduce_sum(rows, range(1, _rank(rows)))],
   "EnsureShape": _ensure_shape,
   "ExpandDims": _expand_dims,
   "L2Loss": lambda node, rows: [tf.reduce_sum(rows * rows, range(1, _rank(rows) + 1)) / 2],
@@ -348,4 +336,6 @@ def _is_listed(node: tf.compat.v1.NodeDef) -> bool:
     return not tf.as_dtype(node.attr["DstT"].type).is_integer or not (
       tf.as_dtype(node.attr["SrcT"].type).is_floating
     )
+  if "data_format" in node.attr and node.attr["data_format"].s != b"NHWC":
+    return False
   return node.op in OPS
