@@ -49,24 +49,16 @@ _NOT_COVERED_IN_2 = (
 
 @dataclasses.dataclass(frozen=True)
 class StartingModel:
-  """A finished run from whose model another run starts.
+  """A finished run from whose model another run starts."""
 
-  Attributes:
-    run: The end of its folder, TASK/METHOD/seed_S.
-    task: The folder of its task.
-    same_population: Whether both train on clients of one population. Tasks whose names have the
-      same first word count as one, so that no overlap is missed.
-    fingerprint: That of its weights.
-    epsilon: What it spent; None for a run without privacy.
-    delta: That of `epsilon`; None for a run without privacy.
-  """
-
-  run: str
-  task: str
+  run: str  # The end of its folder, TASK/METHOD/seed_S.
+  task: str  # The folder of its task.
+  # Whether both train on clients of one population. Tasks whose names have the same first word
+  # count as one, so that no overlap is missed.
   same_population: bool
-  fingerprint: str
-  epsilon: float | None
-  delta: float | None
+  fingerprint: str  # That of its weights.
+  epsilon: float | None  # What it spent; None for a run without privacy.
+  delta: float | None  # That of `epsilon`; None for a run without privacy.
 
 
 def initial_weights(start: StartingModel) -> str:

@@ -1,6 +1,5 @@
-"""Finds the data sets of users, and describes them without reading all."""
+"""Finds the data sets of users, and tells them apart without reading all."""
 
-import collections
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import csv
@@ -26,28 +25,18 @@ _ERRORS = (OSError, EOFError, lzma.LZMAError, sqlite3.Error, csv.Error)
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-  """A data set, in LEAF's files or in one file that holds all of it.
+  """A data set, in LEAF's files or in one file that holds all of it."""
 
-  Attributes:
-    name: Its common name.
-    file_names: Names of the files that hold all of it, the preferred one first.
-    command: The command that makes LEAF's files.
-    client: The word for a client, such as "writer".
-    examples: The word for examples, such as "images".
-    min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
-    is_example: Whether an x and a y of LEAF's are of this data set.
-    describe_file: Says what is in a file that holds all, or raises a `ValueError`.
-    downloads: The public files that hold all of it, the examples first.
-  """
-
-  name: str
-  file_names: Sequence[str]
-  command: str
-  client: str
-  examples: str
+  name: str  # Its common name.
+  file_names: Sequence[str]  # Names of the files that hold all of it, the preferred one first.
+  command: str  # The command that makes LEAF's files.
+  client: str  # The word for a client, such as "writer".
+  examples: str  # The word for examples, such as "images".
+  # Clients with fewer are dropped unless --min_examples_per_client says otherwise.
   min_examples: int
-  is_example: Callable[[Any, Any], bool]
-  describe_file: Callable[[str], str]
+  is_example: Callable[[Any, Any], bool]  # Whether an x and a y of LEAF's are of this data set.
+  check_file: Callable[[str], Any]  # Raises a `ValueError` for a file that is none that holds all.
+  # The public files that hold all of it, the examples first.
   downloads: Sequence[downloads_lib.Download] = ()
 
   @property
@@ -131,69 +120,33 @@ class DataSet:
     return [train, test]
 
   def describe(self, data_dir: str) -> str:
-    """Says in a few words what of the data set is in `data_dir`, as in `find`, and where."""
+    """Says where in `data_dir` the data set is, as in `find`; a `ValueError` if it is another."""
     source = self.find(data_dir)
     try:
       if isinstance(source, str):
-        return f"{self.describe_file(source)}, {source}"
-      return f"{self._describe_leaf(source)}, LEAF's JSON in {data_dir}"
+        self.check_file(source)
+        return source
+      for path in itertools.chain.from_iterable(source.values()):
+        x, y = (_value_of_head(path, rf'"{name}"\s*:\s*\[\s*') for name in "xy")
+        if not self.is_example(x, y):
+          raise ValueError(f"{path} has no examples that are {self.examples}")
+      return f"LEAF's JSON in {data_dir}"
     except _ERRORS as error:
       raise ValueError(f"{source if isinstance(source, str) else data_dir}: {error}") from error
 
-  def _describe_leaf(self, paths: Mapping[str, list[str]]) -> str:
-    """Says how many users LEAF's files have; a `ValueError` if they are of another data set."""
-    counts: list[collections.Counter[str]] = []
-    for of_split in paths.values():
-      heads = [_Head(path) for path in of_split]
-      wrong = [head.path for head in heads if not self.is_example(head.first("x"), head.first("y"))]
-      if wrong:
-        raise ValueError(f"{wrong[0]} has no examples that are {self.examples}")
-      known = [head.users for head in heads]
-      if None in known:
-        return f"{self.client}s to train and to test on"
-      counts.append(collections.Counter())
-      for users in filter(None, known):
-        counts[-1].update(users)
-    if _is_by_sample(paths):
-      counts = [counts[0] + counts[1]]
-    kinds = (" training", " test") if len(counts) > 1 else ("",)
-    enough = [sum(n >= self.min_examples for n in one.values()) for one in counts]
-    return (
-      f"{' and '.join(f'{len(one)}{kind}' for one, kind in zip(counts, kinds))} {self.client}s, of"
-      f" whom {' and '.join(map(str, enough))} have {self.min_examples} {self.examples} or more"
-      " (--min_examples_per_client)"
-    )
 
-
-class _Head:
-  """The head of one of LEAF's files; None stands for what it does not tell."""
-
-  def __init__(self, path: str):
-    self.path = path
-    with open(path, encoding="utf-8", errors="replace") as file:
-      self._text = file.read(_HEAD_BYTES)
-
-  def _value_after(self, pattern: str) -> Any:
-    begin = re.search(pattern, self._text)
-    if begin:
-      with contextlib.suppress(ValueError):  # Longer than the head.
-        return json.JSONDecoder().raw_decode(self._text, begin.end())[0]
-    return None
-
-  def first(self, name: str) -> Any:
-    """Returns the first x or y of the first user."""
-    return self._value_after(rf'"{name}"\s*:\s*\[\s*')
-
-  @property
-  def users(self) -> dict[str, int] | None:
-    """The number of examples of each user."""
-    users, counts = (
-      self._value_after(rf'"{name}"\s*:\s*(?=\[)') for name in ("users", "num_samples")
-    )
-    return None if users is None or counts is None else dict(zip(map(str, users), counts))
+def _value_of_head(path: str, pattern: str) -> Any:
+  """Returns the value after a pattern in one of LEAF's files; None if its head does not tell."""
+  with open(path, encoding="utf-8", errors="replace") as file:
+    text = file.read(_HEAD_BYTES)
+  if begin := re.search(pattern, text):
+    with contextlib.suppress(ValueError):  # Longer than the head.
+      return json.JSONDecoder().raw_decode(text, begin.end())[0]
+  return None
 
 
 def _is_by_sample(paths: Mapping[str, list[str]]) -> bool:
   """Tells whether LEAF's first training and test files have the same clients."""
-  train, test = (_Head(of_split[0]).users for of_split in paths.values())
-  return bool(train and test and train.keys() == test.keys())
+  pattern = r'"users"\s*:\s*(?=\[)'
+  train, test = (_value_of_head(of_split[0], pattern) for of_split in paths.values())
+  return bool(train and test and set(map(str, train)) == set(map(str, test)))

@@ -227,7 +227,7 @@ def _of_modulus() -> Iterator[rows.Row]:
   """Yields whether the modulus of the theorem is enough, and how much less is."""
   grid = list(itertools.product((0.5, 0.7, 1.0, 3.0), (10, 100, 2500), (4, 64, 1024), (0.1, 1e-6)))
   share = max(4 * wrap_chance(*setting) / setting[-1] for setting in grid)
-  tree = tree_mechanism.build_tree_mechanism(2.0, num_bins=64, expected_clients=100, scale=5)
+  tree = tree_mechanism.build_tree_mechanism(2.0, num_bins=64, expected_clients=100)
   printed = least_modulus(tree.local_stddev, 5.0, 100, 64, 1e-6)
   yield rows.Row(
     "modulus",

@@ -100,7 +100,8 @@ def _of_report(path: str, key: str = "method") -> Reader:
     file = output_dir / path
     if not file.exists():
       return pd.DataFrame(columns=list(COLUMNS))
-    found = pd.read_csv(file).rename(columns={key: "method"})[list(COLUMNS)]
+    table = pd.read_csv(file, float_precision="round_trip").rename(columns={key: "method"})
+    found = table[list(COLUMNS)]
     # Files of results name methods by their folders.
     labels = {run.method: run.method.label for run in run_folder.find_runs(output_dir)}
     return found.assign(method=[labels.get(method, method) for method in found["method"]])
@@ -118,7 +119,7 @@ def _of_points(path: str, method: Sequence[str], values: Mapping[str, str]) -> R
     file = output_dir / path
     if not file.exists():
       return pd.DataFrame(columns=list(COLUMNS))
-    points = pd.read_csv(file)
+    points = pd.read_csv(file, float_precision="round_trip")
     # A setting that two of a study's figures have was measured twice; more data sets are better.
     if "num_seeds" in points:
       points = points.sort_values("num_seeds", ascending=False, kind="stable")

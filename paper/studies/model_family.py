@@ -37,7 +37,6 @@ from paper.studies import family_choices
 from paper.studies import finished_models
 from privacy.settings import command_line
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
@@ -221,7 +220,7 @@ def define(parser: command_line.Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-  output_dir, task, overrides = train_flags.finished_task(args)
+  output_dir, task, overrides = finished_models.finished_task(args)
   settings = family_choices.Settings(args.held_in_fraction, tuple(args.methods))
   content = report(output_dir, task, settings, overrides)
   print(page.publish(content, pathlib.Path(output_dir, task)))

@@ -169,9 +169,10 @@ def wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
     mechanism = part.mechanism
     if mechanism is None:
       continue
-    if isinstance(part, parts.UpdateSum) and ledger.clip_norm is not None:
-      part = dataclasses.replace(part, clip_norm=ledger.clip_norm)
-    expected = part.derived(release.limit, release.cohort.expected)
+    bare = dataclasses.replace(part, mechanism=None)
+    if isinstance(bare, parts.UpdateSum) and ledger.clip_norm is not None:
+      bare = dataclasses.replace(bare, clip_norm=ledger.clip_norm)
+    expected = bare.built(release.limit, release.cohort.expected)
     name = next(name for name, entry in part.entries().items() if entry is mechanism)
     for field in dataclasses.fields(mechanism):
       has, wanted = getattr(mechanism, field.name), getattr(expected, field.name)

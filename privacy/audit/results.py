@@ -26,46 +26,29 @@ _NEVER = ("train_clients.csv", "tensorboard")
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-  """The content of `rounds.csv`.
+  """The content of `rounds.csv`."""
 
-  Attributes:
-    done: The number of rounds, the largest of all rows.
-    missing: The number of these rounds that have no row.
-    repeated: The number of rows of rounds that have another row.
-    aborted: The number of rounds without a result; None without such a column.
-    columns: The names of the columns but for `round`.
-    epsilons: Each row's round and its entry of the column `epsilon`, nan for what is no number.
-  """
-
-  done: int = 0
-  missing: int = 0
-  repeated: int = 0
-  aborted: int | None = None
-  columns: frozenset[str] = frozenset()
+  done: int = 0  # The number of rounds, the largest of all rows.
+  missing: int = 0  # The number of these rounds that have no row.
+  repeated: int = 0  # The number of rows of rounds that have another row.
+  aborted: int | None = None  # The number of rounds without a result; None without such a column.
+  columns: frozenset[str] = frozenset()  # The names of the columns but for `round`.
+  # Each row's round and its entry of the column `epsilon`, nan for what is no number.
   epsilons: tuple[tuple[int, float], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class RunRecords:
-  """What a run has left.
+  """What a run has left."""
 
-  Attributes:
-    rounds: The content of `rounds.csv`.
-    manifest: The content of `manifest.json`; None where there is none.
-    metrics: The content of `metrics.json`; None where there is none.
-    flags_digest: The SHA-256 of `flags.txt`.
-    num_parameters: The number of trained weights in `weights.npz`; None where there is none.
-    last_evaluated: The largest round of the files in `clients/`.
-    spare: Names in the folder that no private run writes.
-  """
-
-  rounds: Rounds
-  manifest: Mapping[str, Any] | None
-  metrics: Mapping[str, Any] | None
-  flags_digest: str
+  rounds: Rounds  # The content of `rounds.csv`.
+  manifest: Mapping[str, Any] | None  # The content of `manifest.json`; None where there is none.
+  metrics: Mapping[str, Any] | None  # The content of `metrics.json`; None where there is none.
+  flags_digest: str  # The SHA-256 of `flags.txt`.
+  # The number of trained weights in `weights.npz`; None where there is none.
   num_parameters: int | None
-  last_evaluated: int
-  spare: tuple[str, ...]
+  last_evaluated: int  # The largest round of the files in `clients/`.
+  spare: tuple[str, ...]  # Names in the folder that no private run writes.
 
   @property
   def manifest_rounds(self) -> int | None:

@@ -11,7 +11,7 @@ from privacy.noise import shares
 from privacy.settings import command_line
 
 # The flags of numbers are NAME=METAVAR here, those of words and files NAME alone.
-_WHOLE = ("num_rounds", "bands", "num_bins", "num_parameters", "participations", "scale")
+_WHOLE = ("num_rounds", "bands", "num_bins", "num_parameters", "participations")
 _RUN = {
   "population=N": "n, the number of clients",
   "clients_per_round=M": "m, the (expected) size of a cohort",
@@ -66,13 +66,7 @@ _BUDGET = {
 _NOISE = {
   "update_noise_multiplier=Z": "z_w, noise on the sum of updates over C",
   "threshold_noise_multiplier=Z": "z_q, noise of the threshold over its sensitivity",
-}
-_IN_PLACE_OF_NOISE = {
   "rho=R": "in place of noise: rho of a rho-zCDP mechanism, with --delta",
-  "sigma_update=S": "z_w C in place of z_w, with --clip_norm",
-  "sigma_threshold=S": "standard deviation on a scaled node of the histogram,"
-  " (z_q^2 c^2 log2 b + 2)^(1/2), in place of z_q; with --scale and --num_bins",
-  "scale=C": "c, the factor of the histogram's counts",
 }
 
 
@@ -106,9 +100,7 @@ def _noise_flags(parser: command_line.Parser) -> None:
   _add(run_flags(parser, required=False), _RELEASE)
   noise = parser.add_argument_group("the noise of the weights, the threshold or both")
   of_numbers = {f"{kind.flag}=Z": kind.noise_help for kind in parts.numbers()}
-  _add(noise, _NOISE | of_numbers | _IN_PLACE_OF_NOISE)
-  plot = "draw epsilon against rounds (.png, .svg, .pdf)"
-  command_line.add_flag(parser, "plot", str, None, plot, metavar="FILE")
+  _add(noise, _NOISE | of_numbers)
 
 
 def define(parser: command_line.Parser) -> None:

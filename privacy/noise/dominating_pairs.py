@@ -50,21 +50,15 @@ _MOST_POINTS = 20_000_000
 
 @dataclasses.dataclass(frozen=True)
 class SampledGaussian:
-  """A Gaussian mechanism on a sample of clients, with and without one client's data.
+  """A Gaussian mechanism on a sample of clients, with and without one client's data."""
 
-  Attributes:
-    probability: q, with which the client's data count in a round, in (0, 1].
-    removed: mu between a client's data and none, 1 / z_eff.
-    replaced: mu between the data of two clients; not less than `removed`.
-    is_replaced: Whether another client counts in a round in which the client does not (sampling
-      without replacement), instead of nobody (Poisson sampling).
-    replace_one: Whether the neighbouring data set has other data of the client, instead of none.
-  """
-
-  probability: float
-  removed: float
-  replaced: float
+  probability: float  # q, with which the client's data count in a round, in (0, 1].
+  removed: float  # mu between a client's data and none, 1 / z_eff.
+  replaced: float  # mu between the data of two clients; not less than `removed`.
+  # Whether another client counts in a round in which the client does not (sampling without
+  # replacement), instead of nobody (Poisson sampling).
   is_replaced: bool = False
+  # Whether the neighbouring data set has other data of the client, instead of none.
   replace_one: bool = False
 
 

@@ -21,21 +21,16 @@ Usual = Callable[[Mapping[str, Any]], str | None]
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """A part in several kinds.
+  """A part in several kinds."""
 
-  Attributes:
-    kinds: The classes, by the value of the flag, or by words that say when they are chosen.
-    usual: Chooses where the flag has no value.
-    own_flag: The flag that chooses, without its choices; None where others do.
-    values: Its choices, those for other runs among them; rows may be added to them.
-    without: The words for a run without the part.
-  """
-
+  # The classes, by the value of the flag, or by words that say when they are chosen.
   kinds: Mapping[str, type[Part]]
-  usual: Usual
+  usual: Usual  # Chooses where the flag has no value.
+  # The flag that chooses, without its choices; None where others do.
   own_flag: flag_lib.Flag | None = None
+  # Its choices, those for other runs among them; rows may be added to them.
   values: Mapping[str, type[Part]] = dataclasses.field(default_factory=dict)
-  without: str = ""
+  without: str = ""  # The words for a run without the part.
 
   @property
   def flag(self) -> flag_lib.Flag | None:

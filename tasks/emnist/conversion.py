@@ -15,7 +15,6 @@ from tasks import task
 from tasks import user_files
 from tasks.emnist import readers
 from tasks.emnist import standin
-from tasks.emnist import writers
 from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
 
@@ -32,8 +31,8 @@ class _NotEightBitError(Exception):
 def _quantize(all_writers: Iterable, rounds: bool) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
   """Yields writers with their pixels as uint8, a quarter of the bytes to read in every round."""
   for writer, x, y in all_writers:
-    levels = np.rint(x * writers.LEVELS)
-    if not rounds and np.max(np.abs(levels / writers.LEVELS - x)) > _QUANTIZATION_TOLERANCE:
+    levels = np.rint(x * readers.LEVELS)
+    if not rounds and np.max(np.abs(levels / readers.LEVELS - x)) > _QUANTIZATION_TOLERANCE:
       raise _NotEightBitError()
     yield writer, levels.astype(np.uint8), y
 
@@ -52,7 +51,7 @@ def _open_or_convert(
 
   def open_quantized(directory: str, rounds: bool) -> client_files.ClientFiles:
     return client_files.open_or_write_client_files(
-      directory, lambda: _quantize(iterate(), rounds), x_scale=1 / writers.LEVELS
+      directory, lambda: _quantize(iterate(), rounds), x_scale=1 / readers.LEVELS
     )
 
   try:
@@ -126,6 +125,6 @@ def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
     client_files.open_or_write_client_files(
       os.path.join(request.cache_dir, f"emnist_standin_{standin.VERSION}"),
       standin.make_writers,
-      x_scale=1 / writers.LEVELS,
+      x_scale=1 / readers.LEVELS,
     )
   ]

@@ -31,16 +31,11 @@ _STEPS = np.array([-3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0])
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-  """What the columns of a table became; all are values of JSON.
+  """What the columns of a table became; all are values of JSON."""
 
-  Attributes:
-    features: The features, in the order of the model's inputs.
-    label: The labels.
-    dropped: The columns that were to be features and are none, each with the reason.
-  """
-
-  features: tuple[features_lib.Feature, ...]
-  label: labels_lib.Label
+  features: tuple[features_lib.Feature, ...]  # The features, in the order of the model's inputs.
+  label: labels_lib.Label  # The labels.
+  # The columns that were to be features and are none, each with the reason.
   dropped: Mapping[str, str]
 
   @property

@@ -24,26 +24,18 @@ _FEWEST_NUMBERS = 20  # Different ones, from which on labels of which some are n
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-  """What a column of labels became; all are values of JSON.
+  """What a column of labels became; all are values of JSON."""
 
-  Attributes:
-    name: The column.
-    classes: The classes in the order of their numbers; empty for labels that are numbers.
-    mean: Mean of labels that are numbers, over the reference clients; 0 for classes.
-    std: Population standard deviation of these; 1 for classes.
-    shares: The fraction of the reference's rows that has each class; empty for numbers, and where
-      an earlier version has made the label.
-    decimal: How numbers are written, as in `notation.Notation`.
-    unit: Likewise.
-  """
-
-  name: str
+  name: str  # The column.
+  # The classes in the order of their numbers; empty for labels that are numbers.
   classes: tuple[str, ...] = ()
-  mean: float = 0.0
-  std: float = 1.0
+  mean: float = 0.0  # Mean of labels that are numbers, over the reference clients; 0 for classes.
+  std: float = 1.0  # Population standard deviation of these; 1 for classes.
+  # The fraction of the reference's rows that has each class; empty for numbers, and where an
+  # earlier version has made the label.
   shares: tuple[float, ...] = ()
-  decimal: str = ""
-  unit: str = ""
+  decimal: str = ""  # How numbers are written, as in `notation.Notation`.
+  unit: str = ""  # Likewise.
 
   @property
   def kind(self) -> str:

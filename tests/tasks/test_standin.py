@@ -33,13 +33,6 @@ def name_and_splits(request, cache_dir):
   return request.param, load(request.param, cache_dir)
 
 
-def test_every_task_but_the_synthetic_one_has_a_standin():
-  with_one = {name for name in tasks.task_names() if tasks.get_task(name).open_standin}
-  paper = {"emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm"}
-  assert with_one >= paper | {"shakespeare"}
-  assert "synthetic" not in with_one
-
-
 def test_shapes_and_sizes(name_and_splits):
   name, splits = name_and_splits
   model = tasks.get_task(name).build_model(0)
@@ -99,22 +92,6 @@ def test_paper_is_white_and_writers_have_a_hand_of_their_own(cache_dir):
   ink = 1.0 - x.reshape(len(x), -1).mean(axis=1) / 255
   by_writer = np.array([ink[a:b].mean() for a, b in zip(offsets[:-1], offsets[1:])])
   assert by_writer.std() > 0.15 * by_writer.mean()
-
-
-def test_both_sent140_tasks_have_the_same_tweets(monkeypatch, tmp_path):
-  monkeypatch.setattr(sent140_standin, "NUM_USERS", 4)
-  linear, sequences = (load(name, tmp_path) for name in ("sent140_linear", "sent140_lstm"))
-  for split in linear:
-    assert linear[split].client_ids == sequences[split].client_ids
-    (means, y, _), (x, same_y, _) = linear[split].load(), sequences[split].load()
-    np.testing.assert_array_equal(y, same_y)
-    lengths = (x != 0).any(axis=2).sum(axis=1)
-    whole = lengths < 20  # Longer ones are cut.
-    assert 0.7 < whole.mean() <= 1.0 and lengths.min() >= 2
-    np.testing.assert_allclose(
-      (x.sum(axis=1) / lengths[:, np.newaxis])[whole], means[whole], rtol=1e-3, atol=1e-4
-    )
-  assert sequences["train"].input_spec == tasks.get_task("sent140_lstm").build_model(0).input_spec
 
 
 @pytest.mark.parametrize("kind", _MAKERS)
