@@ -202,8 +202,7 @@ def _evaluate(
   with bar:
     for start in range(0, len(files.client_ids), _CLIENTS_AT_ONCE):
       ids = files.client_ids[start : start + _CLIENTS_AT_ONCE]
-      x, y, offsets = files.load(ids)
-      examples = evaluation.ClientExamples(ids, x, y, offsets, files.decode)
+      examples = evaluation.examples_of_files(files, ids)
       evaluator = evaluation.build_evaluator(model, examples, evaluator, error)
       of_clients, predictions = evaluator.predict(weights)
       found = evaluation.measured(of_clients, predictions, error)
