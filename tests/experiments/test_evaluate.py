@@ -219,10 +219,8 @@ def test_command_repeats_the_run_s_numbers(lab):
   assert list(written["client_id"]) == list(own["client_id"])
   for name in ("num_examples", "loss", "error"):
     np.testing.assert_allclose(written[name], own[name], rtol=1e-4)
-  command(run, "--out=new/clients.csv").assert_refused("new/clients.csv", "--overwrite")
-  result = command(
-    run, "--num_test_clients=3", "--split=train", "--out=new/clients.csv", "--overwrite"
-  )
+  command(run, "--out=new/clients.csv").assert_refused("new/clients.csv", "another --out")
+  result = command(run, "--num_test_clients=3", "--split=train", "--out=new/train.csv")
   assert result.code == 0 and "60 train clients" in result.out
   private = pathlib.Path("private/synthetic") / _TREE / "seed_0"
   # Another run protects these clients, who are generated.
