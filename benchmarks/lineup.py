@@ -12,11 +12,7 @@ SUPERQUANTILE = "superquantile"
 FAMILY = "family"
 FAMILY_THETAS = (1.0, 0.5, 0.25)
 BEST_STOCK = "tff_client_ids"
-_ENGINES = {
-  "in_process": "",
-  "native": ", TFF's runtime",
-  "ray": ", Ray's workers, one thread each",
-}
+_ENGINES = {"in_process": "", "native": ", TFF's runtime"}
 _TREE = dict(threshold="tree", threshold_noise_multiplier=1.0)
 _PRIVATE = dict(clip_norm=1.0, update_noise_multiplier=1.0, delta=1e-5, client_weighting="uniform")
 # This project's methods in the order of the table: title, and flags of a run that make the method

@@ -74,7 +74,7 @@ def define(parser: command_line.Parser) -> None:
     str,
     [],
     f"Only these, of {', '.join(lineup.DEFAULT + lineup.PEERS)}; this project's own also with"
-    " @native (TFF's runtime) or @ray for what computes them.",
+    " @native, for TFF's runtime.",
     are_several=True,
   )
   add("peers", bool, False, f"Adds {' and '.join(lineup.PEERS)}.")

@@ -17,7 +17,6 @@ from tff_superquantile.engine import context
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.parts import engines
 
 _CONTENDERS: dict[str, dict[str, Any]] = {
   "geometric, central": {},
@@ -57,7 +56,7 @@ def main() -> None:
   parser.add_argument("--tasks", default="synthetic,emnist_linear", help="Separated by commas.")
   parser.add_argument("--rounds", type=int, default=12, help="Counted rounds, after 4 others.")
   args = parser.parse_args()
-  context.set_simulation_context(block_size=engines.BLOCK_SIZE)
+  context.set_simulation_context(block_size=run_config.BLOCK_SIZE)
   for name in args.tasks.split(","):
     found = _seconds(tasks.get_task(name), args.rounds, warm_up=4)
     first = next(iter(found.values()))

@@ -146,12 +146,6 @@ class FixedSize(Cohort):
     )
 
 
-class Diurnal(Cohort):
-  """Each client by itself, with a probability that follows its local hour; no accountant has it."""
-
-  sampling = "diurnal"
-
-
 class Everybody(Cohort):
   """No secret sampling, as if everybody took part in every round; of the accountant alone."""
 
@@ -235,7 +229,7 @@ class Spaced(Known):
 
 # By --sampling.
 SAMPLINGS: dict[str, type[Cohort]] = {
-  kind.sampling: kind for kind in (FixedSize, Poisson, Diurnal, Everybody, Cyclic, Spaced)
+  kind.sampling: kind for kind in (FixedSize, Poisson, Everybody, Cyclic, Spaced)
 }
 # What the accountant can account for, and what a run can draw.
 OF_ACCOUNTS = (POISSON, FIXED_SIZE, NO_SAMPLING, CYCLIC, SPACED)
@@ -277,11 +271,10 @@ def choice(usual: Callable[[Mapping[str, Any]], str]) -> Any:
     "sampling",
     {name: SAMPLINGS[name] for name in OF_RUNS},
     "Sampling of cohorts: exactly --clients_per_round clients (fixed_size); each client by itself"
-    " with the same probability (poisson), or with one that follows its local hour (diurnal);"
-    " groups of at most so many, which take turns (cyclic); at most so many of the clients that are"
-    " there at their local hour and waited for --separation rounds (spaced). Private runs with the"
-    " last two protect from whoever knows the cohorts. None for fixed_size, or in a private run for"
-    " poisson.",
+    " with the same probability (poisson); groups of at most so many, which take turns (cyclic); at"
+    " most so many of the clients that are there at their local hour and waited for --separation"
+    " rounds (spaced). Private runs with the last two protect from whoever knows the cohorts. None"
+    " for fixed_size, or in a private run for poisson.",
     usual=usual,
     default=FixedSize(is_asked=False),
     words={"cyclic": "cyclic cohorts", "spaced": "spaced cohorts"},

@@ -114,7 +114,7 @@ class Release:
       )
 
   def _check_numbers(self) -> None:
-    number, updates = self.find(parts_lib.ReleasedNumber), self.find(parts_lib.UpdateSum)
+    number, updates = self.find(parts_lib.AdaptiveClip), self.find(parts_lib.UpdateSum)
     if number is None:
       return
     if updates is None:

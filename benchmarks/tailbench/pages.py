@@ -119,7 +119,7 @@ def _of_data_sets(judged: judging.Judged, method: str) -> tables.Table:
       low, high = (unit.number(row[f"{column}_{end}"], sign=True) for end in ("low", "high"))
       is_sure = column == "p90" and row["p90_holm"] < significance.LEVEL
       change = unit.number(row[f"{column}_change"], sign=True)
-      cells.append(tables.Cell(change, f"({low} to {high})", is_sure, is_close=True))
+      cells.append(tables.Cell(change, f"({low} to {high})", is_sure))
     cells += [tables.Cell(row["parameter"] or "–")] * has_parameter
     rows.append(tables.Row(_said(data_set), cells))
   return tables.Table(

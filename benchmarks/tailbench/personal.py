@@ -66,7 +66,7 @@ def blocks(judged: judging.Judged, method: str) -> list[page.Block]:
       change, low, high = of_changes.iloc[place]
       ends = f"({unit.number(low, sign=True)} to {unit.number(high, sign=True)})"
       number = unit.number(change, sign=True)
-      cell = tables.Cell(number, ends, bool(sure[of][place]), is_close=True)
+      cell = tables.Cell(number, ends, bool(sure[of][place]))
       cells.append(tables.Cell("–") if math.isnan(change) else cell)
     share = row["disagreement"]
     cells.append(tables.Cell("–" if math.isnan(share) else tables.number(share, 2, sign=True)))

@@ -284,7 +284,9 @@ def read(path: pathlib.Path) -> pd.DataFrame:
   except OSError as error:
     raise ValueError(f"Found no {path} ({error.strerror}); expected rows of the bench.") from error
   try:
-    found = pd.read_csv(io.StringIO(text), dtype=dict.fromkeys(_TEXTS, str), keep_default_na=True)
+    found = pd.read_csv(
+      io.StringIO(text), dtype=dict.fromkeys(_TEXTS, str), float_precision="round_trip"
+    )
   except ValueError as error:
     raise ValueError(f"Found that {path} is no CSV file ({error}); expected one.") from error
   lacking = [name for name in COLUMNS if name not in found]

@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from privacy import checks
-from privacy.parts import updates
+from privacy.parts import released
 from privacy.settings import flag as flag_lib
 from privacy.settings import part
 
@@ -82,10 +82,15 @@ class _Adapting(Clip):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdaptiveClip(updates.ReleasedNumber, _Adapting):
+class AdaptiveClip(released.ReleasedPart, _Adapting):
   """To a norm that adapts, by a one-bit count of the updates within it.
 
-  `secure_sums.adaptive_clipping` has the proof of the count's sensitivity.
+  The count is an entry of the sum of updates, with noise of its own; 2 is a bound on its
+  `replace_one_factor` (`secure_sums.adaptive_clipping` has the proof of its sensitivity).
+
+  Attributes:
+    share_help: The help of `share_flag` of `privacy.account calibrate`.
+    noise_help: The help of `flag` of `privacy.account spend`.
   """
 
   share: float | None = flag_lib.field(
@@ -105,9 +110,8 @@ class AdaptiveClip(updates.ReleasedNumber, _Adapting):
   symbol: ClassVar[str] = "z_b"
   share_flag: ClassVar[str] = "clip_rho_ratio"
   seen: ClassVar[str] = "clip norms"
-  released: ClassVar[str] = "a one-bit count of the updates within the clip norm"
-  noted: ClassVar[str] = "the count of updates within the clip norm, which adapts"
-  column: ClassVar[str] = "clip_norm"
+  summed: ClassVar[str] = ""
+  may_be_left_out: ClassVar[bool] = True
   # The updates' noise grows by half a percent, and C stays within a few percent of the wanted
   # quantile's rank (docs/how_to/choose_parameters.md, "Clip norm").
   usual_share: ClassVar[float] = 0.01
@@ -118,6 +122,12 @@ class AdaptiveClip(updates.ReleasedNumber, _Adapting):
   noise_help: ClassVar[str] = (
     "z_b, noise of the count by which a clip norm adapts over its sensitivity"
   )
+
+  def words(self) -> str:
+    return f"a one-bit count of the updates within the clip norm with noise multiplier {self.z:.4g}"
+
+  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+    return frozenset({"clip_norm"}), frozenset()
 
 
 def _chosen(given: Mapping[str, Any]) -> str:

@@ -91,27 +91,3 @@ class UpdateSum(released.ReleasedPart):
 
   def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset({"estimated_share_sum"} if self.is_weighted else ()), frozenset()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReleasedNumber(released.ReleasedPart):
-  """One more number that a round releases: an entry of the sum of updates, with noise of its own.
-
-  A client adds a number whose absolute value is at most the sensitivity to removing it, so that for
-  the sensitivity to replacing it 2 is a bound. Its noise and its share are flags, and
-  `secure_sums.NUMBERS` has what computes it.
-  """
-
-  summed: ClassVar[str] = ""
-  may_be_left_out: ClassVar[bool] = True
-  released: ClassVar[str]  # The number, in words.
-  noted: ClassVar[str]  # The same where a run describes its noise.
-  column: ClassVar[str]  # Its column of rounds.csv.
-  share_help: ClassVar[str]  # The help of `share_flag` of `privacy.account calibrate`.
-  noise_help: ClassVar[str]  # The help of `flag` of `privacy.account spend`.
-
-  def words(self) -> str:
-    return f"{self.released} with noise multiplier {self.z:.4g}"
-
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    return frozenset({self.column}), frozenset()

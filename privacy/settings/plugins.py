@@ -17,10 +17,7 @@ from typing import Any
 
 
 class Kinds(dict[str, Any]):
-  """What a flag chooses, by name; `table[name]` brings in what is not there yet.
-
-  A row that is a text is the MODULE:CLASS of one that is imported when it is asked for.
-  """
+  """What a flag chooses, by name; `table[name]` brings in what is not there yet."""
 
   def __init__(
     self, flag: str, group: str, kind: type, rows: Mapping[str, Any], *, of_classes: bool = True
@@ -37,10 +34,6 @@ class Kinds(dict[str, Any]):
 
   def __missing__(self, name: str) -> Any:
     return self._import(name, self._target(name))
-
-  def __getitem__(self, name: str) -> Any:
-    row = super().__getitem__(name)
-    return self._import(name, row) if isinstance(row, str) else row
 
   def load(self, name: str | None) -> bool:
     """Brings in what a name from outside stands for; returns whether that is new."""

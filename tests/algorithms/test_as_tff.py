@@ -20,10 +20,6 @@ from tff_superquantile import client_work
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.client_work import local_model
 
-_SECURE = dict(
-  model_aggregator=tff.learning.secure_aggregator(),
-  metrics_aggregator=tff.learning.metrics.secure_sum_then_finalize,
-)
 _TREE = functools.partial(
   threshold_lib.build_tree_quantile,
   mechanism=tree_mechanism.build_tree_mechanism(1.0, 16, 16, num_shares=20),
@@ -50,6 +46,14 @@ def _sgd():
   return tff.learning.optimizers.build_sgdm(0.1)
 
 
+def _secure():
+  """Options by which all sums are secure."""
+  return dict(
+    model_aggregator=tff.learning.secure_aggregator(),
+    metrics_aggregator=tff.learning.metrics.secure_sum_then_finalize,
+  )
+
+
 @pytest.fixture(scope="module")
 def secure():
   """The builders' processes with secure aggregators, and how often each constructed the model."""
@@ -57,7 +61,7 @@ def secure():
   for name, build in _BUILDERS.items():
     model_fn = mock.Mock(side_effect=problems.linear_model_fn)
     process = build(
-      model_fn=model_fn, client_optimizer_fn=lambda: tf.keras.optimizers.SGD(1.0), **_SECURE
+      model_fn=model_fn, client_optimizer_fn=lambda: tf.keras.optimizers.SGD(1.0), **_secure()
     )
     processes[name] = process, model_fn.call_count
   return processes
@@ -72,7 +76,8 @@ def test_with_secure_aggregators_all_is_secure(name, secure):
 
 
 def test_an_exact_threshold_shows_the_losses():
-  process = _SUPERQUANTILE(model_fn=problems.linear_model_fn, client_optimizer_fn=_sgd(), **_SECURE)
+  options = dict(model_fn=problems.linear_model_fn, client_optimizer_fn=_sgd())
+  process = _SUPERQUANTILE(**options, **_secure())
   with pytest.raises(AssertionError, match="found 1"):
     tff.test.assert_not_contains_unsecure_aggregation(process.next)
 

@@ -49,6 +49,17 @@ x[tf.shape(x)[1], :n] | x[:, None, -2:] | x[5:] | x[n - 3] | x[:0] | x[..., 0:9]
 tf.tile(x, [2, 1]) | tf.tile(x, [n, 0]) | tf.tile(x[0], [3]) | tf.tile(x, tf.stack([n, n + 1]))
 tf.expand_dims(x, n) | tf.expand_dims(x, -n - 2) | tf.reduce_sum(x, n) | tf.reduce_mean(x, [-n])
 tf.reduce_max(x, tf.range(n)) | tf.reduce_sum(s, 0) * k_ | k_ + s[0] | s + x[0] | x[:, 0] + s[1, 1]
+tf.nn.bias_add(x, s[0]) | tf.nn.bias_add(x, x[0]) | tf.nn.bias_add(s, x[0])
+tf.gradients(tf.square(tf.nn.bias_add(x, tf.reduce_sum(s, 0))), s)[0] | tf.nn.relu(x)
+tf.nn.softmax(x) | tf.nn.softmax(x[0]) | tf.sigmoid(x) | tf.math.reciprocal(x)
+tf.gradients(tf.nn.relu(x - s), x)[0] | tf.gradients(tf.square(tf.tanh(x)), x)[0]
+tf.gradients(tf.square(tf.sigmoid(s * k_)), s)[0]
+tf.math.divide_no_nan(x, s) | tf.math.divide_no_nan(s, x) | tf.math.divide_no_nan(k_, n_ - 1.0)
+tf.equal(x, s) | tf.equal(tf.argmax(x, 1), [0, 1, 2, 0]) | tf.not_equal(x[0], s) | tf.equal(k, n)
+tf.argmax(x) | tf.argmax(x, -1, "int32") | tf.argmax(s * k_, n) | tf.zeros_like(x) | tf.size(x)
+tf.reduce_all(x > s) | tf.reduce_any(x > s, -1) | tf.reduce_all(x > -9, [0], True) | tf.size(k)
+tf.size(x, tf.int64) | x * tf.cast(tf.size(x[:n]), tf.float32) | tf.slice(x, [1, 0], [2, -1])
+tf.slice(x, [n, 1], [-1, n]) | tf.slice(x, [0, 3], [4, 0]) | tf.slice(s * k_, [3, 0], [1, 3])
 entropy([0, 1, 2, 0], x) | entropy(tf.stack([k, n, 2, 0]), x) | entropy(tf.stack([k, n, 2, 0]), s)
 entropy(tf.stack([k, 1])[:0], x[:0]) | tf.ensure_shape(x[:2], [None, 3])
 tf.gradients(entropy(tf.stack([k, 1, 2, 0]), x @ s[:3]), x)[0]
@@ -79,7 +90,7 @@ x[k] | tf.ensure_shape(s[k : k + 1], [1, 3])
 tf.concat([s, x], -1) | tf.unstack(x, axis=-2)[1] | tf.split(x, [1, 3], -2)[1]
 loop(k, lambda y: [y * 2.0], x)
 tf.one_hot([k, 1], 3, axis=0) | tf.reverse(x, [0, -1]) | tf.transpose(x) | tf.cumsum(x, -2)
-tf.argmax(x, 0) | tf.argmin(x, -2) | tf.sort(x, -2) | tf.argsort(x, 0) | tf.math.top_k(x, 2)[0]
+tf.argmin(x, -2) | tf.sort(x, -2) | tf.argsort(x, 0) | tf.math.top_k(x, 2)[0]
 tf.math.cumprod(x, -1)
 tf.nn.softmax(x, -2) | tf.nn.relu6(x) | tf.nn.elu(x)
 tf.math.unsorted_segment_sum(s, [k, 0, 1, k], 3) | tf.tensor_scatter_nd_update(s, [[k]], x[:1])

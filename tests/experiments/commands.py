@@ -143,6 +143,9 @@ class Command:
     self.let_go()  # After the signal, which may have to wait until a row is written.
     return self.wait()
 
+  def num_seen(self):
+    return len(self._seen)
+
   def left_behind(self, seconds=60.0):
     """The ids of processes that it started, and that are still there some seconds later."""
     end = time.monotonic() + seconds
@@ -211,9 +214,7 @@ class Lab:
     return carry_out(module, *arguments, folder=self.folder, name=self._name())
 
   def bare(self, module, *arguments):
-    """Carries out a command, in this process unless it starts others."""
-    if module == "sweep" and "--print_commands" not in arguments:
-      return self.forked(module, *arguments)
+    """Carries out a command in this process."""
     return self.here(f"{_PACKAGE}.{module}", *arguments)
 
   def study(self, *arguments):

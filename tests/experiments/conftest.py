@@ -1,6 +1,8 @@
 """Folders to run commands in, and one ordinary run for all to compare with."""
 
 import dataclasses
+import fcntl
+import os
 import pathlib
 import signal
 
@@ -19,9 +21,18 @@ def ctrl_c_works():
 
 
 @pytest.fixture(scope="session")
-def cache_dir(tmp_path_factory):
+def shared(tmp_path_factory):
+  """A folder of all processes of these tests."""
+  root = tmp_path_factory.getbasetemp()
+  folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "shared"
+  (folder / "cache").mkdir(parents=True, exist_ok=True)
+  return folder
+
+
+@pytest.fixture(scope="session")
+def cache_dir(shared):
   """Where the synthetic clients are kept, made once for all tests."""
-  return tmp_path_factory.mktemp("cache")
+  return shared / "cache"
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +53,16 @@ class Base:
 
 
 @pytest.fixture(scope="session")
-def base(tmp_path_factory, cache_dir):
-  lab = commands.Lab(tmp_path_factory.mktemp("base"), cache_dir)
-  result = lab.start("train", *_BASE, "--output_dir=base").wait()
-  assert result.code == 0, result.err
-  yield Base(_BASE, result, lab, lab.folder / "base" / commands.METHOD / "seed_0")
+def base(shared, cache_dir):
+  """Who asks for it first carries it out, as a user does; all others read what it has left."""
+  folder = shared / "base"
+  folder.mkdir(exist_ok=True)
+  lab = commands.Lab(folder, cache_dir)
+  with open(shared / "base.lock", "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not (folder / "base").exists():
+      result = lab.start("train", *_BASE, "--output_dir=base").wait()
+      assert result.code == 0, result.err
+  said = [next(folder.glob(f"*.{kind}")).read_text() for kind in ("out", "err")]
+  yield Base(_BASE, commands.Result(0, *said), lab, folder / "base" / commands.METHOD / "seed_0")
   lab.close()

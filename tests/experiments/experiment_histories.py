@@ -11,6 +11,7 @@ import hashlib
 import io
 import random
 import re
+import shutil
 
 import emnist_fixtures
 import numpy as np
@@ -267,7 +268,8 @@ class History:
 
   def _export(self):
     run = self._finished()
-    arguments = [str(run), "--format=npz", f"--out={run.parent / 'npz'}", "--overwrite"]
+    shutil.rmtree(run.parent / "npz", ignore_errors=True)
+    arguments = [str(run), "--format=npz", f"--out={run.parent / 'npz'}"]
     return cli.run(export, arguments)
 
   STEPS = {

@@ -110,6 +110,7 @@ def _watch(request, answers):
   """Waits for the command that it forks; returns in the command."""
   pid = os.fork()
   if pid == 0:
+    gc.set_threshold(100_000)  # A small run makes many objects, and little garbage.
     gc.enable()
     os.chdir(request["folder"])
     for number, name in ((1, "out"), (2, "err")):

@@ -11,9 +11,11 @@ import signal
 import sys
 from unittest import mock
 import warnings
+import weakref
 
 from absl import logging
 import tensorflow_federated as tff
+import tqdm
 
 from tff_superquantile.engine.processes import worker
 from tff_superquantile.experiments.plan import pool
@@ -23,17 +25,35 @@ def _refuse(*args, **kwargs):
   raise AssertionError("this command starts processes, which one that has used TensorFlow must not")
 
 
+class _Run:
+  """A run of a sweep, in place of a fork: carried out in this process, at once."""
+
+  def __init__(self, function, *, output, cores=None):
+    bars, logger = tqdm.tqdm, logging.get_absl_logger()
+    with (
+      _streams(output, output),
+      mock.patch.object(logger, "handlers", [*logger.handlers]),
+      mock.patch.multiple(bars, _instances=weakref.WeakSet(), _lock=bars.get_lock()),
+      mock.patch("threadpoolctl.threadpool_limits"),
+    ):
+      self.returncode = function()
+
+  def poll(self):
+    return self.returncode
+
+  wait = poll
+
+
 @contextlib.contextmanager
-def _streams(*paths):
-  """Lets what Python and what libraries print go to files."""
+def _streams(*descriptors):
+  """Lets what Python and what libraries print go to open files."""
   kept = [os.dup(number) for number in (1, 2)]
   absl_handler = logging.get_absl_handler().python_handler
   old = (sys.stdout, sys.stderr, absl_handler.stream)
   for stream in old[:2]:
     stream.flush()
-  for number, path in zip((1, 2), paths):
-    with open(path, "w") as file:
-      os.dup2(file.fileno(), number)
+  for number, descriptor in zip((1, 2), descriptors):
+    os.dup2(descriptor, number)
   try:
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", closefd=False)
@@ -62,7 +82,8 @@ def _process(folder):
       mock.patch.dict(os.environ),
       mock.patch.object(sys, "path", [str(folder), *sys.path]),
       mock.patch.object(worker.Worker, "__init__", _refuse),
-      mock.patch.object(pool, "run_all", _refuse),
+      mock.patch.object(pool.dependent_process, "DependentFork", _Run),
+      mock.patch.object(pool, "_SECONDS_BETWEEN_LOOKS", 0),
       # Else nothing of the tests before would ever be collected.
       mock.patch("gc.freeze"),
     ):
@@ -85,7 +106,12 @@ def run(module, arguments, folder, out, err):
     out: The file of its output.
     err: The file of its errors.
   """
-  with _process(folder), _streams(out, err):
+  with (
+    _process(folder),
+    open(out, "w") as out_file,
+    open(err, "w") as err_file,
+    _streams(out_file.fileno(), err_file.fileno()),
+  ):
     with mock.patch.object(sys, "argv", [module, *arguments]), warnings.catch_warnings():
       warnings.filterwarnings("ignore", ".* found in sys.modules after import")
       try:

@@ -1,7 +1,6 @@
 """Runs of the methods that superquantile aggregation is compared with: results and refusals."""
 
 import dataclasses
-import re
 
 import commands
 import numpy as np
@@ -160,23 +159,6 @@ def test_methods_differ(runs):
   assert len(arrays) == len(others)
 
 
-def test_larger_exponent_puts_more_weight_on_fewer_clients(runs):
-  few, many = (
-    runs[method].rounds["effective_clients"][-1] for method in ("q_fed_avg_q_10", "q_fed_avg_q_1")
-  )
-  assert few < many
-
-
-def test_proximal_term_holds_back_where_there_are_several_steps(run_here):
-  several = dict(local_epochs=4, num_rounds=1)
-  distances = []
-  for values in (dict(algorithm="fed_avg"), dict(algorithm="fed_prox", proximal_weight=5.0)):
-    path = run_here("several", **several, **values)
-    weights = run_folder.Run(path, 0).weights.trainable
-    distances.append(np.linalg.norm(weights[0]))  # The first model is zero.
-  assert distances[1] < 0.8 * distances[0]
-
-
 def test_method_with_a_memory_continues_where_it_stopped(runs, run_here):
   method = "agnostic_fed_avg_rate_0.1"
   run_here("continued", **{**_METHODS[method], "num_rounds": 2})
@@ -187,18 +169,6 @@ def test_method_with_a_memory_continues_where_it_stopped(runs, run_here):
     runs[method].weights.trainable,
   ):
     np.testing.assert_array_equal(array, other)
-
-
-def test_command_trains_a_baseline_as_the_function_does(lab, runs):
-  result = lab.train(
-    *("--output_dir=command", "--algorithm=agnostic_fed_avg", "--ascent_rate=0.1"),
-    *("--num_rounds=3", "--rounds_per_evaluation=2"),
-  )
-  folder = "synthetic/agnostic_fed_avg_rate_0.1/seed_0"
-  assert (result.code, result.out) == (0, f"Finished: command/{folder}\n"), result.err
-  commands.assert_same_results(
-    lab.folder / "command" / folder, runs["agnostic_fed_avg_rate_0.1"].path
-  )
 
 
 # Cohorts.
@@ -237,14 +207,6 @@ def test_rounding_adds_no_client(clients, theta, cohort, size):
   assert len(_handles(clients[1]["train"], values, [1])[0]) == size
 
 
-def test_part_that_trains_is_another_one_every_time(clients):
-  cohorts = _handles(
-    clients[1]["train"], dict(algorithm="fed_avg_sub", theta=0.1, clients_per_round=30), range(1, 9)
-  )
-  everybody = {client for cohort in cohorts for client, *_ in cohort}
-  assert len(everybody) > 9  # Of 8 draws of 3 out of 30.
-
-
 def test_all_methods_of_a_seed_have_the_same_cohorts(clients):
   files = clients[1]["train"]
   expected = _handles(files, dict(algorithm="fed_avg"))
@@ -261,7 +223,6 @@ _PRIVATE = "--epsilon=5 --clip_norm=1"
 _REFUSED = {
   # The part of FedAvg-Sub.
   "--algorithm=fed_avg_sub --sampling=poisson": ("fed_avg_sub", "--sampling=poisson", "fixed"),
-  "--algorithm=fed_avg_sub --sampling=diurnal": ("fed_avg_sub", "--sampling=diurnal", "fixed"),
   # Not every method is private, nor all of one.
   f"--algorithm=fed_avg_sub --theta=0.5 --sampling=fixed_size {_PRIVATE}": (
     *("--algorithm=fed_avg_sub", "private run", "fed_avg, q_fed_avg, tilted_erm, prop_fair"),
@@ -301,25 +262,3 @@ def test_flags_that_do_not_belong_together_are_refused(lab, run_here, arguments)
   # Nothing was computed, and flags are seen before a folder is made.
   assert not list((lab.folder / output_dir).rglob("flags.txt"))
   assert "--data" in arguments or not (lab.folder / output_dir).exists()
-
-
-def test_command_refuses_with_a_sentence(lab):
-  result = lab.train("--output_dir=refused", "--algorithm=q_fed_avg")
-  result.assert_refused("--algorithm=q_fed_avg", "without --q")
-  assert not (lab.folder / "refused").exists()
-
-
-_OUT_OF_RANGE = (
-  dict(algorithm="prop_fair", max_loss=4.0, utility_bound=2.0),
-  dict(algorithm="q_fed_avg", q=-0.5),
-  dict(threshold="reweighting", smoothing=1e-300),
-  dict(algorithm="q_fed_avg", q=1.0, update_noise_multiplier=1.0, clip_norm=1.0, share_weight=1.5),
-)
-
-
-@pytest.mark.parametrize("values", _OUT_OF_RANGE, ids=str)
-def test_parameters_out_of_range_are_refused(lab, run_here, values):
-  (*_, number) = values.values()
-  with pytest.raises(ValueError, match=f"Found .* = {re.escape(str(number))}; expected a"):
-    run_here("out_of_range", **values)
-  assert not list((lab.folder / "out_of_range").rglob("flags.txt"))

@@ -403,24 +403,6 @@ def test_noise_of_other_coefficients_does_not_go_on(run_here):
   assert not (run / "privacy.json").exists()
 
 
-@pytest.mark.parametrize(
-  "values,words",
-  [
-    (dict(bands=3), "--bands=3 with --sampling=poisson"),
-    (dict(sampling="cyclic", bands=5), "--bands=5 with 4 rounds; expected 1 to 4"),
-    (dict(sampling="cyclic", accounting="pld"), "whose rounds are one Gaussian mechanism"),
-    (dict(sampling="cyclic", threshold="tree"), "--threshold=tree with --sampling=cyclic"),
-    (dict(sampling="cyclic", update_sum="distributed"), "--update_sum=distributed with"),
-    (dict(sampling="spaced"), "--sampling=spaced without --separation; expected a value"),
-    (dict(separation=3), "--separation"),
-    (dict(sampling="spaced", separation=4), "expected 1 to 3"),
-  ],
-)
-def test_known_cohorts_that_cannot_be(run_here, values, words):
-  with pytest.raises(ValueError, match=words):
-    run_here("refused", **{**_KNOWN, **values})
-
-
 # Runs that were interrupted, and what comes after the end.
 
 
@@ -462,136 +444,104 @@ def test_a_killed_run_ends_where_an_uninterrupted_one_does(killed, killed_copy, 
   _assert_the_key_is_kept(killed)
 
 
-# Values besides those of a small private run, and what the sentence holds.
-_NOT_PRIVATE = dict(delta=None, clip_norm=None)
-_BUDGET = dict(epsilon=6.0)
-_NOISE = dict(update_noise_multiplier=1.0)
-_TREE = dict(threshold="tree")
-_BAD_FLAGS = (
-  (dict(_NOT_PRIVATE, secure=True), "--secure in a run that is not private; give --epsilon"),
-  (dict(**_BUDGET, secure=True, threshold="geometric"), "--secure with --threshold=geometric, for"),
-  (dict(**_BUDGET, secure=True, threshold="exact"), "--threshold=exact .* tree, geometric"),
-  (dict(**_BUDGET, secure=True, update_sum="central"), "--secure with --update_sum=central, for"),
-  (dict(**_BUDGET, secure=True, clip_norm="adaptive"), "--secure with --clip_norm=adaptive, for"),
-  (dict(**_BUDGET, secure=True, sampling="spaced"), "--secure with --sampling=spaced, for"),
-  (
-    dict(**_BUDGET, secure=True, algorithm="fed_avg", clip_norm="adaptive"),
-    "--secure with --clip_norm=adaptive, .*; leave out one",
-  ),
-  (dict(**_BUDGET, **_NOISE), "--epsilon and --update_noise_multiplier"),
-  (dict(**_BUDGET, threshold_noise_multiplier=1.0), "--epsilon and --threshold_noise_multiplier"),
-  (dict(**_BUDGET, threshold="exact"), "--threshold=exact .* tree, geometric"),
-  (dict(**_BUDGET, client_weighting="num_examples"), "num_examples in a private run; .*uniform"),
-  (dict(**_BUDGET, clip_norm=None), "Found no --clip_norm in a private run; give one"),
-  (
-    dict(**_BUDGET, clip_norm="adaptive", update_sum="distributed"),
-    "--clip_norm=adaptive with --update_sum=distributed, .* give a number",
-  ),
-  (
-    dict(**_BUDGET, clip_quantile=0.5),
-    "--clip_quantile=0.5 with a --clip_norm that does not adapt; it belongs",
-  ),
-  (
-    dict(**_BUDGET, clip_norm="adaptive", clip_count_noise_multiplier=9.0),
-    "--epsilon and --clip_count_noise_multiplier",
-  ),
-  (
-    dict(algorithm="fed_avg", update_noise_multiplier=1.0, clip_norm="adaptive"),
-    "no --clip_count_noise_multiplier and no --epsilon",
-  ),
-  *(
-    (dict(**_BUDGET, clip_norm=norm), f"--clip_norm = {re.escape(str(norm))}")
-    for norm in (0.0, 1e300)
-  ),
-  *((dict(epsilon=e), f"--epsilon = {e}") for e in (-1.0, float("nan"))),
-  *(
-    (dict(_NOT_PRIVATE, **{name: value}), f"--{name}={value} .* not private")
-    for name, value in (
-      *(("delta", 0.001), ("rho_ratio", 0.1), ("clip_norm", 0.1), ("clip_norm", "adaptive")),
-      *(("clip_quantile", 0.5), ("contacted_clients", 9), ("noise_shares", "helpers")),
-      *(("relation", "replace_one"), ("accounting", "rdp"), ("noise_key_file", "key")),
-    )
-  ),
-  (dict(_NOT_PRIVATE, update_sum="distributed"), "--update_sum=distributed"),
-  # Who makes the noise.
-  (dict(**_BUDGET, contacted_clients=9), "--contacted_clients=9 .*=complement; .*private_coin"),
-  (
-    dict(**_BUDGET, **_TREE, noise_shares="helpers", contacted_clients=9),
-    "--contacted_clients=9 with --noise_shares=helpers; .*private_coin",
-  ),
-  (
-    dict(**_BUDGET, **_TREE, noise_shares="private_coin"),
-    "private_coin without --contacted_clients; expected a value",
-  ),
-  (dict(**_BUDGET, noise_shares="helpers"), "helpers in a run whose noise the server makes"),
-  (
-    dict(**_BUDGET, algorithm="fed_avg", noise_shares="private_coin", contacted_clients=9),
-    "private_coin in a run whose noise the server makes",
-  ),
-  (
-    dict(**_BUDGET, **_TREE, noise_shares="helpers", sampling="fixed_size"),
-    "helpers with --sampling=fixed_size, .* use poisson",
-  ),
-  (
-    dict(
-      **_BUDGET,
-      update_sum="distributed",
-      noise_shares="private_coin",
-      contacted_clients=9,
-      sampling="fixed_size",
-    ),
-    "private_coin with --sampling=fixed_size, .* use poisson",
-  ),
-  (
-    dict(**_BUDGET, clip_unit="gradient", learning_rate_decay=0.5),
-    "--clip_unit=gradient .* --clip_unit=update",
-  ),
-  (
-    dict(_NOT_PRIVATE, **_TREE, threshold_noise_multiplier=1.0, sampling="poisson"),
-    "--threshold=tree .* --sampling=poisson .* budget",
-  ),
-  (_NOISE, "no --threshold_noise_multiplier"),
-  (
-    dict(_NOISE, threshold_noise_multiplier=9.0, rho_ratio=1.0),
-    "--rho_ratio=1.0 with .* belongs to --epsilon",
-  ),
-  (dict(**_BUDGET, **_TREE, algorithm="fed_avg"), "--threshold=tree with --algorithm=fed_avg"),
-  (dict(**_BUDGET, theta=1.0, rho_ratio=0.5), "--rho_ratio=0.5 .* without a threshold"),
-  (dict(**_BUDGET, smoothing=0.3), "--smoothing=0.3"),
-)
+# Flags besides those of a small run, which a private one has --epsilon=6 with, and its sentence.
+_PRIVATE = r"""
+secure threshold=geometric | --secure with --threshold=geometric, for
+secure threshold=exact | --threshold=exact .* tree, geometric
+secure update_sum=central | --secure with --update_sum=central, for
+secure clip_norm=adaptive | --secure with --clip_norm=adaptive, for
+secure sampling=spaced | --secure with --sampling=spaced, for
+secure algorithm=fed_avg clip_norm=adaptive | --secure with --clip_norm=adaptive, .*; leave out one
+update_noise_multiplier=1 | --epsilon and --update_noise_multiplier
+threshold_noise_multiplier=1 | --epsilon and --threshold_noise_multiplier
+threshold=exact | --threshold=exact .* tree, geometric
+client_weighting=num_examples | num_examples in a private run; .*uniform
+clip_norm= | Found no --clip_norm in a private run; give one
+clip_norm=0 | --clip_norm = 0\.0
+clip_norm=1e300 | --clip_norm = 1e\+300
+clip_norm=adaptive update_sum=distributed | --update_sum=distributed, .* give a number
+clip_quantile=0.5 | --clip_quantile=0.5 with a --clip_norm that does not adapt; it belongs
+clip_norm=adaptive clip_count_noise_multiplier=9 | --epsilon and --clip_count_noise_multiplier
+epsilon= algorithm=fed_avg update_noise_multiplier=1 clip_norm=adaptive | and no --epsilon
+epsilon=-1 | --epsilon = -1.0
+epsilon=nan | --epsilon = nan
+contacted_clients=9 | --contacted_clients=9 .*=complement; .*private_coin
+threshold=tree noise_shares=helpers contacted_clients=9 | =helpers; .*private_coin
+threshold=tree noise_shares=private_coin | private_coin without --contacted_clients; expected
+noise_shares=helpers | helpers in a run whose noise the server makes
+algorithm=fed_avg noise_shares=private_coin contacted_clients=9 | whose noise the server makes
+threshold=tree noise_shares=helpers sampling=fixed_size | helpers with .*=fixed_size, .* use poisson
+update_sum=distributed noise_shares=private_coin contacted_clients=9 sampling=fixed_size | poisson
+clip_unit=gradient learning_rate_decay=0.5 | --clip_unit=gradient .* --clip_unit=update
+epsilon= update_noise_multiplier=1 | no --threshold_noise_multiplier
+epsilon= update_noise_multiplier=1 threshold_noise_multiplier=9 rho_ratio=1 | belongs to --epsilon
+threshold=tree algorithm=fed_avg | --threshold=tree with --algorithm=fed_avg
+theta=1 rho_ratio=0.5 | --rho_ratio=0.5 .* without a threshold
+smoothing=0.3 | --smoothing=0.3
+threshold=primal_dual bands=3 | --bands=3 with --sampling=poisson
+threshold=primal_dual sampling=cyclic accounting=pld | whose rounds are one Gaussian mechanism
+threshold=tree sampling=cyclic | --threshold=tree with --sampling=cyclic
+threshold=primal_dual sampling=cyclic update_sum=distributed | --update_sum=distributed with
+threshold=primal_dual sampling=spaced | --sampling=spaced without --separation; expected a value
+threshold=primal_dual separation=3 | --separation
+"""
+_OPEN = r"""
+secure | --secure in a run that is not private; give --epsilon
+delta=0.001 | --delta=0.001 .* not private
+rho_ratio=0.1 | --rho_ratio=0.1 .* not private
+clip_norm=0.1 | --clip_norm=0.1 .* not private
+clip_norm=adaptive | --clip_norm=adaptive .* not private
+clip_quantile=0.5 | --clip_quantile=0.5 .* not private
+contacted_clients=9 | --contacted_clients=9 .* not private
+noise_shares=helpers | --noise_shares=helpers .* not private
+relation=replace_one | --relation=replace_one .* not private
+accounting=rdp | --accounting=rdp .* not private
+noise_key_file=key | --noise_key_file=key .* not private
+update_sum=distributed | --update_sum=distributed
+threshold=tree threshold_noise_multiplier=1 sampling=poisson | --sampling=poisson .* budget
+"""
 # What needs the number of clients, or the process, to be refused.
-_BAD_NUMBERS = (
-  (dict(epsilon=1e-3, delta=1e-9), "epsilon = 0.001, which no noise reaches"),
-  (dict(epsilon=1e9), r"epsilon = 1e\+09, which no noise is little enough"),
-  *((dict(**_BUDGET, delta=delta), f"delta = {delta}") for delta in (0, 1)),
-  (dict(**_BUDGET, **_TREE, num_bins=12), "num_bins = 12; .* power of two"),
-  (dict(**_BUDGET, **_TREE, num_bins=2**40), "num_bins = 1099511627776; expected at most 65536"),
-  *(
-    (
-      dict(**_BUDGET, **_TREE, noise_shares="private_coin", contacted_clients=contacted),
-      f"contacted = {contacted} with clients_per_round = 8 and population = 30",
-    )
-    for contacted in (7, 31)
-  ),
-  (dict(**_BUDGET, clients_per_round=31), "--clients_per_round=31 with 30 training clients"),
-  *((dict(**_BUDGET, theta=theta), "tail fraction") for theta in (0.0, 1.5)),
-  (
-    dict(update_sum="distributed", algorithm="fed_avg", update_noise_multiplier=1e6),
-    r"Found stddev = .* of discrete noise; .* a smaller noise multiplier",
-  ),
+_NUMBERS = r"""
+epsilon=1e-3 delta=1e-9 | epsilon = 0.001, which no noise reaches
+epsilon=1e9 | epsilon = 1e\+09, which no noise is little enough
+delta=0 | delta = 0
+delta=1 | delta = 1
+threshold=tree num_bins=12 | num_bins = 12; .* power of two
+threshold=tree num_bins=1099511627776 | num_bins = 1099511627776; expected at most 65536
+threshold=tree noise_shares=private_coin contacted_clients=7 | contacted = 7 with .* = 8 and .* = 30
+threshold=tree noise_shares=private_coin contacted_clients=31 | contacted = 31 with .* = 30
+clients_per_round=31 | --clients_per_round=31 with 30 training clients
+theta=0 | tail fraction
+theta=1.5 | tail fraction
+epsilon= update_sum=distributed algorithm=fed_avg update_noise_multiplier=1e6 | a smaller noise mult
+threshold=primal_dual sampling=cyclic bands=5 | --bands=5 with 4 rounds; expected 1 to 4
+threshold=primal_dual sampling=spaced separation=4 | expected 1 to 3
+"""
+
+
+def _refusals(table, **usual):
+  """(values of flags, words of the sentence) of each line."""
+  for line in table.strip().splitlines():
+    flags, _, words = line.partition(" | ")
+    values = dict(usual)
+    for name, is_given, text in (flag.partition("=") for flag in flags.split()):
+      kept = run_config.flags()[name].parse if is_given else lambda _: True
+      values[name] = kept(text) if text or not is_given else None
+    yield pytest.param(values, words, id=flags)
+
+
+@pytest.mark.parametrize(
+  "values, words",
+  [*_refusals(_PRIVATE, epsilon=6.0), *_refusals(_OPEN, delta=None, clip_norm=None)],
 )
+def test_bad_flags_are_refused(values, words):
+  with pytest.raises(ValueError, match=words):
+    build.resolve(_config(**values), tasks.get_task("synthetic"))
 
 
-@pytest.mark.parametrize("values,message", _BAD_FLAGS)
-def test_bad_flags_are_refused(values, message):
-  task = tasks.get_task("synthetic")
-  with pytest.raises(ValueError, match=message):
-    build.resolve(_config(**values), task)
-
-
-@pytest.mark.parametrize("values,message", _BAD_NUMBERS)
-def test_bad_numbers_are_refused_before_anything_is_written(run_here, lab, values, message):
-  with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("values, words", _refusals(_NUMBERS, epsilon=6.0))
+def test_bad_numbers_are_refused_before_anything_is_written(run_here, lab, values, words):
+  with pytest.raises(ValueError, match=words):
     run_here("refused_here", run_name="bad", **values)
   assert not (lab.folder / "refused_here/synthetic/bad").exists()
 
@@ -1107,8 +1057,6 @@ def test_a_run_that_goes_on_keeps_its_noise(tmp_path):
     (dict(theta=0.1, clip_norm="adaptive"), 0.8, True),
     # A fixed norm follows nothing.
     (dict(theta=0.1, clip_norm=1.0), 0.8, False),
-    # At most half of eight, and no fewer than a tenth.
-    (dict(wanted_updates=6, min_theta=0.1, max_theta=0.5, clip_norm=1.0), 4, False),
     (dict(algorithm="semi_vred", beta=10.0, clip_norm=1.0), 8, False),
   ],
 )

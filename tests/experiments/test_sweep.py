@@ -1,5 +1,6 @@
 """The sweep command: which runs it plans, what it leaves, and that nothing of it stays behind."""
 
+import dataclasses
 import fcntl
 import json
 import logging as stdlib_logging
@@ -8,33 +9,26 @@ import pathlib
 import shutil
 import signal
 
+from absl import logging
 import commands
 import pytest
 
+from privacy.settings import command_line
+from tff_superquantile.experiments import sweep
 from tff_superquantile.experiments.plan import pool
+from tff_superquantile.experiments.plan import tuning
+from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.25")
 _QUICK = ("--experiment=default", "--quick", "--num_rounds=3")
-_PLAN = """
-import dataclasses, json, sys
-from privacy.settings import command_line
-from tff_superquantile.experiments import sweep
-from tff_superquantile.experiments.plan import tuning
-from tff_superquantile.experiments.run import names, run_config
-plan = [
-  [names.folder(run_config.of(**tuning.with_defaults(c))), c["seed"], c]
-  for c in sweep.plan(command_line.parse(sweep, sys.argv[1:]))
-]
-print(json.dumps(plan, default=dataclasses.asdict))
-"""
 
 
-def _plan(lab, *arguments):
+def _plan(*arguments):
   """[(method with defaults for what is to be tuned, seed, flags)] of every run asked for."""
-  result = lab.fork("-c", _PLAN, *arguments).wait()
-  assert result.code == 0, result.err
-  return json.loads(result.out)
+  plan = sweep.plan(command_line.parse(sweep, arguments))
+  runs = [(names.folder(run_config.of(**tuning.with_defaults(c))), c["seed"], c) for c in plan]
+  return json.loads(json.dumps(runs, default=dataclasses.asdict))
 
 
 def _results(folder):
@@ -49,8 +43,8 @@ def _results(folder):
 # What is planned.
 
 
-def test_preset_is_planned(lab):
-  plan = _plan(lab)
+def test_preset_is_planned():
+  plan = _plan()
   assert [(method, seed) for method, seed, _ in plan] == [(method, 0) for method in _METHODS]
   for _, _, config in plan:
     assert config["task"] == "synthetic" and config["num_rounds"] == 500
@@ -69,16 +63,16 @@ _REWEIGHTINGS = (
 )
 
 
-def test_synthetic_experiment_has_all_methods_with_every_seed(lab):
+def test_synthetic_experiment_has_all_methods_with_every_seed():
   methods = ("fed_avg", *_BASELINES, *_TAILS, *_REWEIGHTINGS)
-  plan = _plan(lab, "--experiment=synthetic")
+  plan = _plan("--experiment=synthetic")
   assert [(method, seed) for method, seed, _ in plan] == [(m, s) for s in range(5) for m in methods]
 
 
-def test_what_is_to_be_tuned_is_a_grid(lab):
+def test_what_is_to_be_tuned_is_a_grid():
   grids = {
     (method, flag): value
-    for method, _, config in _plan(lab, "--experiment=synthetic", "--seeds=0")
+    for method, _, config in _plan("--experiment=synthetic", "--seeds=0")
     for flag, value in config.items()
     if isinstance(value, dict)
   }
@@ -93,17 +87,16 @@ def test_what_is_to_be_tuned_is_a_grid(lab):
   }
 
 
-def test_quick_is_one_seed_of_few_rounds(lab):
-  (five, quick) = (_plan(lab, "--experiment=synthetic", *more) for more in ((), ("--quick",)))
+def test_quick_is_one_seed_of_few_rounds():
+  (five, quick) = (_plan("--experiment=synthetic", *more) for more in ((), ("--quick",)))
   assert len(five) == 5 * len(quick) and {seed for _, seed, _ in five} == {0, 1, 2, 3, 4}
   assert [method for method, *_ in quick] == [method for method, seed, _ in five if seed == 0]
   assert {seed for _, seed, _ in quick} == {0}
   assert {config["num_rounds"] for _, _, config in quick} == {100}
 
 
-def test_command_line_has_the_last_word(lab):
+def test_command_line_has_the_last_word():
   plan = _plan(
-    lab,
     *("--experiment=emnist_linear", "--quick", "--seeds=3,4", "--thetas=0.5,1"),
     *("--num_rounds=7", "--batch_size=0"),
   )
@@ -128,19 +121,19 @@ def test_command_line_has_the_last_word(lab):
     *(("shakespeare", 0), ("private_fairness_emnist", 0)),
   ],
 )
-def test_the_papers_clients_have_more_than_100_images_or_50_tweets(lab, experiment, least):
-  plan = _plan(lab, f"--experiment={experiment}", "--quick")
+def test_the_papers_clients_have_more_than_100_images_or_50_tweets(experiment, least):
+  plan = _plan(f"--experiment={experiment}", "--quick")
   assert {config["min_examples_per_client"] for *_, config in plan} == {least}
-  plan = _plan(lab, f"--experiment={experiment}", "--quick", "--min_examples_per_client=7")
+  plan = _plan(f"--experiment={experiment}", "--quick", "--min_examples_per_client=7")
   assert {config["min_examples_per_client"] for *_, config in plan} == {7}
 
 
-def test_private_preset_has_all_methods_at_every_budget(lab):
-  whole = _plan(lab, "--experiment=private_synthetic")
+def test_private_preset_has_all_methods_at_every_budget():
+  whole = _plan("--experiment=private_synthetic")
   assert len(whole) == 5 * 5 * 5
   assert len({(method, seed) for method, seed, _ in whole}) == len(whole)
   few = _plan(
-    lab, "--experiment=private_synthetic", "--epsilons=4", "--thetas=0.5", "--seeds=0", "--l2=0.1"
+    "--experiment=private_synthetic", "--epsilons=4", "--thetas=0.5", "--seeds=0", "--l2=0.1"
   )
   assert [method for method, *_ in few] == [
     "fed_avg_epsilon_4",
@@ -152,10 +145,10 @@ def test_private_preset_has_all_methods_at_every_budget(lab):
     assert config["clip_norm"]["default"] > 0 and config["clip_unit"] == "gradient"
 
 
-def test_a_secure_experiment_has_no_sum_whose_noise_the_server_makes(lab):
+def test_a_secure_experiment_has_no_sum_whose_noise_the_server_makes():
   for name, is_public in (("private_synthetic", False), ("private_fairness", True)):
     flags = (f"--experiment={name}", "--epsilons=4", "--thetas=0.5", "--seeds=0")
-    secure, usual = _plan(lab, *flags, "--secure"), _plan(lab, *flags)
+    secure, usual = _plan(*flags, "--secure"), _plan(*flags)
     public = [method for method, *_ in usual if "epsilon" not in method]
     assert [method for method, *_ in secure if "epsilon" not in method] == public
     assert bool(public) == is_public
@@ -174,7 +167,6 @@ _REFUSED = {
   "--theta=0.5": ("--theta", "--thetas"),
   "--algorithm=fed_avg": ("--algorithm", "--experiment"),
   "--run_name=mine": ("--run_name",),
-  "--wanted_updates=4": ("--wanted_updates", "--experiment"),
   "--tune=some": ("--tune", "none", "methods", "all"),
   "--seeds=a": ("--seeds=a", "numbers"),
   "--seeds=0,1,0": ("seeds",),
@@ -208,7 +200,7 @@ def test_folder_that_cannot_be_written_is_refused(lab):
 
 @pytest.fixture(scope="module")
 def quick(lab):
-  return lab.sweep(*_QUICK, "--output_dir=quick")
+  return lab.forked("sweep", *lab.small([*_QUICK, "--output_dir=quick"]))
 
 
 def test_every_method_is_run(lab, quick):
@@ -295,34 +287,47 @@ def test_more_runs_than_cores_share_them_all():
   assert sorted(core for share in shares[8:] for core in share) == list(range(8))
 
 
-def test_a_fork_tells_the_warnings_of_this_project_and_why_it_failed():
-  messages = pool.Messages()
+def test_a_run_says_the_warnings_of_this_project_and_none_of_the_run_before(
+  tmp_path, monkeypatch, capsys
+):
+  """Runs of one process: the first warns, the second is killed, the third is in another process."""
   ours = str(commands.ROOT / "tff_superquantile/simulation/training_loop.py")
-  for level, path, text in (
-    (stdlib_logging.WARNING, ours, "Found the weights\nunmoved after %d rounds"),
-    (stdlib_logging.INFO, ours, "info"),
-    (stdlib_logging.ERROR, ours, "error"),
-    (stdlib_logging.WARNING, "/usr/lib/tensorflow/save.py", "of others"),
-  ):
-    messages.handle(stdlib_logging.LogRecord("absl", level, path, 160, text, (20,), None))
-  if (fork := os.fork()) == 0:
-    messages.write("failure", "Found NaN.")
-    os._exit(0)
-  os.waitpid(fork, 0)
-  assert messages.read("warning") == ["Found the weights\nunmoved after 20 rounds"]
-  assert messages.read("failure") == ["Found NaN."]
+  logger, pids = logging.get_absl_logger(), tmp_path / "pids"
 
+  def train(config):
+    with open(pids, "a") as file:
+      file.write(f"{os.getpid()} ")
+    os.write(1, b"seed %d\n" % config.seed)
+    for level, path, text in (
+      (stdlib_logging.WARNING, ours, "Found the weights\nunmoved after %d rounds"),
+      (stdlib_logging.INFO, ours, "info %d"),
+      (stdlib_logging.ERROR, ours, "error %d"),
+      (stdlib_logging.WARNING, "/usr/lib/tensorflow/save.py", "of others %d"),
+    ):
+      if config.seed == 0:
+        logger.handle(stdlib_logging.LogRecord("absl", level, path, 160, text, (20,), None))
+    if config.seed == 1:
+      os.kill(os.getpid(), signal.SIGKILL)
 
-def test_a_run_that_is_killed_is_named_with_its_log(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(pool, "_carry_out", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-  config = run_config.of(task="synthetic", num_rounds=1, output_dir=str(tmp_path))
-  (name,) = pool.run_all([config], 1)
-  message = f"Failed: {name}: SIGKILL ended it; its last words are in {tmp_path}/{name}/log.txt"
-  assert message in capsys.readouterr().err
+  monkeypatch.setattr(pool.train, "train", train)
+  configs = [
+    run_config.of(task="synthetic", num_rounds=1, output_dir=str(tmp_path), seed=seed)
+    for seed in range(3)
+  ]
+  (killed,) = pool.run_all(configs, 1)
+  err = capsys.readouterr().err
+  assert killed.endswith("seed_1") and err.count("Warning: ") == 1
+  assert "seed_0: Found the weights\nunmoved after 20 rounds" in err
+  assert f"{killed}: SIGKILL ended it; its last words are in {tmp_path}/{killed}/log.txt" in err
+  first, second, third = pids.read_text().split()
+  assert first == second != third
+  logs = [(tmp_path / killed).with_name(f"seed_{seed}") / "log.txt" for seed in range(3)]
+  assert [log.read_text().split("\n")[0] for log in logs[::2]] == ["seed 0", "seed 2"]
 
 
 def test_bad_input_ends_all_runs_with_one_sentence(lab):
-  command = lab.start("sweep", *_QUICK, "--output_dir=bad", "--clients_per_round=10000")
+  flags = lab.small([*_QUICK, "--output_dir=bad", "--clients_per_round=10000"])
+  command = lab.fork("-m", "tff_superquantile.experiments.sweep", *flags)
   result = command.wait()
   result.assert_fails_with_a_sentence(2, "10000", "30 training clients")
   assert not command.left_behind()
@@ -349,10 +354,11 @@ def interrupted(lab, base):
 
   def start(rows):
     # One run after the other: those that follow are held too.
-    return lab.held("sweep", *flags, "--num_workers=1", rows=rows)
+    return lab.held("sweep", *flags, "--num_workers=1", rows=rows, forked=True)
 
   def end(command, signum):
     result = command.end_by(signum)
+    assert command.num_seen() > 1  # Its runs, too.
     ends[signum] = (result, command.left_behind())
 
   # Shells start the background jobs of a script with SIGINT ignored: only SIGTERM ends these. Its

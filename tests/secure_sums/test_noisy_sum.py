@@ -67,7 +67,7 @@ def _noise_of_the_server(mechanism, num_clients, round_num=1):
   missing = mechanism.num_shares - num_clients
   if not missing:
     return np.zeros(mechanism.num_entries, np.int64)
-  stddev = mechanism.local_stddev * np.sqrt(missing)
+  stddev = tf.constant(mechanism.local_stddev * np.sqrt(missing))
   return discrete_gaussian.sample([mechanism.num_entries], stddev, seed).numpy()
 
 

@@ -79,7 +79,8 @@ def test_what_is_added_follows_from_the_seed_and_the_number_that_is_missing():
   first = _completed(0)
   np.testing.assert_array_equal(first, _completed(0))
   assert abs(np.corrcoef(first, _completed(0, (2, 4)))[0, 1]) < 0.03
-  expected = discrete_gaussian.sample([_NUM_ENTRIES], _STDDEV * np.sqrt(5.0), _seed(2, 3)).numpy()
+  stddev = tf.constant(_STDDEV * np.sqrt(5.0))
+  expected = discrete_gaussian.sample([_NUM_ENTRIES], stddev, _seed(2, 3))
   np.testing.assert_array_equal(_completed(2) - _shares_of_clients(2), expected)
 
 

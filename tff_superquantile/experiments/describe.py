@@ -86,7 +86,7 @@ def print_description(config: run_config.RunConfig) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-  print_description(train_flags.config(args))
+  print_description(run_config.of(**train_flags.given(args)))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import traceback
 from typing import Any, NamedTuple
 
 from privacy.settings import command_line
-from tff_superquantile.engine.cluster import errors
 
 USAGE_ERROR = command_line.USAGE_ERROR
 FAILED = 1
@@ -59,8 +58,6 @@ def describe(error: Exception) -> Failure:
   """Returns the failure of a command that this error ends."""
   if _is_sentence(error):
     return Failure(str(error), USAGE_ERROR)
-  if isinstance(error, errors.ClusterError):
-    return Failure(f"{error} The same command goes on where it was.", FAILED)
   said = _system_error(error)
   if said is not None:
     what = f"{said.filename or 'the output'} cannot be read or written ({said.strerror or said})"

@@ -95,8 +95,6 @@ def _read_points(path: pathlib.Path) -> pd.DataFrame:
   types = {**_MEASURED, **_RESULTS}
   try:
     table = pd.read_csv(path, float_precision="round_trip")
-    if [*types][:-1] == [*table]:  # Version 0.2 had no bounds; its points are measured again.
-      table = table.head(0).assign(bound=0.0)
     table = table[list(types)].astype(types)
   except FileNotFoundError:
     table = pd.DataFrame(columns=list(types)).astype(types)

@@ -22,10 +22,7 @@ def read(path: pathlib.Path) -> str:
 
 
 def folders(controller: str) -> list[pathlib.Path]:
-  """Returns folders, which may not exist, of the "cpu" or "memory" limits that hold here.
-
-  They are those of this process's cgroup, and of the cgroups around it.
-  """
+  """Returns the folders, which may not exist, of the "cpu" or "memory" limits that hold here."""
   found = []
   for line in read(ROOT / "proc/self/cgroup").splitlines():
     _, controllers, path = line.split(":", 2)

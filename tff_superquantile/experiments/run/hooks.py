@@ -10,7 +10,6 @@ import tensorflow_federated as tff
 from privacy.settings import plugins
 from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.trackers import tracking
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import class_weights
 from tff_superquantile.experiments.run.training import client_split
@@ -37,7 +36,6 @@ HOOKS: Sequence[type[hook.Hook]] = (
   measurements.ClientResults,
   outputs.Events,
   personalizing.Personalizing,
-  tracking.Tracking,
   outputs.Bar,
   measurements.Growth,
   convergence.Ending,

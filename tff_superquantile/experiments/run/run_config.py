@@ -17,8 +17,6 @@ from privacy.settings import flag
 from privacy.settings import part
 from tasks import request as request_lib
 from tff_superquantile import user_cache
-from tff_superquantile.experiments.run import trackers
-from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import local_training
 from tff_superquantile.experiments.run.parts import methods
@@ -26,7 +24,14 @@ from tff_superquantile.experiments.run.parts import personal
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 
+# Flags that earlier versions wrote, with the values that change no result; none for any value.
+LEFT: dict[str, tuple[str, ...]] = {
+  "engine": ("in_process", "auto", "native"),
+  **dict.fromkeys(("max_theta", "min_theta", "ray_address", "tracker", "worker_timeout"), ()),
+}
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
+# Rounds of more clients are computed in blocks of so many, whose updates fit in less than a GB.
+BLOCK_SIZE = 256
 _TASK_DEFAULT = "None for the task's own"
 
 
@@ -121,13 +126,13 @@ class RunConfig(part.Part):
     choices=("refused", ALLOWED),
     is_incidental=True,
   )
-  engine: engines.Engine = part.choice(
-    "engine",
-    engines.ENGINES,
-    "Runtime of a round: this process, with the whole cohort at once wherever that can be"
-    " (in_process; earlier versions also wrote auto or native), or the workers of a cluster (ray,"
-    " docs/how_to/cluster.md).",
-    synonyms={"auto": "in_process", "native": "in_process"},
+  block_size: int | None = flag.field(
+    None,
+    "Largest number of clients whose updates are in memory at once: larger cohorts are computed in"
+    " blocks and added up, which changes the last bits. 0 for no blocks; None for"
+    f" {BLOCK_SIZE} if more clients are selected in a round.",
+    least=0,
+    before="0",
   )
   run_name: str = flag.field(
     "",
@@ -137,15 +142,6 @@ class RunConfig(part.Part):
     "results",
     "Directory to write TASK/METHOD/seed_S/ to.",
     rule=named,
-    is_incidental=True,
-  )
-  tracker: str | None = flag.field(
-    None,
-    "Trackers that follow the run beside TensorBoard's events, separated by commas:"
-    f" {', '.join(trackers.TRACKERS)}. Their own variables say where: MLFLOW_TRACKING_URI,"
-    " WANDB_MODE, WANDB_DIR ...; without any, MLflow's local store is OUTPUT_DIR/mlruns, and the"
-    " files of wandb are in the run's folder. A private run is sent when it is finished. None for"
-    " no tracker.",
     is_incidental=True,
   )
   hook: str | None = flag.field(
@@ -316,6 +312,11 @@ def client_split_of(found: Mapping[str, str]) -> str:
 
 def from_flags(found: Mapping[str, str]) -> RunConfig:
   """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them."""
+  if "wanted_updates" in found:
+    raise ValueError(
+      f"Found --wanted_updates={found['wanted_updates']} in the flags of a run; expected none:"
+      " take the version that made it."
+    )
   values: dict[str, Any] = {}
   found = {**found, "client_split": client_split_of(found)}
   load(found)
@@ -330,7 +331,9 @@ def differences(
 ) -> list[str]:
   """Returns a phrase for each flag that keeps a run from being continued under another config."""
   wanted = config.to_flags()
-  found = {name: value for name, value in found.items() if name in wanted or name not in followed}
+  left = {name for name, values in LEFT.items() if not values or found.get(name) in values}
+  gone = {*followed, *left}
+  found = {name: value for name, value in found.items() if name in wanted or name not in gone}
   before = {name: one.before for name, one in flags().items() if one.before is not None}
   # Without --split_seed a run's clients follow from its --seed.
   found, wanted = ({**before, "split_seed": one.get("seed", "0"), **one} for one in (found, wanted))

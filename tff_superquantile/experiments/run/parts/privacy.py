@@ -13,14 +13,6 @@ from privacy.settings import flag
 from privacy.settings import part
 
 
-def _number(given: Mapping[str, Any]) -> str | None:
-  """Returns which further number some values of flags choose."""
-  for words, kind in parts.NUMBERS.items():
-    if {given.get(kind.flag), given.get(kind.share_flag)} != {None}:
-      return words
-  return None
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Privacy(part.Part):
   """What makes a run private: all that it releases of its training clients has noise."""
@@ -50,9 +42,6 @@ class Privacy(part.Part):
     is_incidental=True,
   )
   clip: parts.Clip = clips.choice()
-  number: parts.ReleasedNumber | None = part.chosen_by(
-    _number, parts.NUMBERS, "in a run without such a number"
-  )
   clip_unit: str = flag.field(
     "update",
     "Unit of --clip_norm and --initial_clip_norm: that of the update, or that of the update over"
@@ -89,11 +78,9 @@ class Privacy(part.Part):
     return self.update_sum == "distributed"
 
   @property
-  def numbers(self) -> tuple[parts.ReleasedNumber, ...]:
+  def numbers(self) -> tuple[parts.AdaptiveClip, ...]:
     """The numbers that a round releases beside the updates."""
-    return tuple(
-      number for number in (self.clip, self.number) if isinstance(number, parts.ReleasedNumber)
-    )
+    return (self.clip,) if isinstance(self.clip, parts.AdaptiveClip) else ()
 
   @property
   def budget(self) -> float | None:

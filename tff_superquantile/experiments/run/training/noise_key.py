@@ -21,7 +21,6 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from privacy.settings import part
 from tff_superquantile import atomic_files
 from tff_superquantile import noise_source
 from tff_superquantile.experiments.run import accounts
@@ -96,8 +95,8 @@ def of_noise(
     return key
   if entry is None:
     # What changes nothing that a run computes; the noise of banded rounds is for their number.
-    others = {*run_config.incidentals(), "run_name", "data_dir", "glove"} - {"num_rounds"}
-    others.update(part.values(config.engine))
+    others = {*run_config.incidentals(), "run_name", "data_dir", "glove", "block_size"}
+    others -= {"num_rounds"}
     flags = {name: text for name, text in config.to_flags().items() if name not in others}
     of_run = json.dumps([flags, commitments["clients"]], sort_keys=True).encode()
     entry = hashlib.blake2b(of_run, digest_size=16).hexdigest()
