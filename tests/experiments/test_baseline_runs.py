@@ -189,22 +189,19 @@ def _handles(files, values, rounds=range(1, 6)):
 
 
 @pytest.mark.parametrize(
-  "theta, size",
-  [(1.0, 8), (0.8, 7), (0.5, 4), (0.375, 3), (0.3, 3), (0.1, 1), (1e-6, 1)],
+  "theta, cohort, size",
+  [
+    *((1.0, 8, 8), (0.8, 8, 7), (0.375, 8, 3), (0.3, 8, 3), (0.1, 8, 1), (1e-6, 8, 1)),
+    # Rounding adds no client: 0.1 * 30 is a little above 3.
+    *((0.1, 30, 3), (0.7, 10, 7), (0.35, 20, 7)),
+  ],
 )
-def test_fed_avg_sub_trains_a_part_of_the_cohort_of_fed_avg(clients, theta, size):
-  files = clients[1]["train"]
-  whole = _handles(files, dict(algorithm="fed_avg"))
-  part = _handles(files, dict(algorithm="fed_avg_sub", theta=theta))
-  assert [len(cohort) for cohort in whole] == [_COHORT] * 5
-  assert part == [cohort[:size] for cohort in whole]
-
-
-@pytest.mark.parametrize("theta, cohort, size", [(0.1, 30, 3), (0.7, 10, 7), (0.35, 20, 7)])
-def test_rounding_adds_no_client(clients, theta, cohort, size):
-  assert theta * cohort >= size  # 0.1 * 30 is a little above 3.
-  values = dict(algorithm="fed_avg_sub", theta=theta, clients_per_round=cohort)
-  assert len(_handles(clients[1]["train"], values, [1])[0]) == size
+def test_fed_avg_sub_trains_a_part_of_the_cohort_of_fed_avg(clients, theta, cohort, size):
+  files, asked = clients[1]["train"], dict(clients_per_round=cohort)
+  whole = _handles(files, dict(algorithm="fed_avg", **asked))
+  part = _handles(files, dict(algorithm="fed_avg_sub", theta=theta, **asked))
+  assert [len(of_round) for of_round in whole] == [cohort] * 5
+  assert part == [of_round[:size] for of_round in whole]
 
 
 def test_all_methods_of_a_seed_have_the_same_cohorts(clients):

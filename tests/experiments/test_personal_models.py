@@ -90,17 +90,6 @@ def test_validation_clients_choose_the_epochs_of_a_private_run_which_tells_of_te
   }
 
 
-def test_runs_are_refused_before_they_begin(lab):
-  for flags, message in (
-    (("--personalize=0",), "Found personalize = 0; expected at least 1"),
-    (("--personal_learning_rate=0.1",), "without --personalize"),
-    (("--personalize=1", "--personal_proximal_weight=-1"), "Found personal_proximal_weight = -1.0"),
-  ):
-    result = lab.train("--num_rounds=1", "--output_dir=refused", *flags)
-    assert result.code == 2 and message in result.err.replace("\n", " "), result.err
-  assert not list((lab.folder / "refused").rglob("*.csv"))
-
-
 def test_held_out_examples_are_measured_and_those_of_training_tuned_on(tmp_path):
   rng = np.random.default_rng(0)
 

@@ -15,7 +15,6 @@ from privacy import ledger
 import tasks
 from tff_superquantile import algorithms
 from tff_superquantile.experiments.run import build
-from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import runner
@@ -116,14 +115,6 @@ def adam(train):
   return train("adam", **_ADAM)
 
 
-def test_flags_and_names_say_the_optimizer(adam):
-  assert adam.path.parent.name == "superquantile_theta_0.5_adam"
-  assert adam.method.label == "Superquantile θ = 0.5, server Adam"
-  assert adam.flags["server_learning_rate"] == "0.01"
-  plain = names.folder(run_config.of())
-  assert plain == "superquantile_theta_0.5"  # As before there were others.
-
-
 def test_blocks_agree_on_the_servers_state(train, adam):
   other = train("adam_in_blocks", **_ADAM, block_size=3)
   np.testing.assert_allclose(_vector(other), _vector(adam), rtol=1e-4, atol=1e-5)
@@ -167,20 +158,6 @@ def _killed_and_resumed(train, output_dir, values, round_num=4):
     with pytest.raises(_Killed):
       train(output_dir, **values)
   return train(output_dir, **values)
-
-
-def test_runs_from_before_the_flags_continue(train):
-  values = dict(algorithm="fed_avg")
-  path = train("before", num_rounds=2, **values).path / "flags.txt"
-  new = ("server_optimizer", "server_learning_rate", "client_momentum", "learning_rate_schedule")
-  lines = path.read_text().splitlines(keepends=True)
-  kept = [line for line in lines if not line.startswith(tuple(f"--{name}=" for name in new))]
-  assert len(lines) - len(kept) == len(new)
-  path.write_text("".join(kept))
-  run = train("before", num_rounds=4, **values)
-  assert run.last_round == 4
-  with pytest.raises(ValueError, match="--client_momentum=0.0 there, 0.5 here"):
-    train("before", num_rounds=4, **values, client_momentum=0.5)
 
 
 # Another run's model as the start.

@@ -120,17 +120,6 @@ def test_runs_that_failed_or_diverged_are_never_chosen_and_written_as_json(searc
 # What is tried.
 
 
-@pytest.mark.parametrize(
-  "preset, given, used", [(0.5, 0.0, 0.5), (0.5, 0.25, 0.25), (0.0, 0.0, 0.0)]
-)
-def test_clients_are_held_out_as_the_user_says_or_the_experiment(preset, given, used):
-  settings = _settings(
-    validation_fraction=given, algorithm="q_fed_avg", q=preset_lib.Grid((1.0, 2.0), 1.0)
-  )
-  search = tuning.method_search(_preset(validation_fraction=preset), settings)
-  assert {candidate.config.task.validation_fraction for candidate in search.candidates} == {used}
-
-
 @pytest.mark.parametrize("private, used", [({}, 0.0), (dict(epsilon=5.0, clip_norm=1.0), 0.5)])
 def test_whose_results_tune_private_runs_are_held_out_of_the_comparison(capsys, private, used):
   grid = preset_lib.Grid((1.0, 2.0), 1.0)

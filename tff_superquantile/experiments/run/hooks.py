@@ -13,7 +13,6 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import class_weights
 from tff_superquantile.experiments.run.training import client_split
-from tff_superquantile.experiments.run.training import computing
 from tff_superquantile.experiments.run.training import convergence
 from tff_superquantile.experiments.run.training import evaluating
 from tff_superquantile.experiments.run.training import initial_weights
@@ -29,7 +28,6 @@ HOOKS: Sequence[type[hook.Hook]] = (
   siblings.Siblings,
   initial_weights.InitialWeights,
   private_rounds.PrivateRounds,  # Its ledger never lags.
-  computing.Computing,
   class_weights.ClassWeights,
   evaluating.Evaluating,
   outputs.RoundsTable,

@@ -98,6 +98,7 @@ def _train(job: hook.Job) -> None:
   job.load()
   clients = job.splits["train"]
   build.check_cohort(job.config, clients)
+  context.set_simulation_context(block_size=job.config.block_size or None)
   for each in job.hooks:
     each.before()
   run, secret = job.config, job.secret
