@@ -52,7 +52,7 @@ for _name, _text in cohorts.own_flags().items():
   _RELEASE.setdefault(f"{_name}=X", _text)
 # The words of flags, the first of them the default.
 _CHOICES: dict[str, Iterable[str]] = {
-  "sampling": cohorts.OF_ACCOUNTS,
+  "sampling": cohorts.SAMPLINGS,
   "relation": releases.RELATIONS,
   "threshold": parts.private_kinds(),
   "update_sum": ("central", "distributed"),

@@ -126,8 +126,8 @@ class AdaptiveClip(released.ReleasedPart, _Adapting):
   def words(self) -> str:
     return f"a one-bit count of the updates within the clip norm with noise multiplier {self.z:.4g}"
 
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    return frozenset({"clip_norm"}), frozenset()
+  def columns(self, given: frozenset[str]) -> frozenset[str]:
+    return frozenset({"clip_norm"})
 
 
 def _chosen(given: Mapping[str, Any]) -> str:
