@@ -1,9 +1,12 @@
 """Shares of noise, completed by the server: the sum has one law for all numbers of reports."""
 
+import collections
+
 import numpy as np
 import pytest
 from scipy import stats
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from privacy.noise import shares
 from tff_superquantile.secure_sums import discrete_gaussian
@@ -99,13 +102,16 @@ def test_in_a_graph_that_knows_neither_the_number_nor_the_shape():
     np.testing.assert_array_equal(complete(sums, num_clients), expected)
 
 
-@pytest.mark.parametrize("modulus", [1, 2, 7, 2**20 + 1, 2**62])
-def test_modular_reports_are_remainders(modulus):
-  """With and without a division, whatever the signs."""
-  ends = np.array([-modulus, 1 - modulus, -1, 0, 1, modulus - 1])
-  for beyond, values in ((0, ends), (1, np.append(ends, [-modulus - 1, modulus]))):
-    values = np.unique(np.clip(values, -modulus - beyond, modulus - 1 + beyond))
-    smallest, largest = int(values[0]), int(values[-1])
-    modular = noisy_sum.ModularSum(modulus, smallest, largest)
-    reports = modular.at_client(tf.constant(values, tf.int64)).numpy()
-    np.testing.assert_array_equal(reports, values % modulus)
+@pytest.mark.usefixtures("simulation_context")
+@pytest.mark.parametrize("modulus", [1, 2, 7, 2**20 + 1, 2**61])
+def test_clients_send_remainders_and_the_server_gets_one(modulus):
+  values = np.array([-(2**62), -modulus - 1, -modulus, -1, 0, 1, modulus - 1, modulus, 2**62])
+  spec = collections.OrderedDict(values=tff.TensorType(np.int64, [9]), num_reports=np.int64)
+
+  @tff.federated_computation(tff.FederatedType(spec, tff.CLIENTS))
+  def sum_reports(reports):
+    return noisy_sum._secure_sum(reports, modulus)
+
+  found = sum_reports([collections.OrderedDict(values=values, num_reports=1)] * 3)
+  assert found["num_reports"] == 3
+  np.testing.assert_array_equal(found["values"], 3 * (values % modulus) % modulus)

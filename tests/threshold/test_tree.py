@@ -151,8 +151,8 @@ def test_what_a_client_reports():
     noised = private_histogram.noised_counts(loss, seeds, mechanism, _MAX_LOSS).numpy()
     encoded = hierarchical_histogram.encode(loss, 32, _MAX_LOSS).numpy()
     assert len(set(noised - mechanism.scale * encoded)) > 3
-    assert counts.dtype == np.int64 and counts.min() >= 0
-    np.testing.assert_array_equal(counts, noised % mechanism.modulus)
+    assert counts.dtype == np.int64
+    np.testing.assert_array_equal(counts, noised)
     assert (noised < 0).any()
 
 

@@ -80,7 +80,7 @@ def _alias(masses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _words(size: tf.Tensor, seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   """Draws integers of which all bits are random."""
-  return tf.random.stateless_uniform([size], seed, minval=None, maxval=None, dtype=dtype)
+  return tf.raw_ops.StatelessRandomUniformFullInt(shape=[size], seed=seed, dtype=dtype)
 
 
 def _choose(values: np.ndarray, masses: np.ndarray, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -166,6 +166,6 @@ def sample(
   Canonne, Kamath and Steinke (2020), whose exact sampler needs rational arithmetic. A deployment
   that must withstand an adversary who exploits floating point replaces this function by theirs.
   """
-  size = tf.reduce_prod(tf.convert_to_tensor(shape, tf.int32))
+  size = tf.reduce_prod(shape) if tf.is_tensor(shape) else math.prod(shape)
   draw = _draw_and_reject if tf.is_tensor(stddev) else _draw
   return tf.reshape(draw(stddev, size, seed), shape)

@@ -29,9 +29,9 @@ Ref = expressions.Ref
 
 # Ops of each number by itself, or of numbers in the same place once they are broadcast.
 _ELEMENTWISE = frozenset(
-  "Abs AddV2 Cast Exp Floor Greater GreaterEqual IsFinite IsInf IsNan Less LessEqual Log LogicalAnd"
-  " LogicalNot LogicalOr Maximum Minimum Mul Neg RealDiv Round Rsqrt SelectV2 Sign Sqrt Square Sub"
-  " Tanh".split()
+  "Abs AddV2 Bitcast BitwiseAnd BitwiseXor Exp Floor FloorMod Greater GreaterEqual IsFinite IsInf"
+  " IsNan Less LessEqual Log LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul Neg RealDiv"
+  " RightShift Round Rsqrt SelectV2 Sign Sqrt Square Sub Tanh".split()
 )
 
 
@@ -177,9 +177,13 @@ class RowEmitter(emission.Emitter):
     if op in _OF_ALL:
       rows = [t if is_stacked else self._repeat(t) for t, is_stacked in zip(inputs, stacked)]
       return _OF_ALL[op](node, *rows)
-    if any(stacked[1:]):
-      raise errors.UnsupportedError(f"an op {op} with an axis or a shape of each client")
-    return _OF_FIRST[op](node, *inputs)
+    if op == "ConcatV2" and not stacked[-1]:
+      rows = [t if is_stacked else self._repeat(t) for t, is_stacked in zip(inputs[:-1], stacked)]
+      return [tf.concat(rows, _axis(int(tf.get_static_value(inputs[-1])), _rank(rows[0])))]
+    of_one = _OF_SECOND if op in _OF_SECOND else _OF_FIRST
+    if sum(stacked) > 1 or not stacked[of_one is _OF_SECOND]:
+      raise errors.UnsupportedError(f"an op {op} with an axis, a shape or a table of each client")
+    return of_one[op](node, *inputs)
 
 
 def _pack(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
@@ -241,6 +245,37 @@ def _strided_slice(node: Any, rows: tf.Tensor, *of_row: tf.Tensor) -> list[tf.Te
   return _create(node.op, [rows, *inputs], node, **masks)
 
 
+def _gather(node: Any, values: tf.Tensor, rows: tf.Tensor, axis: tf.Tensor) -> list[tf.Tensor]:
+  if tf.get_static_value(axis) != 0 or node.attr["batch_dims"].i:
+    raise errors.UnsupportedError("values of other axes than the first")
+  return _create(node.op, [values, rows, axis], node)
+
+
+def _search(node: Any, values: tf.Tensor, rows: tf.Tensor) -> list[tf.Tensor]:
+  if values.shape[0] != 1:
+    raise errors.UnsupportedError("a search of several sequences")
+  (found,) = _create(node.op, [values, tf.reshape(rows, [1, -1])], node)
+  return [tf.reshape(found, tf.shape(rows))]
+
+
+def _one_by_one(node: Any, *inputs: tf.Tensor) -> list[tf.Tensor]:
+  """Creates an op for one client after the other: of the last input each has its own row."""
+  *same, rows = inputs
+
+  def of_client(row: tf.Tensor) -> tf.Tensor:
+    return _create(node.op, [*same, row], node)[0]
+
+  like = of_client(rows[0])
+  return [tf.map_fn(of_client, rows, fn_output_signature=tf.TensorSpec(like.shape, like.dtype))]
+
+
+def _cast(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
+  if tf.as_dtype(node.attr["DstT"].type).is_integer and rows.dtype.is_floating:
+    # The integers that floats beyond their range become depend on their place in a tensor.
+    return _one_by_one(node, rows)
+  return _create(node.op, [rows], node)
+
+
 _Op = Callable[..., Sequence[tf.Tensor]]
 # Ops of values that must all have rows.
 _OF_ALL: Mapping[str, _Op] = {
@@ -251,6 +286,7 @@ _OF_ALL: Mapping[str, _Op] = {
 # Ops of rows, and of axes or shapes that are the same for all clients.
 _OF_FIRST: Mapping[str, _Op] = {
   **dict.fromkeys(("Max", "Mean", "Min", "Prod", "Sum"), _reduce),
+  "Cast": _cast,
   "EnsureShape": _ensure_shape,
   "ExpandDims": _expand_dims,
   "L2Loss": lambda node, rows: [tf.reduce_sum(rows * rows, range(1, _rank(rows) + 1)) / 2],
@@ -260,7 +296,13 @@ _OF_FIRST: Mapping[str, _Op] = {
   "StridedSlice": _strided_slice,
   "Tile": _tile,
 }
-OPS = frozenset((*_ELEMENTWISE, *_OF_ALL, *_OF_FIRST, "MatMul"))
+# Ops of a shape or a table that is the same for all clients, and of rows.
+_OF_SECOND: Mapping[str, _Op] = {
+  "GatherV2": _gather,
+  "StatelessRandomUniformFullInt": _one_by_one,
+  "UpperBound": _search,
+}
+OPS = frozenset((*_ELEMENTWISE, *_OF_ALL, *_OF_FIRST, *_OF_SECOND, "ConcatV2", "MatMul"))
 
 
 def _differ(
@@ -306,14 +348,6 @@ def plan(refs: Sequence[Ref], stacked: Iterable[Ref], known: Iterable[Ref]) -> s
     if e.op in ops.LOOPS and e.bodies[0].outputs[0] in found:
       raise errors.UnsupportedError("a loop of a length of each client")
     is_same = bool(e.bodies) or found.isdisjoint(e.inputs)
-    if ops.is_stateful(e.op) or ops.is_variant(e.op) or not (is_same or _is_listed(e.node)):
+    if ops.is_stateful(e.op) or ops.is_variant(e.op) or not (is_same or e.op in OPS):
       raise errors.UnsupportedError(f"an op {e.op} for all clients at once")
   return found
-
-
-def _is_listed(node: tf.compat.v1.NodeDef) -> bool:
-  if node.op == "Cast":  # Kernels differ in the integers that floats beyond their range become.
-    return not tf.as_dtype(node.attr["DstT"].type).is_integer or not (
-      tf.as_dtype(node.attr["SrcT"].type).is_floating
-    )
-  return node.op in OPS
