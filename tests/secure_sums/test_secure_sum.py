@@ -110,7 +110,7 @@ def test_clients_send_remainders_and_the_server_gets_one(modulus):
 
   @tff.federated_computation(tff.FederatedType(spec, tff.CLIENTS))
   def sum_reports(reports):
-    return noisy_sum._secure_sum(reports, modulus)
+    return noisy_sum._secure_sum(reports, np.int64(modulus))
 
   found = sum_reports([collections.OrderedDict(values=values, num_reports=1)] * 3)
   assert found["num_reports"] == 3

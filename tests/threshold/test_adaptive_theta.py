@@ -168,7 +168,7 @@ def _summed_report(mechanism, losses, seed=0):
   counts = private_histogram.noised_counts(
     tf.constant(losses, tf.float32), tf.constant([seed, 1], tf.int64), mechanism, _MAX_LOSS
   )
-  values = np.sum(counts.numpy(), axis=0) % mechanism.modulus
+  values = np.int32(np.sum(counts.numpy(), axis=0) % mechanism.modulus)
   return collections.OrderedDict(values=values, num_reports=np.int64(len(losses)))
 
 
@@ -219,7 +219,7 @@ def test_how_many_reported_changes_the_noise_of_the_server_and_nothing_else():
       complete["values"] = report["values"] + discrete_gaussian.sample(
         [mechanism.num_nodes], stddev, seed
       )
-      complete["values"] = complete["values"] % mechanism.modulus
+      complete["values"] = np.int32(complete["values"] % mechanism.modulus)
     expected = _tree_run(process, [complete])
     assert output.measurements == expected.measurements and output.result == expected.result
     thetas.add(float(output.measurements["theta"]))

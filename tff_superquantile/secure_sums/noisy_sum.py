@@ -20,14 +20,14 @@ _Mechanism: TypeAlias = sum_mechanism.SumMechanism | tree_mechanism.TreeMechanis
 _MAX_REPORTS = 2**31 - 1
 
 
-def _secure_sum(reports: tff.Value, modulus: int) -> tff.Value:
+def _secure_sum(reports: tff.Value, modulus: np.integer) -> tff.Value:
   """Sums values modulo M by TFF's secure modular sum, for which clients reduce them modulo M.
 
   It calls the intrinsic of `tff.aggregators.SecureModularSumFactory` directly, because the factory
   takes one modulus for all, and the number of reports could wrap modulo M. A sum that does not wrap
   would show how often the clients' values wrapped, which the noise does not hide.
   """
-  moduli = collections.OrderedDict(values=np.int64(modulus), num_reports=np.int64(_MAX_REPORTS))
+  moduli = collections.OrderedDict(values=modulus, num_reports=np.int64(_MAX_REPORTS))
   return tff.backends.mapreduce.federated_secure_modular_sum(reports, moduli)
 
 
@@ -79,6 +79,9 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     self._mechanism = mechanism
     self._num_entries = num_entries
     self._source = noise_source.NoiseSource(noise_key, purpose)
+    # Sums of all shares fit, and values with noise before they are reduced, which are within 2 M.
+    is_small = mechanism.modulus * (mechanism.num_shares + 2) < 2**31
+    self._modulus = (np.int32 if is_small else np.int64)(mechanism.modulus)
 
   @abc.abstractmethod
   def check_value_type(self, value_type: tff.Type) -> None:
@@ -107,7 +110,9 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     if seed is None:
       seed = noise_source.fresh_seed()
     noise = discrete_gaussian.sample([self._num_entries], self._mechanism.local_stddev, seed)
-    return collections.OrderedDict(values=encoded + noise, num_reports=tf.constant(1, tf.int64))
+    return collections.OrderedDict(
+      values=tf.cast(encoded + noise, self._modulus.dtype), num_reports=tf.constant(1, tf.int64)
+    )
 
   def create_of_reports(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
     """Builds the process of the reports that clients made by `report` of a `value_type`."""
@@ -115,7 +120,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     mechanism, source = self._mechanism, self._source
     report_type = tff.types.to_type(
       collections.OrderedDict(
-        values=tff.TensorType(np.int64, [self._num_entries]), num_reports=np.int64
+        values=tff.TensorType(self._modulus.dtype, [self._num_entries]), num_reports=np.int64
       )
     )
 
@@ -128,7 +133,11 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
       num_reports = summed["num_reports"]
       seed, next_state = source.draw(state)
       sums = complete(
-        summed["values"], num_reports, mechanism.local_stddev, mechanism.num_shares, seed
+        tf.cast(summed["values"], tf.int64),
+        num_reports,
+        mechanism.local_stddev,
+        mechanism.num_shares,
+        seed,
       )
       return next_state, self.decode(sums, num_reports <= mechanism.num_shares, value_type)
 
@@ -141,7 +150,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     )
     def next_fn(state, reports):
       next_state, result = tff.federated_map(
-        decode_at_server, (state, _secure_sum(reports, mechanism.modulus))
+        decode_at_server, (state, _secure_sum(reports, self._modulus))
       )
       return tff.templates.MeasuredProcessOutput(
         next_state, result, tff.federated_value((), tff.SERVER)
