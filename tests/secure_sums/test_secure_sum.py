@@ -62,14 +62,6 @@ def test_the_total_has_the_law_of_all_shares(num_clients):
   assert stats.chisquare(observed, expected).pvalue > 1e-3
 
 
-def test_too_little_or_too_much_noise_would_be_noticed():
-  # A share more or less is far beyond what the test above lets through.
-  for num_shares in (_NUM_SHARES - 1, _NUM_SHARES + 1):
-    noise = discrete_gaussian.sample([_NUM_ENTRIES], _STDDEV * np.sqrt(num_shares), _seed(5, 6))
-    ratio = np.var(noise) / (_NUM_SHARES * _STDDEV**2)
-    assert abs(ratio - 1.0) > 2 * 5 * np.sqrt(2 / _NUM_ENTRIES)
-
-
 @pytest.mark.parametrize("more", [0, 1, 2, 100])
 def test_with_all_shares_and_beyond_nothing_is_added(more):
   sums = tf.constant([[3, -1], [2**40, 0]], tf.int64)
@@ -85,21 +77,6 @@ def test_what_is_added_follows_from_the_seed_and_the_number_that_is_missing():
   stddev = tf.constant(_STDDEV * np.sqrt(5.0))
   expected = discrete_gaussian.sample([_NUM_ENTRIES], stddev, _seed(2, 3))
   np.testing.assert_array_equal(_completed(2) - _shares_of_clients(2), expected)
-
-
-def test_in_a_graph_that_knows_neither_the_number_nor_the_shape():
-  @tf.function(
-    input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64)], autograph=False
-  )
-  def complete(sums, num_reports):
-    return noisy_sum.complete(sums, num_reports, _STDDEV, _NUM_SHARES, _seed(2, 3))
-
-  for num_clients in (0, 3, _NUM_SHARES, _NUM_SHARES + 1):
-    sums = np.arange(1000)
-    expected = noisy_sum.complete(
-      tf.constant(sums), tf.constant(num_clients, tf.int64), _STDDEV, _NUM_SHARES, _seed(2, 3)
-    )
-    np.testing.assert_array_equal(complete(sums, num_clients), expected)
 
 
 @pytest.mark.usefixtures("simulation_context")
