@@ -51,24 +51,24 @@ class DataSet:
 
   def find(self, data_dir: str) -> str | Mapping[str, list[str]]:
     """Finds the file that holds all, or LEAF's {"train": paths, "test": paths}, but not both."""
-    wanted = (
+    layout = (
       f"{', '.join(self.file_names)}, or train/*.json and test/*.json as LEAF's"
       f" {self.command} leaves them"
     )
     if os.path.isfile(data_dir):
       if data_dir.endswith(".json"):
         raise ValueError(
-          f"{data_dir} is a single JSON file; name the directory that holds {wanted}."
+          f"{data_dir} is a single JSON file; name the directory that holds {layout}."
         )
       return data_dir
     if os.path.exists(data_dir) and not os.path.isdir(data_dir):
       raise ValueError(
-        f"Found that {data_dir} is no regular file but a pipe or a device; expected {wanted}: write"
+        f"Found that {data_dir} is no regular file but a pipe or a device; expected {layout}: write"
         " its content to a file."
       )
     if not os.path.isdir(data_dir):
       raise ValueError(
-        f"There is no directory or file {data_dir}; let --data_dir name one that holds {wanted}."
+        f"There is no directory or file {data_dir}; let --data_dir name one that holds {layout}."
       )
     of_split = {
       split: sorted(glob.glob(os.path.join(glob.escape(data_dir), split, "*.json")))
@@ -89,9 +89,9 @@ class DataSet:
           f"{path} is no file but a folder, a pipe or a link that leads nowhere; expected LEAF's"
           " JSON: move it away."
         )
-    empty = [f"{split}/*.json" for split, found in of_split.items() if not found]
+    empty = [f"{split}/*.json" for split, files in of_split.items() if not files]
     if empty:
-      raise ValueError(f"{data_dir} has no {' and no '.join(empty)}; expected {wanted}.")
+      raise ValueError(f"{data_dir} has no {' and no '.join(empty)}; expected {layout}.")
     return of_split
 
   def open(

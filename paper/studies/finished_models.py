@@ -69,7 +69,7 @@ def finished_task(args: argparse.Namespace) -> tuple[str, str, dict[str, str]]:
 
   Without --task it is the only one with finished runs.
   """
-  asked, defaults = train_flags.given(args), run_config.defaults()
+  asked, defaults = train_flags.values(args), run_config.defaults()
   output_dir, task = (asked.get(name, defaults[name]) for name in ("output_dir", "task"))
   if "task" not in asked:
     tasks = sorted({run.task for run in run_folder.find_runs(output_dir) if run.finished})

@@ -69,11 +69,11 @@ def _alias(masses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   size = 2 ** (_MASS_BITS - bits)
   excess = np.append(masses, np.zeros(2**bits - masses.size, np.int64)) - size
   (small,), (large,) = np.nonzero(excess < 0), np.nonzero(excess >= 0)
-  rooms, given = np.append(0, np.cumsum(-excess[small])), np.cumsum(excess[large])
+  rooms, surplus = np.append(0, np.cumsum(-excess[small])), np.cumsum(excess[large])
   own, other = size + np.minimum(excess, 0), np.arange(2**bits)
-  other[small] = large[np.searchsorted(given, rooms[:-1], side="right")]
+  other[small] = large[np.searchsorted(surplus, rooms[:-1], side="right")]
   # A room that is begun is filled by one value alone.
-  own[large] -= rooms[np.searchsorted(rooms, given)] - given
+  own[large] -= rooms[np.searchsorted(rooms, surplus)] - surplus
   other[large[:-1]] = large[1:]
   return own, other
 
@@ -124,8 +124,8 @@ def _choose_by_blocks(
   others = tf.where(cells >= counts.sum())
   more = noise_source.for_purpose(seed, "what blocks leave")
   values = smallest + np.arange(left.size)
-  found = tf.cast(_choose(values, _masses(left / left.sum()), tf.size(others), more), tf.int32)
-  return tf.cast(tf.tensor_scatter_nd_update(drawn, others, found), tf.int64)
+  rest = tf.cast(_choose(values, _masses(left / left.sum()), tf.size(others), more), tf.int32)
+  return tf.cast(tf.tensor_scatter_nd_update(drawn, others, rest), tf.int64)
 
 
 def _draw(stddev: float, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -77,8 +77,8 @@ class Personalizing(hook.Hook):
     if best_model.SPLIT in job.splits:
       epochs = self._personalizer(best_model.SPLIT).best_epochs(weights, epochs)
     with tqdm.tqdm(desc="personal models", unit="client", delay=2.0, disable=None) as bar:
-      found = self._personalizer("test")(weights, epochs, bar.update)
-    self._write(run, epochs, found)
+      results = self._personalizer("test")(weights, epochs, bar.update)
+    self._write(run, epochs, results)
 
   def _personalizer(self, split: str) -> evaluation.Personalizer:
     job, config, asked = self.job, self.job.config, self.job.config.personalization
@@ -99,17 +99,17 @@ class Personalizing(hook.Hook):
       error=job.task.error,
     )
 
-  def _write(self, run: run_folder.Run, epochs: int, found: evaluation.Personalized) -> None:
+  def _write(self, run: run_folder.Run, epochs: int, results: evaluation.Personalized) -> None:
     """Writes the results of each client, and then their statistics, which say that they are there.
 
     Clients with a single example have none.
     """
     metrics = dict(run.metrics)
     for name in personal.PARTS:
-      of_part = getattr(found, name)
+      of_part = getattr(results, name)
       columns = of_part.of_clients.columns()
       if name == personal.CHOSEN:
-        columns["is_personal"] = found.is_personal.astype(int)
+        columns["is_personal"] = results.is_personal.astype(int)
       run_files.write_clients(run.path / f"{name}_clients.csv", columns)
       metrics[name] = {**measurements.describe(of_part.of_clients), "pooled": of_part.pooled}
     asked = self.job.config.personalization
@@ -117,8 +117,8 @@ class Personalizing(hook.Hook):
     metrics[personal.PERSONAL].update(
       asked=asked.asked,
       epochs=epochs,
-      share_kept=float(np.mean(found.is_personal)),
-      num_diverged=int(found.diverged.sum()),
+      share_kept=float(np.mean(results.is_personal)),
+      num_diverged=int(results.diverged.sum()),
     )
     atomic_files.write_json(run.path / "metrics.json", metrics)
     print(f"Personal models: {run.path / 'chosen_clients.csv'}")
