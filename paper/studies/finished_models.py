@@ -212,6 +212,5 @@ def _load(
 
   model, splits = finished_run.load_task(run, config)
   files = splits["test"]
-  x, y, offsets = files.load()
-  everything = evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
+  everything = evaluation.examples_of_files(files)
   return model, evaluation.split_examples(everything, held_in_fraction, run.seed), files.client_ids

@@ -144,6 +144,7 @@ class Command:
     return self.wait()
 
   def num_seen(self):
+    self.look()
     return len(self._seen)
 
   def left_behind(self, seconds=60.0):

@@ -2,7 +2,7 @@
 
     superquantile sweep --experiment=default [flags of train]
 
-Runs are processes, several at once when there are cores for them. Finished runs are skipped,
+Several runs are at work at once when there are cores for them. Finished runs are skipped,
 interrupted ones continue. A failed run does not stop the others.
 
 For a cluster, `--print_commands` prints the runs that can go now, one command a line, in place of

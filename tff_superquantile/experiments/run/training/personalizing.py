@@ -31,16 +31,10 @@ def split_clients(
 
   With --held_out_examples the first of test clients are those that they train on.
   """
-
-  def load(name: str) -> evaluation.ClientExamples:
-    files = splits[name]
-    x, y, offsets = files.load()
-    return evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
-
-  examples = load(split)
+  examples = evaluation.examples_of_files(splits[split])
   if split != "test" or not config.task.held_out_examples:
     return evaluation.split_examples(examples, _HELD_IN, config.seed)
-  train = load("train")
+  train = evaluation.examples_of_files(splits["train"])
   places = {client_id: i for i, client_id in enumerate(train.client_ids)}
   return evaluation.SplitExamples(
     train.take([places[client_id] for client_id in examples.client_ids]), examples, 0
