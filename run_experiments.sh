@@ -53,8 +53,6 @@ EXPERIMENTS
                     client's data: --personalize=10, which any experiment takes.
     model_family    Models of emnist_linear, one a theta: each test client takes
                     the best on a half of its own data.
-    availability    The synthetic task with clients that come and go by the
-                    hour: fixed theta against an adaptive theta.
     sensitivity     The synthetic task with more local epochs, smaller and
                     larger cohorts, and several theta: curves, 5 seeds.
     private_synthetic
@@ -156,8 +154,6 @@ OPTIONS
     --epsilons=3,5     The privacy budgets of private_synthetic.
     --secure           Private runs by secure sums of noisy integers alone, as
                        in the paper, so without the geometric threshold.
-    --tracker=NAMES    Sends the runs to mlflow, wandb, or both (mlflow,wandb)
-                       as well; see ENVIRONMENT. Default: none
     --help, -h         Shows this page.
 
     Any flag of a single run may follow, and holds for all runs in place of the
@@ -191,10 +187,6 @@ ENVIRONMENT
     TFF_SUPERQUANTILE_MIN_DISK_MB
                           Free space without which .venv is not made.
                           Default: 4096
-    MLFLOW_TRACKING_URI, WANDB_MODE, WANDB_DIR ...
-                          The trackers' own. Without any, MLflow's local store
-                          is DIR/mlruns, and the files of wandb are in the run's
-                          folder.
     TF_CPP_MIN_LOG_LEVEL  TensorFlow's messages: 0 (all) to 3. Default: 3
 
 EXAMPLES

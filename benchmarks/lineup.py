@@ -12,11 +12,7 @@ SUPERQUANTILE = "superquantile"
 FAMILY = "family"
 FAMILY_THETAS = (1.0, 0.5, 0.25)
 BEST_STOCK = "tff_client_ids"
-_ENGINES = {
-  "in_process": "",
-  "native": ", TFF's runtime",
-  "ray": ", Ray's workers, one thread each",
-}
+_ENGINES = {"in_process": "", "native": ", TFF's runtime"}
 _TREE = dict(threshold="tree", threshold_noise_multiplier=1.0)
 _PRIVATE = dict(clip_norm=1.0, update_noise_multiplier=1.0, delta=1e-5, client_weighting="uniform")
 # This project's methods in the order of the table: title, and flags of a run that make the method
@@ -102,7 +98,7 @@ def find(name: str, theta: float) -> Entry:
   method, _, engine = name.partition("@")
   if method not in METHODS or (engine or "in_process") not in _ENGINES:
     known = [*(entry.name for entry in _OTHERS), *METHODS]
-    known += [f"{one}@{engine}" for one in METHODS for engine in _ENGINES]
+    known += [f"{method}@{engine}" for method in METHODS for engine in _ENGINES]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     raise ValueError(f"Found no contender {name!r}; did you mean {close[0]!r}?")
   options = {"method": method, "engine": engine or "in_process", "theta": theta}

@@ -128,18 +128,9 @@ def default_share(
   follows it, and z_w is multiplied by the noise of the running sums of updates over that of
   independent noise.
 
-  For large models that leaves a threshold of little use; r is at least so large that e is a tenth
-  of a cohort, A z_q^2 <= (m / 10)^2.
-
-  Args:
-    threshold: The threshold.
-    without: The release without it, with the noise of the whole budget.
-    num_parameters: d, the number of numbers in an update.
-    theta: The tail fraction.
-    num_rounds: T.
-
-  Returns:
-    r, within 0.001 and 1.
+  For large models that leaves a threshold of little use; r, within 0.001 and 1, is at least so
+  large that e is a tenth of a cohort, A z_q^2 <= (m / 10)^2. `without` is the release without the
+  threshold, with the noise of the whole budget, and d is `num_parameters`.
   """
   error = threshold.rank_variance(theta, without.coefficients)
   relative = banded.relative_error(without.coefficients[:num_rounds], num_rounds)

@@ -25,6 +25,7 @@ FIXED_SIZE = "fixed_size"
 NO_SAMPLING = "none"
 CYCLIC = "cyclic"
 SPACED = "spaced"
+_SIZE = "clients_per_round"
 _STILL_COUNTED = (
   "zero-out (a client's data removed, the client itself still in the list and counted)"
 )
@@ -33,37 +34,28 @@ _Cohort = TypeVar("_Cohort", bound="Cohort")
 
 @dataclasses.dataclass(frozen=True)
 class Cohort(part.Part):
-  """The clients whose data count in a round.
+  """The clients whose data count in a round."""
 
-  Attributes:
-    population: n, the number of clients; 0 before the data are known.
-    size: m, the (expected) number of clients whose data count in a round; None where the task
-      decides. In a run a whole number; the accountant takes any.
-    is_asked: Whether a run names its sampling, which follows from its privacy otherwise.
-    sampling: The value of --sampling.
-    is_replaced: Whether another client counts in a round in which a client does not.
-    neighbors: The change of the data that removing a client's data is, in words.
-  """
-
-  population: int = 0
-  size: int | float = flag.field(
-    None, "Cohort size; None for the task's own.", least=1, name="clients_per_round"
-  )
+  population: int = 0  # n, the number of clients; 0 before the data are known.
+  # m, the (expected) number of clients whose data count in a round; None where the task decides.
+  # In a run a whole number; the accountant takes any.
+  size: int | float = flag.field(None, "Cohort size; None for the task's own.", least=1, name=_SIZE)
+  # Whether a run names its sampling, which follows from its privacy otherwise.
   is_asked: bool = dataclasses.field(default=True, kw_only=True)
-  sampling: ClassVar[str]
+  sampling: ClassVar[str]  # The value of --sampling.
+  # Whether another client counts in a round in which a client does not.
   is_replaced: ClassVar[bool] = False
+  # The change of the data that removing a client's data is, in words.
   neighbors: ClassVar[str] = "zero-out (a client's data removed) / add-or-remove one client"
 
   def __post_init__(self) -> None:
     if self.population == 0:
       if isinstance(self.size, float):  # Only the accountant knows sizes that are not whole.
-        object.__setattr__(self, "size", checks.whole("clients_per_round", self.size, 1))
+        object.__setattr__(self, "size", checks.whole(_SIZE, self.size, 1))
       super().__post_init__()
       return
     population = checks.whole("population", self.population, 1)
-    size = checks.number("clients_per_round", self.size)
-    if size <= 0:
-      raise ValueError(f"Found clients_per_round = {size:g}; expected a positive number.")
+    size = checks.positive(_SIZE, checks.number(_SIZE, self.size))
     if size > population:
       raise ValueError(
         f"Found clients_per_round = {size:g} of population = {population}; expected at most the"
@@ -154,12 +146,6 @@ class FixedSize(Cohort):
     )
 
 
-class Diurnal(Cohort):
-  """Each client by itself, with a probability that follows its local hour; no accountant has it."""
-
-  sampling = "diurnal"
-
-
 class Everybody(Cohort):
   """No secret sampling, as if everybody took part in every round; of the accountant alone."""
 
@@ -174,12 +160,9 @@ class Known(Cohort):
   """Clients whom everybody may know, and whose choice depends on nobody's data.
 
   The noise of rounds may be correlated: see `privacy.noise.banded`.
-
-  Attributes:
-    separation: s, the least distance of two rounds in which a client takes part.
   """
 
-  separation: int
+  separation: int  # s, the least distance of two rounds in which a client takes part.
   neighbors = _STILL_COUNTED
 
   def turns(self) -> str:
@@ -246,34 +229,31 @@ class Spaced(Known):
 
 # By --sampling.
 SAMPLINGS: dict[str, type[Cohort]] = {
-  kind.sampling: kind for kind in (FixedSize, Poisson, Diurnal, Everybody, Cyclic, Spaced)
+  kind.sampling: kind for kind in (Poisson, FixedSize, Everybody, Cyclic, Spaced)
 }
-# What the accountant can account for, and what a run can draw.
-OF_ACCOUNTS = (POISSON, FIXED_SIZE, NO_SAMPLING, CYCLIC, SPACED)
-OF_RUNS = tuple(name for name in SAMPLINGS if name != NO_SAMPLING)
 
 
 def own_flags() -> dict[str, str]:
   """Returns the flags that single kinds of an accountant's cohorts have, and their help."""
-  kinds = [SAMPLINGS[name] for name in OF_ACCOUNTS]
+  kinds = SAMPLINGS.values()
   return {n: part.own_flags(kind)[field].help for kind in kinds for n, field in kind.own().items()}
 
 
 def known() -> str:
   """Returns the names of the samplings whose cohorts all may know, for a sentence."""
-  return " or ".join(name for name in OF_ACCOUNTS if issubclass(SAMPLINGS[name], Known))
+  return " or ".join(name for name, kind in SAMPLINGS.items() if issubclass(kind, Known))
 
 
 def of(sampling: str, population: int, expected: float, **own: Any) -> Cohort:
-  """Returns the cohort of m = `expected` of n = `population` clients, by one of `OF_ACCOUNTS`.
+  """Returns the cohort of m = `expected` of n = `population` clients, by one of `SAMPLINGS`.
 
   `own` are values of `own_flags()`, None where a kind does not have it; others are a `ValueError`.
   """
-  checks.one_of("sampling", sampling, OF_ACCOUNTS)
+  checks.one_of("sampling", sampling, tuple(SAMPLINGS))
   kind = SAMPLINGS[sampling]
   for name in own_flags():
     if (own.get(name) is None) == (name in kind.own()):
-      owners = [other for other in OF_ACCOUNTS if name in SAMPLINGS[other].own()]
+      owners = [other for other, kind in SAMPLINGS.items() if name in kind.own()]
       raise ValueError(
         f"Found {name} = {own.get(name)} with {sampling} sampling; expected a value with"
         f" {' or '.join(owners)}, and none elsewhere."
@@ -286,13 +266,12 @@ def choice(usual: Callable[[Mapping[str, Any]], str]) -> Any:
   """Returns the field of a run's cohorts; `usual` chooses where --sampling has no value."""
   return part.choice(
     "sampling",
-    {name: SAMPLINGS[name] for name in OF_RUNS},
+    {name: kind for name, kind in SAMPLINGS.items() if kind is not Everybody},
     "Sampling of cohorts: exactly --clients_per_round clients (fixed_size); each client by itself"
-    " with the same probability (poisson), or with one that follows its local hour (diurnal);"
-    " groups of at most so many, which take turns (cyclic); at most so many of the clients that are"
-    " there at their local hour and waited for --separation rounds (spaced). Private runs with the"
-    " last two protect from whoever knows the cohorts. None for fixed_size, or in a private run for"
-    " poisson.",
+    " with the same probability (poisson); groups of at most so many, which take turns (cyclic); at"
+    " most so many of the clients that are there at their local hour and waited for --separation"
+    " rounds (spaced). Private runs with the last two protect from whoever knows the cohorts. None"
+    " for fixed_size, or in a private run for poisson.",
     usual=usual,
     default=FixedSize(is_asked=False),
     words={"cyclic": "cyclic cohorts", "spaced": "spaced cohorts"},
@@ -301,12 +280,9 @@ def choice(usual: Callable[[Mapping[str, Any]], str]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Complement(part.Part):
-  """The server makes the shares of noise that a cohort lacks.
+  """The server makes the shares of noise that a cohort lacks."""
 
-  Attributes:
-    protocol: One of `shares.PROTOCOLS`, the value of --noise_shares.
-  """
-
+  # One of `shares.PROTOCOLS`, the value of --noise_shares.
   protocol: ClassVar[str] = shares.COMPLEMENT
 
 
@@ -318,14 +294,11 @@ class Helpers(Complement):
 
 @dataclasses.dataclass(frozen=True)
 class PrivateCoin(Complement):
-  """More clients make noise than add data, which each does by a coin of its own.
-
-  Attributes:
-    contacted: The expected number of clients that a round contacts: each is contacted with
-      probability contacted / n and then adds its data with probability m / contacted.
-  """
+  """More clients make noise than add data, which each does by a coin of its own."""
 
   protocol: ClassVar[str] = shares.PRIVATE_COIN
+  # The expected number of clients that a round contacts: each is contacted with probability
+  # contacted / n and then adds its data with probability m / contacted.
   contacted: int | float = flag.field(
     ...,
     "With --noise_shares=private_coin: the expected number of clients that a round contacts;"

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import math
 import sys
+import typing
 from typing import Any, TypedDict
 
 from privacy import accounting
@@ -111,56 +112,57 @@ class Ledger:
         f"Found version = {content['version']!r} in the ledger; expected one of"
         f" {', '.join(map(str, VERSIONS))}, which this version of tff_superquantile reads."
       )
-    if content["accounting"] not in accounting.ACCOUNTANTS:
-      raise ValueError(
-        f"Found accounting = {content['accounting']!r} in the ledger; expected one of"
-        f" {', '.join(accounting.ACCOUNTANTS)}."
-      )
+    checks.one_of("accounting", content["accounting"], accounting.ACCOUNTANTS)
     content["release"] = _read_release(content["release"], content["version"])
-    claim = content["claim"]
-    if not isinstance(claim, dict) or set(claim) != {"epsilon", "delta"}:
-      raise ValueError("Found a claim in the ledger without epsilon and delta; expected both.")
+    claim = _entries({"epsilon", "delta"}, content["claim"], "claim")
     content["claim"] = {
-      "epsilon": _optional_number(claim["epsilon"], "claim.epsilon"),
+      "epsilon": _typed("claim.epsilon", claim["epsilon"], float | None),
       "delta": checks.fraction("delta", claim["delta"]),
     }
-    for name in ("clip_norm", "epsilon_server"):
-      content[name] = _optional_number(content[name], name)
-    content["epsilon_spent"] = _optional_number(content["epsilon_spent"], "epsilon_spent", False)
-    for name in ("num_rounds_planned", "rounds_done"):
-      if isinstance(content[name], bool) or not isinstance(content[name], int) or content[name] < 0:
-        raise ValueError(
-          f"Found {name} = {content[name]!r} in the ledger; expected a whole number of at least 0."
-        )
     for name in ("guarantee", "not_covered"):
-      if not isinstance(content[name], list):
-        raise ValueError(f"Found {name} in the ledger that is no list; expected sentences.")
       content[name] = tuple(map(str, content[name]))
-    if not isinstance(content["starts"], list):
-      raise ValueError("Found starts in the ledger that are no list; expected one.")
     content["starts"] = tuple(map(_read_start, content["starts"]))
     return cls(**content)
 
 
 def _read_start(content: Any) -> statements.StartingModel:
   content = _fields(statements.StartingModel, content, "start in the ledger")
-  for name in ("run", "task", "fingerprint"):
-    if not isinstance(content[name], str):
-      raise ValueError(
-        f"Found {name} = {content[name]!r} of a start in the ledger; expected a text."
-      )
-  if not isinstance(content["same_population"], bool):
-    raise ValueError("Found same_population of a start in the ledger that is not true or false.")
-  for name in ("epsilon", "delta"):
-    content[name] = _optional_number(content[name], f"{name} of a start")
   if (content["epsilon"] is None) != (content["delta"] is None):
     raise ValueError("Found a start in the ledger with one of epsilon and delta; expected both.")
   return statements.StartingModel(**content)
 
 
+# What values of JSON are, by the types of fields.
+_JSON: dict[Any, tuple[Any, str]] = {
+  str: (str, "a text"),
+  bool: (bool, "true or false"),
+  int: (int, "a whole number of at least 0"),
+  float: ((int, float), "0 or a positive number"),
+  tuple: (list, "a list"),
+}
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+  """Returns a value of JSON in the type of its field, or raises a `ValueError`."""
+  if hint == float | None:
+    if value is None:
+      return None
+    hint = float
+  hint = typing.get_origin(hint) or hint
+  if hint not in _JSON:
+    return value  # It is read elsewhere.
+  types, expected = _JSON[hint]
+  is_good = isinstance(value, types) and isinstance(value, bool) == (hint is bool)
+  if not is_good or hint in (int, float) and not 0 <= value <= sys.float_info.max:
+    raise ValueError(f"Found {name} = {value!r} in the ledger; expected {expected}.")
+  return float(value) if hint is float else value
+
+
 def _fields(kind: type, content: Any, name: str) -> dict[str, Any]:
-  """Returns the JSON object of a dataclass if it has all its fields and no others."""
-  return _entries({field.name for field in dataclasses.fields(kind)}, content, name)
+  """Returns the JSON object of a dataclass if it has all its fields, typed, and no others."""
+  hints = {field.name: field.type for field in dataclasses.fields(kind)}
+  content = _entries(set(hints), content, name)
+  return {field: _typed(field, content[field], hint) for field, hint in hints.items()}
 
 
 def _entries(expected: set[str], content: Any, name: str) -> dict[str, Any]:
@@ -195,38 +197,11 @@ def _read_release(content: Any, version: int) -> releases.Release:
   }
   for name, kind in mechanisms.items():
     if content[name] is not None:
-      content[name] = _read_mechanism(kind, content[name], name)
+      content[name] = kind(**_fields(kind, content[name], name))
   try:
     return releases.Release.of_entries(content)
   except (TypeError, ArithmeticError) as error:
     raise ValueError(f"Found a release in the ledger that cannot be read: {error}.") from None
-
-
-def _read_mechanism(kind: Any, content: Any, name: str) -> Any:
-  content = _fields(kind, content, name)
-  for field in dataclasses.fields(kind):
-    value = content[field.name]
-    good = isinstance(value, str)
-    if field.type is not str:
-      good = isinstance(value, int if field.type is int else (int, float))
-      good = good and not isinstance(value, bool) and 0 < value <= sys.float_info.max
-    if not good:
-      raise ValueError(
-        f"Found {field.name} = {value!r} in the ledger's {name}, which cannot be read; expected"
-        f" {'a word' if field.type is str else 'a positive number'}."
-      )
-  if kind is tree_mechanism.TreeMechanism:
-    tree_mechanism.check_num_bins(content["num_bins"])
-  return kind(**content)
-
-
-def _optional_number(value: Any, name: str, optional: bool = True) -> float | None:
-  if value is None and optional:
-    return None
-  is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-  if not is_number or not 0 <= value <= sys.float_info.max:
-    raise ValueError(f"Found {name} = {value!r} in the ledger; expected 0 or a positive number.")
-  return float(value)
 
 
 def build_ledger(
@@ -243,35 +218,15 @@ def build_ledger(
 ) -> Ledger:
   """Builds the ledger of a run after some rounds, quickly enough for every round.
 
-  Args:
-    release: The releases of each round.
-    claim_epsilon: The budget of the whole run; None if it has no limit.
-    delta: The budget's delta.
-    clip_norm: C, of the updates as they are summed; None if no updates are released, or if it
-      adapts.
-    num_rounds_planned: After how many rounds the run ends.
-    rounds_done: Rounds that were begun, aborted ones included.
-    accountant: "tightest", "pld" or "rdp".
-    meter: The run's meter, if there is one; of the same release, delta and accountant.
-    starts: The runs from whose models it starts, the latest first.
-
-  Returns:
-    The ledger.
-
-  Raises:
-    ValueError: If a number is out of its range, or the meter is of something else.
+  A `meter` is one of the same release, delta and accountant; all else is as in `Ledger`.
   """
-  if accountant not in accounting.ACCOUNTANTS:
-    raise ValueError(
-      f"Found accountant = {accountant!r}; expected one of {', '.join(accounting.ACCOUNTANTS)}."
-    )
-  delta = checks.fraction("delta", delta)
-  if meter is not None:
-    if (meter.release, meter.delta, meter.accountant) != (release, delta, accountant):
-      raise ValueError("Found a meter of another release, delta or accountant; expected its own.")
-    epsilon = meter.epsilon_at_most(rounds_done, num_rounds_planned)
+  own = accounting.Accountant(release, delta, accountant)
+  if meter not in (None, own):
+    raise ValueError("Found a meter of another release, delta or accountant; expected its own.")
+  if meter is None:
+    epsilon = own.epsilon(rounds_done)
   else:
-    epsilon = accounting.epsilon(release, rounds_done, delta, accountant).epsilon
+    epsilon = meter.epsilon_at_most(rounds_done, num_rounds_planned)
   if not math.isfinite(epsilon):
     raise ValueError(
       f"Found that {rounds_done} rounds have no finite epsilon; expected more noise."
@@ -281,14 +236,14 @@ def build_ledger(
     accounting=accountant,
     claim={
       "epsilon": None if claim_epsilon is None else float(claim_epsilon),
-      "delta": delta,
+      "delta": own.delta,
     },
     release=release,
     clip_norm=None if clip_norm is None else float(clip_norm),
     num_rounds_planned=int(num_rounds_planned),
     rounds_done=int(rounds_done),
     epsilon_spent=epsilon,
-    epsilon_server=server.server_epsilon(release, num_rounds_planned, delta).epsilon,
+    epsilon_server=server.server_epsilon(release, num_rounds_planned, own.delta).epsilon,
     guarantee=tuple(statements.guarantee(release)),
     not_covered=statements.not_covered(release, starts),
     starts=starts,

@@ -49,24 +49,16 @@ _NOT_COVERED_IN_2 = (
 
 @dataclasses.dataclass(frozen=True)
 class StartingModel:
-  """A finished run from whose model another run starts.
+  """A finished run from whose model another run starts."""
 
-  Attributes:
-    run: The end of its folder, TASK/METHOD/seed_S.
-    task: The folder of its task.
-    same_population: Whether both train on clients of one population. Tasks whose names have the
-      same first word count as one, so that no overlap is missed.
-    fingerprint: That of its weights.
-    epsilon: What it spent; None for a run without privacy.
-    delta: That of `epsilon`; None for a run without privacy.
-  """
-
-  run: str
-  task: str
+  run: str  # The end of its folder, TASK/METHOD/seed_S.
+  task: str  # The folder of its task.
+  # Whether both train on clients of one population. Tasks whose names have the same first word
+  # count as one, so that no overlap is missed.
   same_population: bool
-  fingerprint: str
-  epsilon: float | None
-  delta: float | None
+  fingerprint: str  # That of its weights.
+  epsilon: float | None  # What it spent; None for a run without privacy.
+  delta: float | None  # That of `epsilon`; None for a run without privacy.
 
 
 def initial_weights(start: StartingModel) -> str:
@@ -93,12 +85,12 @@ def not_covered(
   release: releases.Release, starts: Sequence[StartingModel] = (), ledger_version: int = 3
 ) -> tuple[str, ...]:
   """States the limits of the guarantee of a run that starts from others, the latest first."""
-  said: tuple[str, ...] = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED
+  limits: tuple[str, ...] = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED
   if isinstance(release.cohort, cohorts.Known):
-    said = _OF_KNOWN_COHORTS
+    limits = _OF_KNOWN_COHORTS
   if isinstance(release.cohort, (cohorts.FixedSize, cohorts.Known)):
-    said = tuple(_PUBLIC_LIST if sentence == NOT_COVERED[0] else sentence for sentence in said)
-  return (*(initial_weights(start) for start in starts), *said)
+    limits = tuple(_PUBLIC_LIST if sentence == NOT_COVERED[0] else sentence for sentence in limits)
+  return (*(initial_weights(start) for start in starts), *limits)
 
 
 def as_before(sentences: Sequence[str]) -> tuple[str, ...]:

@@ -1,17 +1,13 @@
-"""Finds the data sets of users, and describes them without reading all."""
+"""Finds the data sets of users."""
 
-import collections
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
-import csv
 import dataclasses
 import glob
 import itertools
 import json
-import lzma
 import os
 import re
-import sqlite3
 from typing import Any
 
 from tasks import downloads as downloads_lib
@@ -20,34 +16,21 @@ from tff_superquantile.simulation import client_files
 
 _STANDIN = "To try things out there are generated data: --data=standin"
 
-_HEAD_BYTES = 1 << 24  # The head of a JSON file has its users' names and the first one's data.
-_ERRORS = (OSError, EOFError, lzma.LZMAError, sqlite3.Error, csv.Error)
+_HEAD_BYTES = 1 << 24  # The head of a JSON file has its users' names.
 
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-  """A data set, in LEAF's files or in one file that holds all of it.
+  """A data set, in LEAF's files or in one file that holds all of it."""
 
-  Attributes:
-    name: Its common name.
-    file_names: Names of the files that hold all of it, the preferred one first.
-    command: The command that makes LEAF's files.
-    client: The word for a client, such as "writer".
-    examples: The word for examples, such as "images".
-    min_examples: Clients with fewer are dropped unless --min_examples_per_client says otherwise.
-    is_example: Whether an x and a y of LEAF's are of this data set.
-    describe_file: Says what is in a file that holds all, or raises a `ValueError`.
-    downloads: The public files that hold all of it, the examples first.
-  """
-
-  name: str
-  file_names: Sequence[str]
-  command: str
-  client: str
-  examples: str
+  name: str  # Its common name.
+  file_names: Sequence[str]  # Names of the files that hold all of it, the preferred one first.
+  command: str  # The command that makes LEAF's files.
+  client: str  # The word for a client, such as "writer".
+  examples: str  # The word for examples, such as "images".
+  # Clients with fewer are dropped unless --min_examples_per_client says otherwise.
   min_examples: int
-  is_example: Callable[[Any, Any], bool]
-  describe_file: Callable[[str], str]
+  # The public files that hold all of it, the examples first.
   downloads: Sequence[downloads_lib.Download] = ()
 
   @property
@@ -68,24 +51,24 @@ class DataSet:
 
   def find(self, data_dir: str) -> str | Mapping[str, list[str]]:
     """Finds the file that holds all, or LEAF's {"train": paths, "test": paths}, but not both."""
-    wanted = (
+    layout = (
       f"{', '.join(self.file_names)}, or train/*.json and test/*.json as LEAF's"
       f" {self.command} leaves them"
     )
     if os.path.isfile(data_dir):
       if data_dir.endswith(".json"):
         raise ValueError(
-          f"{data_dir} is a single JSON file; name the directory that holds {wanted}."
+          f"{data_dir} is a single JSON file; name the directory that holds {layout}."
         )
       return data_dir
     if os.path.exists(data_dir) and not os.path.isdir(data_dir):
       raise ValueError(
-        f"Found that {data_dir} is no regular file but a pipe or a device; expected {wanted}: write"
+        f"Found that {data_dir} is no regular file but a pipe or a device; expected {layout}: write"
         " its content to a file."
       )
     if not os.path.isdir(data_dir):
       raise ValueError(
-        f"There is no directory or file {data_dir}; let --data_dir name one that holds {wanted}."
+        f"There is no directory or file {data_dir}; let --data_dir name one that holds {layout}."
       )
     of_split = {
       split: sorted(glob.glob(os.path.join(glob.escape(data_dir), split, "*.json")))
@@ -106,9 +89,9 @@ class DataSet:
           f"{path} is no file but a folder, a pipe or a link that leads nowhere; expected LEAF's"
           " JSON: move it away."
         )
-    empty = [f"{split}/*.json" for split, found in of_split.items() if not found]
+    empty = [f"{split}/*.json" for split, files in of_split.items() if not files]
     if empty:
-      raise ValueError(f"{data_dir} has no {' and no '.join(empty)}; expected {wanted}.")
+      raise ValueError(f"{data_dir} has no {' and no '.join(empty)}; expected {layout}.")
     return of_split
 
   def open(
@@ -130,70 +113,18 @@ class DataSet:
       )
     return [train, test]
 
-  def describe(self, data_dir: str) -> str:
-    """Says in a few words what of the data set is in `data_dir`, as in `find`, and where."""
-    source = self.find(data_dir)
-    try:
-      if isinstance(source, str):
-        return f"{self.describe_file(source)}, {source}"
-      return f"{self._describe_leaf(source)}, LEAF's JSON in {data_dir}"
-    except _ERRORS as error:
-      raise ValueError(f"{source if isinstance(source, str) else data_dir}: {error}") from error
 
-  def _describe_leaf(self, paths: Mapping[str, list[str]]) -> str:
-    """Says how many users LEAF's files have; a `ValueError` if they are of another data set."""
-    counts: list[collections.Counter[str]] = []
-    for of_split in paths.values():
-      heads = [_Head(path) for path in of_split]
-      wrong = [head.path for head in heads if not self.is_example(head.first("x"), head.first("y"))]
-      if wrong:
-        raise ValueError(f"{wrong[0]} has no examples that are {self.examples}")
-      known = [head.users for head in heads]
-      if None in known:
-        return f"{self.client}s to train and to test on"
-      counts.append(collections.Counter())
-      for users in filter(None, known):
-        counts[-1].update(users)
-    if _is_by_sample(paths):
-      counts = [counts[0] + counts[1]]
-    kinds = (" training", " test") if len(counts) > 1 else ("",)
-    enough = [sum(n >= self.min_examples for n in one.values()) for one in counts]
-    return (
-      f"{' and '.join(f'{len(one)}{kind}' for one, kind in zip(counts, kinds))} {self.client}s, of"
-      f" whom {' and '.join(map(str, enough))} have {self.min_examples} {self.examples} or more"
-      " (--min_examples_per_client)"
-    )
-
-
-class _Head:
-  """The head of one of LEAF's files; None stands for what it does not tell."""
-
-  def __init__(self, path: str):
-    self.path = path
-    with open(path, encoding="utf-8", errors="replace") as file:
-      self._text = file.read(_HEAD_BYTES)
-
-  def _value_after(self, pattern: str) -> Any:
-    begin = re.search(pattern, self._text)
-    if begin:
-      with contextlib.suppress(ValueError):  # Longer than the head.
-        return json.JSONDecoder().raw_decode(self._text, begin.end())[0]
-    return None
-
-  def first(self, name: str) -> Any:
-    """Returns the first x or y of the first user."""
-    return self._value_after(rf'"{name}"\s*:\s*\[\s*')
-
-  @property
-  def users(self) -> dict[str, int] | None:
-    """The number of examples of each user."""
-    users, counts = (
-      self._value_after(rf'"{name}"\s*:\s*(?=\[)') for name in ("users", "num_samples")
-    )
-    return None if users is None or counts is None else dict(zip(map(str, users), counts))
+def _users(path: str) -> set[str]:
+  """Returns the users of one of LEAF's files; none if its head does not tell."""
+  with open(path, encoding="utf-8", errors="replace") as file:
+    text = file.read(_HEAD_BYTES)
+  if begin := re.search(r'"users"\s*:\s*(?=\[)', text):
+    with contextlib.suppress(ValueError):  # Longer than the head.
+      return set(map(str, json.JSONDecoder().raw_decode(text, begin.end())[0]))
+  return set()
 
 
 def _is_by_sample(paths: Mapping[str, list[str]]) -> bool:
   """Tells whether LEAF's first training and test files have the same clients."""
-  train, test = (_Head(of_split[0]).users for of_split in paths.values())
-  return bool(train and test and train.keys() == test.keys())
+  train, test = (_users(of_split[0]) for of_split in paths.values())
+  return bool(train) and train == test

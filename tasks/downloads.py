@@ -22,27 +22,17 @@ _WHOLE, _NOTHING_LEFT = 200, 416  # A server sends all of a file; it has no more
 
 @dataclasses.dataclass(frozen=True)
 class Download:
-  """A public file that has the same bytes for everybody.
+  """A public file that has the same bytes for everybody."""
 
-  Attributes:
-    what: The word for its content.
-    urls: Where it is: the next is tried where one fails.
-    sha256: Of its bytes.
-    size: In bytes; 0 if that is not known.
-    members: The files of this archive that are kept, the one that is used first; empty to keep it.
-    room: The bytes that unpacking and converting it take besides.
-    instead: The name of a file that does as well.
-    flag: The flag by which users name a file of theirs in its place.
-  """
-
-  what: str
-  urls: Sequence[str]
-  sha256: str
-  size: int = 0
+  what: str  # The word for its content.
+  urls: Sequence[str]  # Where it is: the next is tried where one fails.
+  sha256: str  # Of its bytes.
+  size: int = 0  # In bytes; 0 if that is not known.
+  # The files of this archive that are kept, the one that is used first; empty to keep it.
   members: Sequence[str] = ()
-  room: int = 0
-  instead: str = ""
-  flag: str = "data_dir"
+  room: int = 0  # The bytes that unpacking and converting it take besides.
+  instead: str = ""  # The name of a file that does as well.
+  flag: str = "data_dir"  # The flag by which users name a file of theirs in its place.
 
   @property
   def name(self) -> str:

@@ -19,16 +19,11 @@ Splitter = Callable[[Pools, request_lib.Request], Pools]
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """Splits pools of clients into training and test clients, each in the order of their places.
+  """Splits pools of clients into training and test clients, each in the order of their places."""
 
-  Attributes:
-    test_fraction: A client of a single pool is a test client with this probability.
-    seed: The seed by which a single pool is divided; None for the request's.
-    num_shuffled: The number of test clients of so many, where a run's clients are shuffled.
-  """
-
-  test_fraction: float = 0.5
-  seed: int | None = None
+  test_fraction: float = 0.5  # A client of a single pool is a test client with this probability.
+  seed: int | None = None  # The seed by which a single pool is divided; None for the request's.
+  # The number of test clients of so many, where a run's clients are shuffled.
   num_shuffled: Callable[[int], int] = lambda num_clients: num_clients // 2
 
   def apply(self, pools: Pools, request: request_lib.Request) -> Pools:
@@ -133,7 +128,7 @@ def hold_out(
 
 
 def choose(
-  pools: Pools, request: request_lib.Request, split: Splitter, own_number: int
+  pools: Pools, request: request_lib.Request, split: Splitter, own_number: int, is_apart: bool
 ) -> dict[str, client_files.ClientFiles]:
   """Chooses a run's clients from pools of all, by the names of splits.
 
@@ -141,42 +136,34 @@ def choose(
   returns the clients to train on, to test on and, if the task has its own, to validate on.
   `own_number` is the task's own number of training clients, and of test clients; 0 for all. Fewer
   clients than the run asks for are a `ValueError`.
+
+  If `is_apart`, as in private runs, a training client is chosen by its own id and number of
+  examples alone; its place by `split` must not follow from the others'. All training clients are
+  taken. Those with too few examples are members without examples: they count, and may be drawn. So
+  if one client's examples are replaced or removed, nothing changes but what that client itself has;
+  and if a client comes or goes, nothing but the number of clients. Test and validation clients are
+  not protected: they are dropped and taken by number, which changes nothing among training clients.
   """
-  pools = [drop_small_clients(pool, request.min_examples_per_client) for pool in pools]
-  train, test, *validation = split(pools, request)
-  _check_sides(train, test, request)
-  train = take(train, request.num_train_clients, own_number, "training")
-  test = take(test, request.num_test_clients, own_number, "test")
-  return _by_name(train, test, validation, request)
-
-
-def choose_apart(
-  pools: Pools, request: request_lib.Request, split: Splitter, own_number: int
-) -> dict[str, client_files.ClientFiles]:
-  """Chooses the clients of a private run, each by its own id and number of examples alone.
-
-  All training clients are taken. Those with too few examples are members without examples: they
-  count, and may be drawn. So if one client's examples are replaced or removed, nothing changes but
-  what that client itself has; and if a client comes or goes, nothing but the number of clients.
-  Test and validation clients are not protected: they are dropped and taken by number, which changes
-  nothing among training clients.
-
-  All else is as in `choose`; a client's place by `split` must not follow from the others'.
-  """
-  if request.num_train_clients:
+  least = request.min_examples_per_client
+  if is_apart and request.num_train_clients:
     raise ValueError(
       f"Found --num_train_clients={request.num_train_clients} in a private run; expected all"
       " training clients, as it follows from the others who is among the first: leave it out."
     )
-  # Errors, too, say nothing of the sizes of training clients.
-  pools = [dataclasses.replace(pool, num_dropped=None, remark="") for pool in pools]
+  if is_apart:  # Errors, too, say nothing of the sizes of training clients.
+    pools = [dataclasses.replace(pool, num_dropped=None, remark="") for pool in pools]
+  else:
+    pools = [drop_small_clients(pool, least) for pool in pools]
   train, *others = split(pools, request)
-  least = request.min_examples_per_client
-  test, *validation = [drop_small_clients(pool, least) for pool in others]
+  test, *validation = [drop_small_clients(pool, least) for pool in others] if is_apart else others
   _check_sides(train, test, request)
+  if not is_apart:
+    train = take(train, request.num_train_clients, own_number, "training")
   test = take(test, request.num_test_clients, own_number, "test")
   chosen = _by_name(train, test, validation, request)
-  return {**chosen, "train": dataclasses.replace(chosen["train"], min_examples=least)}
+  if is_apart:
+    chosen["train"] = dataclasses.replace(chosen["train"], min_examples=least)
+  return chosen
 
 
 def _check_sides(

@@ -12,7 +12,7 @@ nothing else has to know of it:
         name="weather",
         build_model=lambda seed: models.build_linear_classifier(_SPEC, 4, intercept=True),
         open_clients=_open_clients,
-        defaults=dict(num_rounds=500, ...),  # Every key of DEFAULTS.
+        defaults=dict(num_rounds=500, ...),  # Each of STATED.
       ),
     )
 """
@@ -20,7 +20,6 @@ nothing else has to know of it:
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import types
-from typing import Any
 
 import tensorflow_federated as tff
 
@@ -30,49 +29,28 @@ from tasks import request as request_lib
 from tasks import splits
 from tff_superquantile.simulation import client_files
 
-WEIGHTINGS = ("num_examples", "uniform")
-
-# The defaults that every task states, with their type and least value.
-DEFAULTS: Mapping[str, tuple[type, float | None]] = types.MappingProxyType(
-  {
-    "num_rounds": (int, 1),
-    "clients_per_round": (int, 1),
-    "client_learning_rate": (float, 0.0),
-    "batch_size": (int, 0),  # 0: the whole local data set is one batch.
-    "local_epochs": (int, 1),
-    "l2": (float, 0.0),  # lambda of the paper's (lambda / 2) ||w||^2.
-    "client_weighting": (str, None),  # One of WEIGHTINGS.
-    "learning_rate_decay": (float, 0.0),  # Factor; 1.0 for a constant rate.
-    "rounds_per_decay": (int, 1),
-    "rounds_per_evaluation": (int, 1),
-    "max_loss": (float, 0.0),  # B: private thresholds tell losses apart up to here.
-  }
+# The defaults that every task states; a run checks them as it checks its flags.
+STATED = (
+  "num_rounds",
+  "clients_per_round",
+  "client_learning_rate",
+  "batch_size",  # 0: the whole local data set is one batch.
+  "rounds_per_evaluation",
+  "max_loss",  # B: private thresholds tell losses apart up to here.
+)
+# Those of tasks that do not state them.
+USUAL: Mapping[str, int | float | str] = types.MappingProxyType(
+  dict(
+    local_epochs=1,
+    l2=0.0,  # lambda of the paper's (lambda / 2) ||w||^2.
+    client_weighting="num_examples",  # Or "uniform".
+    learning_rate_decay=1.0,  # Factor, in every `rounds_per_decay` rounds.
+    rounds_per_decay=1,
+  )
 )
 ERRORS = ("misclassification", "rmse")  # As in `tff_superquantile.evaluation`.
 
 Request = request_lib.Request
-
-
-def _check_defaults(name: str, defaults: Mapping[str, int | float | str]) -> None:
-  """Raises a `ValueError` unless a task's defaults have every key of `DEFAULTS`, and its range."""
-  differing = set(defaults) ^ set(DEFAULTS)
-  if differing:
-    raise ValueError(
-      f"Task {name!r} has defaults that differ from what a task states in"
-      f" {sorted(differing)}; state each of {sorted(DEFAULTS)}."
-    )
-  for key, (value_type, least) in DEFAULTS.items():
-    value: Any = defaults[key]
-    accepted: Any = (int, float) if value_type is float else value_type
-    if not isinstance(value, accepted) or isinstance(value, bool):
-      raise ValueError(f"Task {name!r} has {key} = {value!r}; expected a {value_type.__name__}.")
-    if least is not None and not value >= least:  # Also refuses NaN.
-      raise ValueError(f"Task {name!r} has {key} = {value!r}; expected at least {least}.")
-  if defaults["client_weighting"] not in WEIGHTINGS:
-    raise ValueError(
-      f"Task {name!r} has client_weighting = {defaults['client_weighting']!r}; expected"
-      f" one of {WEIGHTINGS}."
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +63,7 @@ class Task:
       follow from that seed alone. See also `model_takes_clients`.
     open_clients: Takes a `Request`, whose `min_examples_per_client` is the task's own unless the
       user gave another. Returns all clients, in pools that `split` takes.
-    defaults: Value of each key of `DEFAULTS`.
+    defaults: The value of each of `STATED`, and others than those of `USUAL`.
     open_standin: Opens generated data with the shapes of the real one, as `open_clients` does. None
       if the task has none.
     split: How pools become the clients to train on and to test on. Or a function that takes the
@@ -149,12 +127,17 @@ class Task:
   columns: str = ""
 
   def __post_init__(self) -> None:
-    _check_defaults(self.name, self.defaults)
+    defaults = {**USUAL, **self.defaults}
+    if differing := set(defaults) ^ {*STATED, *USUAL}:
+      raise ValueError(
+        f"Task {self.name!r} has defaults that differ from what a task states in"
+        f" {sorted(differing)}; state each of {sorted(STATED)}."
+      )
     if self.error not in ERRORS:
       raise ValueError(
         f"Task {self.name!r} has error = {self.error!r}; expected one of {', '.join(ERRORS)}."
       )
-    object.__setattr__(self, "defaults", types.MappingProxyType(dict(self.defaults)))
+    object.__setattr__(self, "defaults", types.MappingProxyType(defaults))
 
   def protects(self, request: Request) -> bool:
     """Returns whether nothing that a run is given may follow from two clients' data together.
@@ -193,8 +176,8 @@ class Task:
     self, pools: splits.Pools, request: Request
   ) -> dict[str, client_files.ClientFiles]:
     """Chooses a run's clients from pools of all, as `load_clients` does."""
-    choose = splits.choose_apart if self.protects(request) else splits.choose
-    return choose(pools, request, self._split, self.clients_per_split)
+    is_apart = self.protects(request)
+    return splits.choose(pools, request, self._split, self.clients_per_split, is_apart)
 
   def _split(self, pools: splits.Pools, request: Request) -> splits.Pools:
     if isinstance(self.split, splits.Split):

@@ -14,6 +14,7 @@ from typing import Any
 
 from absl import logging
 import numpy as np
+from pyarrow import parquet
 
 from tasks import data_set
 
@@ -27,6 +28,19 @@ def fingerprint(facts: Iterable[Any], paths: Iterable[str]) -> str:
     stat = os.stat(path)
     facts.append((path, stat.st_size, stat.st_mtime_ns))
   return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def open_parquet(path: str, columns: Iterable[str], remedy: str) -> parquet.ParquetFile:
+  """Opens a Parquet file; raises a `ValueError` with a remedy if it is none, or lacks columns."""
+  try:
+    file = parquet.ParquetFile(path)
+  except (OSError, ValueError) as e:
+    raise ValueError(f"{path} is not readable as Parquet; {remedy}.") from e
+  missing = set(columns) - set(file.schema_arrow.names)
+  if missing:
+    file.close()
+    raise ValueError(f"{path} has no columns {sorted(missing)}; {remedy}.")
+  return file
 
 
 def _check_user(path: str, user: str, num_samples: Any, data: Any, leaf: data_set.DataSet) -> None:

@@ -178,16 +178,19 @@ def test_switches():
 
 def test_files_of_flags(tmp_path):
   path = tmp_path / "flags.txt"
-  path.write_text("# Mine.\n--a=1 2\n\n--b=\n--a=3\n")
+  path.write_text("# Mine.\n--a=1 2\n\n--b=\n--a=3\n--left=1\n")
   parser = command_line.Parser(arguments=["--b=0", f"--flagfile={path}", "--a=4"])
-  parser.read_files()
+  parser.read_files({"left"})
   assert parser.arguments == ["--b=0", f"--flagfile={path}", "--a=1 2", "--b=", "--a=3", "--a=4"]
-  assert command_line.read_flags(path.read_text()) == {"a": "1 2,3", "b": ""}
+  assert command_line.read_flags(path.read_text()) == {"a": "1 2,3", "b": "", "left": "1"}
   (tmp_path / "bytes").write_bytes(b"--a=\xff")
   for name, reason in (("none", "No such file"), ("bytes", "no text"), (".", "Is a directory")):
     parser = command_line.Parser(arguments=["--flagfile", str(tmp_path / name)])
     with pytest.raises(ValueError, match=f"^Found --flagfile=.*{reason}.*; expected a file"):
       parser.read_files()
+  path.write_text("--flagfile=others.txt\n")
+  with pytest.raises(ValueError, match=r"^Found --flagfile within .*flags.txt; expected it in"):
+    command_line.Parser(arguments=[f"--flagfile={path}"]).read_files()
 
 
 def test_tables():

@@ -161,7 +161,7 @@ from tff_superquantile import stack
 from tff_superquantile.stack import postponed
 sys.path.insert(0, "tests/algorithms")
 import problems
-tsq.set_simulation_context(engine="in_process")
+tsq.set_simulation_context()
 for process in (
   tsq.build_superquantile_fed_avg(problems.keras_model_fn, 0.5,
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1)),

@@ -50,7 +50,6 @@ __all__, __getattr__, __dir__ = lazy.attach(
     "engine": ("set_simulation_context",),
     "evaluation": ("Personalizer", "build_evaluator", "describe"),
     "threshold": (
-      "AdaptiveTheta",
       "build_geometric_quantile",
       "build_primal_dual_quantile",
       "build_private_primal_dual_quantile",

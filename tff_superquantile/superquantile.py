@@ -11,8 +11,12 @@ equals the argmax whenever theta * n is an integer and no losses tie.
 theta is the tail fraction in (0, 1] everywhere: theta = 1 is the mean, theta -> 0 the maximum.
 """
 
+import numbers
+
 import numpy as np
 from numpy import typing as npt
+
+from privacy import checks
 
 # theta * n is computed in floating point (0.1 * 30 > 3): sums within this relative distance of the
 # tail mass count as having reached it, so that exactly ceil(theta * n) untied clients pass.
@@ -20,7 +24,8 @@ TAIL_MASS_TOLERANCE = 1e-9
 
 
 def check_theta(theta: float) -> float:
-  """Returns `theta` as a float; a `ValueError` if it is no tail fraction in (0, 1]."""
+  """Returns `theta` as a float; an error if it is no tail fraction, a number in (0, 1]."""
+  checks.of_type("theta", theta, numbers.Real, "a tail fraction in (0, 1]")
   if not 0.0 < float(theta) <= 1.0:  # Also refuses NaN.
     raise ValueError(
       f"Found theta = {theta}; the tail fraction must lie in (0, 1]: 1 is the mean of all clients,"

@@ -1,4 +1,4 @@
-"""This project's processes, computed by TFF's runtime, in this process, or by Ray's workers."""
+"""This project's processes, computed by TFF's runtime or in this process."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,19 +32,20 @@ def _config(task: Any, workload: workloads.Workload, options: Mapping[str, Any])
 
 
 def set_context(engine: str, block_size: int | None = None) -> None:
-  """Sets what computes: as in `context.set_simulation_context`, or "native", TFF's runtime."""
+  """Sets what computes: "in_process", or "native", TFF's runtime."""
   import tensorflow_federated as tff
 
   from tff_superquantile.engine import context
+  from tff_superquantile.engine.processes import limits
 
   if engine == "native":
     tff.framework.set_default_context(
       tff.backends.test.create_sync_test_cpp_execution_context(
-        max_concurrent_computation_calls=context.num_cores()
+        max_concurrent_computation_calls=limits.num_cores()
       )
     )
   else:
-    context.set_simulation_context(engine=engine, block_size=block_size)
+    context.set_simulation_context(block_size=block_size)
 
 
 class _Ours(contender.Contender):
@@ -55,10 +56,10 @@ class _Ours(contender.Contender):
     from tff_superquantile import algorithms
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run import private
-    from tff_superquantile.experiments.run.parts import engines
+    from tff_superquantile.experiments.run import run_config
     from tff_superquantile.simulation import client_files
 
-    set_context(options["engine"], engines.BLOCK_SIZE)  # As runs of so many clients do it.
+    set_context(options["engine"], run_config.BLOCK_SIZE)  # As runs of so many clients do it.
     self._workload = workload
     settings = workload.settings
     task = tasks.get_task(settings["task"])

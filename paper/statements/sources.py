@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-import contextlib
 import csv
 import dataclasses
 import math
@@ -12,7 +11,6 @@ import pathlib
 import pandas as pd
 
 from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.run import cross_validation
@@ -65,11 +63,10 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
   """Returns the reader of the finished runs of a task, methods by their labels."""
 
   def read(output_dir: pathlib.Path) -> pd.DataFrame:
-    found = run_folder.find_runs(output_dir)
     # What else a run with a name of its own differs in, its label does not say.
     runs = [
       run
-      for run in found
+      for run in run_folder.find_runs(output_dir)
       if run.task == task and run.finished and run.config and not run.config.run_name
     ]
     whole = [run for run in cross_validation.pool(runs) if not cross_validation.gaps([run])]
@@ -83,10 +80,9 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
       for run in of
     )
     if chosen and _FOLDS not in task:
-      with contextlib.suppress(style.NothingToDraw):  # Where all clients have as many examples.
-        by_size = sizes.error_by_size(grouped.Grouped(chosen)).results
-        labels = {method: method.label for method in chosen}
-        results = pd.concat([results, by_size.assign(method=by_size["method"].map(labels))])
+      by_size = sizes.error_by_size(grouped.Grouped(chosen))
+      labels = {method: method.label for method in chosen}
+      results = pd.concat([results, by_size.assign(method=by_size["method"].map(labels))])
     return tables.over_seeds(results).reset_index() if len(results) else results
 
   return read
@@ -103,10 +99,11 @@ def _of_report(path: str, key: str = "method") -> Reader:
     file = output_dir / path
     if not file.exists():
       return pd.DataFrame(columns=list(COLUMNS))
-    found = pd.read_csv(file).rename(columns={key: "method"})[list(COLUMNS)]
+    table = pd.read_csv(file, float_precision="round_trip").rename(columns={key: "method"})
+    measured = table[list(COLUMNS)]
     # Files of results name methods by their folders.
     labels = {run.method: run.method.label for run in run_folder.find_runs(output_dir)}
-    return found.assign(method=[labels.get(method, method) for method in found["method"]])
+    return measured.assign(method=[labels.get(method, method) for method in measured["method"]])
 
   return read
 
@@ -121,7 +118,7 @@ def _of_points(path: str, method: Sequence[str], values: Mapping[str, str]) -> R
     file = output_dir / path
     if not file.exists():
       return pd.DataFrame(columns=list(COLUMNS))
-    points = pd.read_csv(file)
+    points = pd.read_csv(file, float_precision="round_trip")
     # A setting that two of a study's figures have was measured twice; more data sets are better.
     if "num_seeds" in points:
       points = points.sort_values("num_seeds", ascending=False, kind="stable")

@@ -21,7 +21,6 @@ import types
 # The name of each study, which is also its module's, and the question that it answers.
 STUDIES = {
   "model_family": "What do clients gain by choosing their model?",
-  "availability": "What if θ adapts to the number of clients?",
   "sensitivity": "What do local epochs, cohorts and θ change?",
   "private_quantile": "How far are private quantiles from the true ones?",
 }

@@ -12,7 +12,6 @@ from typing import Any
 
 from paper import studies
 from tff_superquantile.experiments import cli
-from tff_superquantile.experiments import train_flags
 
 __doc__ += "\n".join(f"    {name:<18}{question}" for name, question in studies.STUDIES.items())
 
@@ -23,7 +22,7 @@ def _run(name: str) -> int:
   if not hasattr(study, "main"):
     from paper.studies import finished_models  # With flags of its own.
 
-    study.define = functools.partial(train_flags.define_task, has_data=False)
+    study.define = functools.partial(finished_models.define_task, has_data=False)
     study.main = functools.partial(finished_models.publish, study.report)
   return cli.run(study, sys.argv[2:])
 

@@ -9,8 +9,8 @@ from matplotlib import figure as mpl_figure
 import numpy as np
 import pandas as pd
 
+from paper.studies import by_seed
 from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run.names import Name
 
 
@@ -23,7 +23,7 @@ def shares(
     figure = mpl_figure.Figure((style.WIDTH, 0.9 + 0.34 * len(methods)))
     axes = figure.add_subplot()
     for row, method in enumerate(methods):
-      values = 100 * tables.of_seed(results, method, "share").to_numpy()
+      values = 100 * by_seed.of_seed(results, method, "share").to_numpy()
       axes.barh(row, values.mean(), 0.62, color=looks[method].color, alpha=0.35)
       _draw_seeds(axes, row, values, looks[method].color)
     axes.set_xlim(left=0)
@@ -56,7 +56,7 @@ def gains(results: pd.DataFrame, methods: Sequence[Name], names: Mapping[str, st
     ):
       axes.axvline(0, color=style.INK, linewidth=0.9)
       for row, way in enumerate(names):
-        values = 100 * tables.of_seed(results, way, f"gain.{statistic}").to_numpy()
+        values = 100 * by_seed.of_seed(results, way, f"gain.{statistic}").to_numpy()
         _draw_seeds(axes, row, values, looks[way].color if way in looks else style.INK)
       axes.set_title(title)
       _name_rows(axes, list(names.values()))

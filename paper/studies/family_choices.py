@@ -45,6 +45,14 @@ class Family:
   incomplete_seeds: list[int]
 
 
+def _is_plain(method: names.Name) -> bool:
+  """Returns whether nothing but its own parameters tells a method from FedAvg with its options."""
+  config, of_fed_avg = method.config, method.fed_avg.config
+  if config is None or config.run_name or of_fed_avg is None:
+    return False
+  return names.of_run(config) == [*names.of_method(config), *names.of_run(of_fed_avg)]
+
+
 def find_family(output_dir: str | os.PathLike, task: str, settings: Settings) -> Family:
   """Finds the runs that make the family, of at least two methods and one seed."""
   groups = run_folder.group_by_method(finished_models.find(output_dir, task))
@@ -63,7 +71,7 @@ def find_family(output_dir: str | os.PathLike, task: str, settings: Settings) ->
       method
       for method in groups
       if method.fed_avg == fed_avg
-      and (method.is_fed_avg or method.is_plain and method.is_superquantile and method.theta)
+      and (method.is_fed_avg or _is_plain(method) and method.is_superquantile and method.theta)
     ]
   if len(chosen) < 2:
     raise ValueError(

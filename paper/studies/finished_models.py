@@ -59,15 +59,38 @@ def find(output_dir: str | os.PathLike, task: str) -> list[run_folder.Run]:
   return finished
 
 
+def define_task(parser: command_line.Parser, *, has_data: bool = True) -> None:
+  """Adds the flags of a command on the finished runs of a task, and on where their data is now."""
+  train_flags.add(parser, ["output_dir", "task", *(train_flags.WHERE_DATA_IS if has_data else ())])
+
+
+def finished_task(args: argparse.Namespace) -> tuple[str, str, dict[str, str]]:
+  """Returns --output_dir, --task and what to override of `train_flags.WHERE_DATA_IS`.
+
+  Without --task it is the only one with finished runs.
+  """
+  asked, defaults = train_flags.values(args), run_config.defaults()
+  output_dir, task = (asked.get(name, defaults[name]) for name in ("output_dir", "task"))
+  if "task" not in asked:
+    tasks = sorted({run.task for run in run_folder.find_runs(output_dir) if run.finished})
+    if len(tasks) > 1:
+      raise ValueError(
+        f"Found finished runs of {', '.join(tasks)} in {output_dir}; choose one by --task."
+      )
+    task = tasks[0] if tasks else task
+  overrides = {name: asked[name] for name in train_flags.WHERE_DATA_IS if name in asked}
+  return output_dir, task, overrides
+
+
 def publish(report: Callable[..., page.Page], args: argparse.Namespace) -> None:
   """Runs the command of a study of finished runs, report(output_dir, task)."""
-  output_dir, task, _ = train_flags.finished_task(args)
+  output_dir, task, _ = finished_task(args)
   print(page.publish(report(output_dir, task), pathlib.Path(output_dir, task)))
 
 
 def define(parser: command_line.Parser, purpose: str) -> None:
   """Adds the flags of a study whose clients hold in a fraction of their examples for a purpose."""
-  train_flags.define_task(parser)
+  define_task(parser)
   text = f"Fraction of a test client's examples to {purpose} on; the others measure."
   command_line.add_flag(parser, "held_in_fraction", float, HELD_IN_FRACTION, text)
 
@@ -194,6 +217,5 @@ def _load(
 
   model, splits = finished_run.load_task(run, config)
   files = splits["test"]
-  x, y, offsets = files.load()
-  everything = evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
+  everything = evaluation.examples_of_files(files)
   return model, evaluation.split_examples(everything, held_in_fraction, run.seed), files.client_ids

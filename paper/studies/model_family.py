@@ -30,13 +30,13 @@ import pathlib
 import numpy as np
 import pandas as pd
 
+from paper.studies import by_seed
 from paper.studies import choices
 from paper.studies import choosing
 from paper.studies import family_choices
 from paper.studies import finished_models
 from privacy.settings import command_line
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
@@ -151,12 +151,13 @@ def _summarize(results: pd.DataFrame, num_models: int) -> str:
   """Says how much the choice gains over the fairest single model."""
 
   def level(way: str, metric: str) -> str:
-    return units.PERCENT.text(tables.of_seed(results, way, metric).mean())
+    return units.PERCENT.text(by_seed.of_seed(results, way, metric).mean())
 
   gains = {
-    name: tables.of_seed(results, choosing.TUNED_SINGLE, f"gain.{name}") for name in ("p90", "mean")
+    name: by_seed.of_seed(results, choosing.TUNED_SINGLE, f"gain.{name}")
+    for name in ("p90", "mean")
   }
-  effects = {name: units.PERCENT.effect(-gain) for name, gain in gains.items()}
+  effects = {name: by_seed.effect(-gain) for name, gain in gains.items()}
   single, family = choosing.TUNED_SINGLE, choosing.BY_ERROR
   text = (
     f"With one of {num_models} models for all test clients, picked on their held-in examples, the"
@@ -167,7 +168,7 @@ def _summarize(results: pd.DataFrame, num_models: int) -> str:
   num_seeds = len(gains["p90"])
   if num_seeds == 1:
     return f"{text} {tables.ONE_SEED}"
-  if tables.is_unsure(gains["p90"]):
+  if by_seed.is_unsure(gains["p90"]):
     return (
       f"{text} Over {num_seeds} seeds, the change of the percentile is no larger than its standard"
       " deviation."
@@ -183,7 +184,7 @@ def _notes(
 ) -> list[str]:
   """Returns caveats: the certainty of a client's choice, and the clients left out."""
   size = np.median(np.concatenate([choice.clients["num_held_in"] for choice in chosen.values()]))
-  error = tables.of_seed(results, choosing.BY_ERROR, "error.mean").mean()
+  error = by_seed.of_seed(results, choosing.BY_ERROR, "error.mean").mean()
   noise = math.sqrt(error * (1 - error) / size)
   tied = np.mean([choice.comparison.tied for choice in chosen.values()])
   picks = [choice.comparison.tuned_single for choice in chosen.values()]
@@ -219,7 +220,7 @@ def define(parser: command_line.Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-  output_dir, task, overrides = train_flags.finished_task(args)
+  output_dir, task, overrides = finished_models.finished_task(args)
   settings = family_choices.Settings(args.held_in_fraction, tuple(args.methods))
   content = report(output_dir, task, settings, overrides)
   print(page.publish(content, pathlib.Path(output_dir, task)))

@@ -43,25 +43,15 @@ _OTHER = "other data"
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-  """A run's folder, private or not.
+  """A run's folder, private or not."""
 
-  Attributes:
-    folder: Its path.
-    ledger: That of a private run; None of any other.
-    num_rounds: The number of rounds that its files have.
-    population: The data set of its clients, as far as it is known.
-    manifest: The content of manifest.json.
-    named: The clients of which it has exact numbers, by name.
-    is_named: Whether these are all clients that it does not train on.
-  """
-
-  folder: pathlib.Path
-  ledger: ledger_lib.Ledger | None
-  num_rounds: int
-  population: str
-  manifest: Mapping[str, Any]
-  named: frozenset[str]
-  is_named: bool
+  folder: pathlib.Path  # Its path.
+  ledger: ledger_lib.Ledger | None  # That of a private run; None of any other.
+  num_rounds: int  # The number of rounds that its files have.
+  population: str  # The data set of its clients, as far as it is known.
+  manifest: Mapping[str, Any]  # The content of manifest.json.
+  named: frozenset[str]  # The clients of which it has exact numbers, by name.
+  is_named: bool  # Whether these are all clients that it does not train on.
 
   @functools.cached_property
   def runs(self) -> list[together.Repeated]:
@@ -135,21 +125,16 @@ def read(folders: Sequence[str | os.PathLike[str]]) -> dict[str, list[Member]]:
 
 @dataclasses.dataclass(frozen=True)
 class Together:
-  """What one client loses by all runs of one population.
+  """What one client loses by all runs of one population."""
 
-  Attributes:
-    members: The runs.
-    spent: The cost for a client whom all private runs train on, and none measures exactly.
-    measured: The names of clients whom one run protects and another measures exactly.
-    failures: Sentences on why no epsilon is finite for some clients; empty if there are none.
-    notes: Further remarks, in sentences.
-  """
-
-  members: Sequence[Member]
+  members: Sequence[Member]  # The runs.
+  # The cost for a client whom all private runs train on, and none measures exactly.
   spent: together.TotalCost
+  # The names of clients whom one run protects and another measures exactly.
   measured: frozenset[str]
+  # Sentences on why no epsilon is finite for some clients; empty if there are none.
   failures: tuple[str, ...]
-  notes: tuple[str, ...]
+  notes: tuple[str, ...]  # Further remarks, in sentences.
 
   @property
   def num_private(self) -> int:
@@ -167,13 +152,13 @@ class Together:
     return f"NO finite epsilon for {who}; {cost} for {whom} whom no other run measures exactly."
 
 
-def compose(members: Sequence[Member], delta: float | None = None) -> Together:
+def compose(members: Sequence[Member]) -> Together:
   """Accounts for all runs of one population, at least one of them private, for one client."""
   private = [member for member in members if member.ledger is not None]
   failures, copies = _one_key(private)
   runs = [run for member in private if member not in copies for run in member.runs]
   deltas = [member.ledger.claim["delta"] for member in private if member.ledger is not None]
-  spent = together.spent(runs, max(deltas) if delta is None else delta)
+  spent = together.spent(runs, max(deltas))
   measured, exposed = _measured(members, private)
   notes = [f"{member.folder} is a copy of another run, and counts once." for member in copies]
   if len(members) > 1:

@@ -53,17 +53,11 @@ _WITHOUT = {
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """An answer.
+  """An answer."""
 
-  Attributes:
-    values: What programs get, in the order of the JSON object.
-    lines: What people get.
-    holds: Whether the claims hold that were audited, if any.
-  """
-
-  values: Mapping[str, Any]
-  lines: Sequence[str]
-  holds: bool = True
+  values: Mapping[str, Any]  # What programs get, in the order of the JSON object.
+  lines: Sequence[str]  # What people get.
+  holds: bool = True  # Whether the claims hold that were audited, if any.
 
   def printed(self, as_json: bool) -> str:
     """Returns the text to print."""

@@ -17,8 +17,6 @@ from privacy import cohorts
 from privacy import parts
 from privacy import releases
 from privacy.noise import banded
-from privacy.noise import shares
-from privacy.noise import tree_mechanism
 
 # Coefficients of noise that is correlated over so many rounds take up to a minute.
 _MOST_BANDED = 20_000
@@ -77,7 +75,7 @@ def _numbers(text: str) -> list[float]:
   if os.path.isfile(text):
     text = pathlib.Path(text).read_text(encoding="utf-8", errors="replace")
   try:
-    return [float(one) for one in text.replace(",", " ").split()]
+    return [float(number) for number in text.replace(",", " ").split()]
   except ValueError:
     raise ValueError(
       f"Found --coefficients={text[:50]}; expected numbers with commas between them, or a file of"
@@ -153,29 +151,5 @@ def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
 def noisy(args: argparse.Namespace) -> releases.Release:
   """Returns the release with the noise of the flags of `spend`."""
   noise: dict[Any, Any] = {kind: getattr(args, kind.flag) for kind in parts.kinds()}
-  if args.sigma_update is not None:
-    if noise[parts.UpdateSum] is not None or args.clip_norm is None:
-      raise ValueError(
-        "Found --sigma_update with --update_noise_multiplier or without --clip_norm; expected"
-        " --sigma_update and --clip_norm, or the multiplier."
-      )
-    noise[parts.UpdateSum] = args.sigma_update / args.clip_norm
-  if args.sigma_threshold is not None:
-    if noise[parts.PrivateThreshold] is not None or args.scale is None or args.num_bins is None:
-      raise ValueError(
-        "Found --sigma_threshold with --threshold_noise_multiplier or without --scale and"
-        " --num_bins; expected --sigma_threshold, --scale and --num_bins, or the multiplier."
-      )
-    scale = checks.whole("--scale", args.scale, 1)
-    levels = tree_mechanism.check_num_bins(args.num_bins).bit_length() - 1
-    noise[parts.PrivateThreshold] = shares.delivered_noise_multiplier(
-      args.sigma_threshold, scale * math.sqrt(levels), 1
-    )
-  if args.num_bins is None and args.scale is not None:
-    raise ValueError("Found --scale without --num_bins; expected both or neither.")
-  fields: dict[Any, dict[str, Any]] = {
-    kind: {"noise_multiplier": z} for kind, z in noise.items() if z is not None
-  }
-  if args.scale is not None and parts.PrivateThreshold in fields:
-    fields[parts.PrivateThreshold]["scale"] = args.scale
+  fields = {kind: {"noise_multiplier": z} for kind, z in noise.items() if z is not None}
   return _release(args, fields)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
 from typing import Any
-
-import numpy as np
 
 from privacy import accounting
 from privacy import checks
@@ -20,8 +17,6 @@ from privacy.command import asked
 from privacy.command import flags
 from privacy.noise import banded
 
-_PLOT_POINTS = 40
-
 
 def answer(args: argparse.Namespace) -> answers.Answer:
   """Returns the answer of `calibrate` or `spend`, or raises a `ValueError`: there is none."""
@@ -34,8 +29,6 @@ def answer(args: argparse.Namespace) -> answers.Answer:
   delta = asked.delta_of(args)
   release = asked.calibrated(args, delta) if args.command == "calibrate" else asked.noisy(args)
   values = _values(args, release, num_rounds, delta)
-  if values.get("plot"):
-    _plot(args.plot, release, num_rounds, delta)
   return answers.Answer(values, _lines(values))
 
 
@@ -68,12 +61,11 @@ def _values(
     values["clip_norm"] = args.clip_norm
     values["sigma_update"] = None if z_w is None else z_w * args.clip_norm
   values |= _costs(release, num_rounds, delta, args) | _noise_of_clients(release)
-  values |= dict(
+  return values | dict(
     guarantee=statements.guarantee(release),
     not_covered=statements.not_covered(release),
     warnings=[] if warning is None else [warning],
   )
-  return values | ({"plot": args.plot} if getattr(args, "plot", None) else {})
 
 
 def _lines(values: dict[str, Any]) -> list[str]:
@@ -95,12 +87,8 @@ def _lines(values: dict[str, Any]) -> list[str]:
     *answers.rows(values, "sigma_update", "scale", "local_stddev", "bands", "separation"),
     *answers.rows(values, "participations", "sensitivity", "running_sums_noise"),
   ]
-  if "modulus" in values:
-    entry = f"{values['modulus']}, {values['bits_per_entry']} bits"
-    lines.append(answers.row("modulus", entry, "M"))
   lines += answers.rows(values, "bits_per_client", "bits_per_update", "num_shares")
-  lines += answers.explanations(values)
-  return [*lines, "", f"Plot: {values['plot']}"] if "plot" in values else lines
+  return [*lines, *answers.explanations(values)]
 
 
 def _epsilon_rows(values: dict[str, Any]) -> list[str]:
@@ -146,8 +134,7 @@ def _rho(release: releases.Release, num_rounds: int) -> float | None:
     return None
   if isinstance(release.cohort, cohorts.Known):
     return release.norm_of_run(num_rounds) ** 2 / 2.0
-  pair = release.gaussian(1.0)
-  return num_rounds * (pair.replaced if pair.replace_one else pair.removed) ** 2 / 2.0
+  return num_rounds * release.gaussian(1.0).distance ** 2 / 2.0
 
 
 def _noise_of_clients(release: releases.Release) -> dict[str, Any]:
@@ -164,9 +151,6 @@ def _noise_of_clients(release: releases.Release) -> dict[str, Any]:
       num_bins=tree.num_bins,
       scale=tree.scale,
       local_stddev=tree.local_stddev,
-      sigma_threshold=tree.local_stddev * math.sqrt(tree.num_shares),
-      modulus=tree.modulus,
-      bits_per_entry=tree.bits_per_entry,
       bits_per_client=tree.bits_per_client,
     )
   if summed is not None:
@@ -190,44 +174,3 @@ def _over_rounds(release: releases.Release, num_rounds: int) -> dict[str, Any]:
   if updates is not None:
     found["running_sums_noise"] = updates.z * banded.error(c, num_rounds)
   return found
-
-
-def _plot(path: str, release: releases.Release, num_rounds: int, delta: float) -> None:
-  """Draws epsilon against rounds."""
-  if num_rounds < 1:
-    raise ValueError(f"Found --num_rounds={num_rounds} with --plot; expected at least 1.")
-  try:
-    import matplotlib  # Its import is slow, and only this function needs it.
-  except ImportError:
-    raise ValueError(
-      "Found no matplotlib with --plot; expected it: pip install matplotlib"
-    ) from None
-
-  matplotlib.use("Agg")
-  from matplotlib import pyplot as plt
-
-  points = min(num_rounds, _PLOT_POINTS)
-  rounds = sorted({max(1, round(num_rounds * (i + 1) / points)) for i in range(points)})
-  meter = accounting.Accountant(release, delta)
-  figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-  axes.plot(rounds, [meter.epsilon(t) for t in rounds], label="observer of the models")
-  server = [server_lib.server_epsilon(release, t, delta).epsilon for t in rounds]
-  if None not in server:
-    axes.plot(rounds, np.array(server, float), "--", label="aggregation server")
-  axes.set(
-    xlabel="rounds", ylabel=f"epsilon at delta = {delta:.3g}", xlim=(0, None), ylim=(0, None)
-  )
-  axes.set_title(
-    release.neighboring_relation.split(" (")[0] + f", {release.cohort.sampling} sampling"
-  )
-  axes.grid(alpha=0.3)
-  axes.legend()
-  try:
-    figure.savefig(path, dpi=150)
-  except (OSError, ValueError) as error:
-    raise ValueError(
-      f"Found --plot={path}, which cannot be written ({error}); expected a .png, .svg or .pdf file"
-      " in a folder that exists."
-    ) from None
-  finally:
-    plt.close(figure)

@@ -77,5 +77,5 @@ def _noise(args: argparse.Namespace, sensitivity: float, delta: float) -> float:
   z = args.update_noise_multiplier
   if z is None:
     raise ValueError("Found --sensitivity without --update_noise_multiplier; expected both.")
-  asked.refuse(args, "--sensitivity", ("threshold_noise_multiplier", "sigma_update"))
+  asked.refuse(args, "--sensitivity", ("threshold_noise_multiplier",))
   return checks.scale("update_noise_multiplier", z) / sensitivity

@@ -59,17 +59,11 @@ _MOST_BANDS = 1000  # Over 20,000 rounds those of 2,000 take more than a minute.
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
-  """The rounds in which a client may take part.
+  """The rounds in which a client may take part."""
 
-  Attributes:
-    num_rounds: T.
-    separation: s, the least distance of two rounds of a client; 1 allows all rounds.
-    most: k, the most rounds of a client; None for as many as fit.
-  """
-
-  num_rounds: int
-  separation: int
-  most: int | None = None
+  num_rounds: int  # T.
+  separation: int  # s, the least distance of two rounds of a client; 1 allows all rounds.
+  most: int | None = None  # k, the most rounds of a client; None for as many as fit.
 
   def __post_init__(self) -> None:
     num_rounds = checks.whole("num_rounds", self.num_rounds, 1)

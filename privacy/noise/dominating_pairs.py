@@ -50,22 +50,21 @@ _MOST_POINTS = 20_000_000
 
 @dataclasses.dataclass(frozen=True)
 class SampledGaussian:
-  """A Gaussian mechanism on a sample of clients, with and without one client's data.
+  """A Gaussian mechanism on a sample of clients, with and without one client's data."""
 
-  Attributes:
-    probability: q, with which the client's data count in a round, in (0, 1].
-    removed: mu between a client's data and none, 1 / z_eff.
-    replaced: mu between the data of two clients; not less than `removed`.
-    is_replaced: Whether another client counts in a round in which the client does not (sampling
-      without replacement), instead of nobody (Poisson sampling).
-    replace_one: Whether the neighbouring data set has other data of the client, instead of none.
-  """
-
-  probability: float
-  removed: float
-  replaced: float
+  probability: float  # q, with which the client's data count in a round, in (0, 1].
+  removed: float  # mu between a client's data and none, 1 / z_eff.
+  replaced: float  # mu between the data of two clients; not less than `removed`.
+  # Whether another client counts in a round in which the client does not (sampling without
+  # replacement), instead of nobody (Poisson sampling).
   is_replaced: bool = False
+  # Whether the neighbouring data set has other data of the client, instead of none.
   replace_one: bool = False
+
+  @property
+  def distance(self) -> float:
+    """mu between both data sets in a round in which the client's data count."""
+    return self.replaced if self.replace_one else self.removed
 
 
 # A round is one of these mechanisms, with these probabilities.
@@ -161,7 +160,7 @@ def _largest_loss(pair: SampledGaussian, beyond: float) -> float:
   largest = of_gaussian(pair.replaced if pair.is_replaced or pair.replace_one else pair.removed)
   if largest <= 600.0:
     largest = math.log1p(pair.probability * math.expm1(largest))
-  return min(largest, of_gaussian(pair.replaced if pair.replace_one else pair.removed))
+  return min(largest, of_gaussian(pair.distance))
 
 
 def losses_of_round(

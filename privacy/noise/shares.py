@@ -79,16 +79,9 @@ def delivered_noise_multiplier(local_stddev: float, sensitivity: float, num_shar
 
 
 def sum_slack(local_stddev: float, num_shares: int) -> float:
-  """Bounds the distance of the sum of K shares from the discrete Gaussian of its variance.
+  """Bounds the absolute log-ratio of the sum of K shares to the discrete Gaussian of its variance.
 
-      10 sum_(j = 1)^(K - 1) exp(-2 pi^2 sigma^2 j / (j + 1))
-
-  Args:
-    local_stddev: sigma, of one share.
-    num_shares: K.
-
-  Returns:
-    A bound on the absolute log-ratio of their probabilities, not negative.
+  It is 10 sum_(j = 1)^(K - 1) exp(-2 pi^2 sigma^2 j / (j + 1)).
   """
   shares = np.arange(1, num_shares)
   return float(

@@ -25,25 +25,15 @@ _STEPS_PER_ROOT_OF_ENTRIES = 50.0
 
 @dataclasses.dataclass(frozen=True)
 class SumMechanism:
-  """Parameters of the private sum, derived by `build_sum_mechanism`.
+  """Parameters of the private sum, derived by `build_sum_mechanism`."""
 
-  Attributes:
-    noise_multiplier: z_w.
-    clip_norm: C.
-    num_entries: d.
-    num_shares: K, shares of noise in the sum; with more reports there is no result.
-    scale: s, steps of the integers in a unit of the vectors.
-    local_stddev: sigma_local, of the noise of one client on one scaled entry.
-    modulus: M. Sums are decoded around zero.
-  """
-
-  noise_multiplier: float
-  clip_norm: float
-  num_entries: int
-  num_shares: int
-  scale: float
-  local_stddev: float
-  modulus: int
+  noise_multiplier: float  # z_w.
+  clip_norm: float  # C.
+  num_entries: int  # d.
+  num_shares: int  # K, shares of noise in the sum; with more reports there is no result.
+  scale: float  # s, steps of the integers in a unit of the vectors.
+  local_stddev: float  # sigma_local, of the noise of one client on one scaled entry.
+  modulus: int  # M. Sums are decoded around zero.
 
   @property
   def sensitivity(self) -> float:

@@ -146,23 +146,12 @@ def wrap_margin(stddev: float, num_entries: int) -> int:
   return math.ceil(stddev * math.sqrt(2.0 * math.log(2.0 * num_entries / _WRAP_PROBABILITY)))
 
 
-def _check_clients(expected_clients: int, num_shares: int) -> None:
-  """Raises a `ValueError` if more reports are expected than there is noise for, or none."""
-  if not 1 <= expected_clients <= num_shares:
-    raise ValueError(
-      f"Found expected_clients = {expected_clients} and num_shares = {num_shares}; expected"
-      " 1 <= expected_clients <= num_shares."
-    )
-
-
 def build_tree_mechanism(
   noise_multiplier: float,
   num_bins: int = 64,
   expected_clients: int = 100,
   *,
   num_shares: int | None = None,
-  scale: int | None = None,
-  bits: int | None = None,
 ) -> TreeMechanism:
   """Derives all parameters of the private histogram from its noise, bins and clients.
 
@@ -173,46 +162,32 @@ def build_tree_mechanism(
 
   z is z_q and b, a power of two, the number of bins. K, the most clients of a round, for as many of
   which there is noise in each, is by default the expected number of reports, for cohorts of fixed
-  size. c may be another, and M may be 2^bits, if sigma_local is at least 2 and nothing wraps.
+  size.
   """
   noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   num_bins = check_num_bins(num_bins)
   if num_shares is None:
     num_shares = expected_clients
-  _check_clients(expected_clients, num_shares)
-
+  if not 1 <= expected_clients <= num_shares:
+    raise ValueError(
+      f"Found expected_clients = {expected_clients} and num_shares = {num_shares}; expected"
+      " 1 <= expected_clients <= num_shares."
+    )
   num_levels = num_bins.bit_length() - 1
   num_nodes = 2 * num_bins - 2
   sensitivity_per_scale = math.sqrt(num_levels)
-  if scale is None:
-    scale = math.ceil(least_sensitivity(noise_multiplier, num_shares) / sensitivity_per_scale)
-  if scale != int(scale) or scale < 1:
-    raise ValueError(f"Found scale = {scale}; expected a whole number of at least 1.")
+  scale = math.ceil(least_sensitivity(noise_multiplier, num_shares) / sensitivity_per_scale)
   local_stddev = shares.share_stddev(noise_multiplier, scale * sensitivity_per_scale, num_shares)
-  if shares.MIN_STDDEV * (1.0 - 1e-12) < local_stddev < shares.MIN_STDDEV:
-    local_stddev = shares.MIN_STDDEV  # It was below that by rounding alone.
-  if local_stddev < shares.MIN_STDDEV:
-    raise ValueError(
-      f"Found scale = {scale}, with which a client's noise has a standard deviation of"
-      f" {local_stddev:.3g}; expected at least {shares.MIN_STDDEV:g}, below which the sum is not"
-      " close to a Gaussian. Take a larger scale."
-    )
+  local_stddev = max(local_stddev, shares.MIN_STDDEV)  # It is below that by rounding alone.
   offset = wrap_margin(local_stddev * math.sqrt(num_shares), num_nodes)
   modulus = scale * num_shares + 2 * offset + 1
   check_modulus(modulus, noise_multiplier)
-  if bits is not None:
-    if modulus > 2**bits:
-      raise ValueError(
-        f"Found bits = {bits}; {num_shares} clients with {num_bins} bins and noise multiplier"
-        f" {noise_multiplier:.4g} need a modulus of {modulus}, {(modulus - 1).bit_length()} bits."
-      )
-    modulus = 2**bits
   return TreeMechanism(
     noise_multiplier=noise_multiplier,
     num_bins=num_bins,
     expected_clients=int(expected_clients),
     num_shares=int(num_shares),
-    scale=int(scale),
+    scale=scale,
     local_stddev=local_stddev,
     modulus=int(modulus),
     offset=offset,

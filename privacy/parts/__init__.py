@@ -3,12 +3,9 @@
 A part declares its flags and checks itself; it knows its noise, its sensitivity to replacing a
 client over that to removing its data, who adds the noise, the integers that clients send if they
 add it, its words, its entries in a ledger and its columns. Accounting, ledger, audit and statements
-go over the parts of a release and know no class by name. Whoever computes with a part has a table
-from its class: `secure_sums.NUMBERS`, or `BUILDERS` of a run's
-thresholds.
+go over the parts of a release and know no class by name.
 
-A new threshold is a row of `THRESHOLDS`, or from outside a subclass of one; one more number beside
-the updates is a row of `NUMBERS`.
+A new threshold is a row of `THRESHOLDS`, or from outside a subclass of one.
 """
 
 from privacy.parts.clips import AdaptiveClip as AdaptiveClip
@@ -26,16 +23,12 @@ from privacy.parts.thresholds import Threshold as Threshold
 from privacy.parts.thresholds import Tree as Tree
 from privacy.parts.thresholds import is_accounted as is_accounted
 from privacy.parts.thresholds import private_kinds as private_kinds
-from privacy.parts.updates import ReleasedNumber as ReleasedNumber
 from privacy.parts.updates import UpdateSum as UpdateSum
 
-# Numbers beside the updates, by the words of flags that choose them.
-NUMBERS: dict[str, type[ReleasedNumber]] = {}
 
-
-def numbers() -> list[type[ReleasedNumber]]:
+def numbers() -> list[type[AdaptiveClip]]:
   """Returns the kinds of numbers that may travel beside the updates."""
-  return [AdaptiveClip, *NUMBERS.values()]
+  return [AdaptiveClip]
 
 
 def kinds() -> list[type[ReleasedPart]]:

@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from privacy import checks
-from privacy.parts import updates
+from privacy.parts import released
 from privacy.settings import flag as flag_lib
 from privacy.settings import part
 
@@ -18,13 +18,9 @@ _ADAPTS, _IS_FIXED = f"--clip_norm={_ADAPTIVE}", "a --clip_norm that does not ad
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clip(part.Part, abc.ABC):
-  """How the updates of clients are clipped.
+  """How the updates of clients are clipped."""
 
-  Attributes:
-    norm: C of the first round, in a unit of --clip_unit; None if it was not given.
-  """
-
-  norm: float | None
+  norm: float | None  # C of the first round, in a unit of --clip_unit; None if it was not given.
 
   @abc.abstractmethod
   def first_norm(self, unit: str) -> float | None:
@@ -86,10 +82,11 @@ class _Adapting(Clip):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdaptiveClip(updates.ReleasedNumber, _Adapting):
+class AdaptiveClip(released.ReleasedPart, _Adapting):
   """To a norm that adapts, by a one-bit count of the updates within it.
 
-  `secure_sums.adaptive_clipping` has the proof of the count's sensitivity.
+  The count is an entry of the sum of updates, with noise of its own; 2 is a bound on its
+  `replace_one_factor` (`secure_sums.adaptive_clipping` has the proof of its sensitivity).
   """
 
   share: float | None = flag_lib.field(
@@ -109,19 +106,17 @@ class AdaptiveClip(updates.ReleasedNumber, _Adapting):
   symbol: ClassVar[str] = "z_b"
   share_flag: ClassVar[str] = "clip_rho_ratio"
   seen: ClassVar[str] = "clip norms"
-  released: ClassVar[str] = "a one-bit count of the updates within the clip norm"
-  noted: ClassVar[str] = "the count of updates within the clip norm, which adapts"
-  column: ClassVar[str] = "clip_norm"
+  summed: ClassVar[str] = ""
+  may_be_left_out: ClassVar[bool] = True
   # The updates' noise grows by half a percent, and C stays within a few percent of the wanted
   # quantile's rank (docs/how_to/choose_parameters.md, "Clip norm").
   usual_share: ClassVar[float] = 0.01
-  share_help: ClassVar[str] = (
-    "the budget of the count by which a clip norm adapts over that of the updates (runs take"
-    f" {usual_share:g}); by default the clip norm is fixed"
-  )
-  noise_help: ClassVar[str] = (
-    "z_b, noise of the count by which a clip norm adapts over its sensitivity"
-  )
+
+  def words(self) -> str:
+    return f"a one-bit count of the updates within the clip norm with noise multiplier {self.z:.4g}"
+
+  def columns(self, given: frozenset[str]) -> frozenset[str]:
+    return frozenset({"clip_norm"})
 
 
 def _chosen(given: Mapping[str, Any]) -> str:

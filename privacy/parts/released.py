@@ -19,54 +19,42 @@ _Part = TypeVar("_Part", bound="ReleasedPart")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReleasedPart(part.Part, abc.ABC):
-  """One Gaussian release of a round.
+  """One Gaussian release of a round."""
 
-  Attributes:
-    noise_multiplier: z, the noise's standard deviation over the l2-sensitivity to removing one
-      client's data; None until it is calibrated.
-    share: The cost rho = 1 / (2 z^2) over that of all parts before it in `Release.ranked`, by which
-      a budget is divided; the first part there has no use for it. None for `usual_share`.
-    usual_share: The share of a part that has none.
-    flag: The name of z: as a flag, and in a ledger.
-    label: The name of z in an answer's text.
-    symbol: The symbol of z there.
-    share_flag: The flag of `share`; empty for none.
-    replace_one_factor: The sensitivity to replacing a client over that to removing its data.
-    before_training: Whether it is released before the clients of the round train.
-    seen: What everybody sees of it, in a word.
-    summed: What is added up; empty where it follows from another part's word.
-    may_be_left_out: Whether an epsilon against a server that adds this part's noise itself may be
-      that of the other parts, for which it is not trusted.
-    recorded: Its entries in a ledger besides z, by name: the attribute, and what a ledger of a
-      release without such a part has.
-    mechanism: The parameters of the integers by which clients make the noise, each a share of it;
-      they follow from the noise and the clients of a round. None where the server makes it, or by
-      far.
-    is_recent: Whether older ledgers lack its entries; then answers have z only where there is one.
-  """
-
+  # The cost rho = 1 / (2 z^2) over that of all parts before it in `Release.ranked`, by which a
+  # budget is divided; the first part there has no use for it. None for `usual_share`.
   share: float | None = None
+  # z, the noise's standard deviation over the l2-sensitivity to removing one client's data; None
+  # until it is calibrated.
   noise_multiplier: float | None = None
+  # The parameters of the integers by which clients make the noise, each a share of it; they
+  # follow from the noise and the clients of a round. None where the server makes it, or by far.
   mechanism: Mechanism | None = None
-  usual_share: ClassVar[float] = 1.0
-  flag: ClassVar[str]
-  label: ClassVar[str]
-  symbol: ClassVar[str]
-  share_flag: ClassVar[str] = ""
+  usual_share: ClassVar[float] = 1.0  # The share of a part that has none.
+  flag: ClassVar[str]  # The name of z: as a flag, and in a ledger.
+  label: ClassVar[str]  # The name of z in an answer's text.
+  symbol: ClassVar[str]  # The symbol of z there.
+  share_flag: ClassVar[str] = ""  # The flag of `share`; empty for none.
+  # The sensitivity to replacing a client over that to removing its data.
   replace_one_factor: ClassVar[float] = 2.0
+  # Whether it is released before the clients of the round train.
   before_training: ClassVar[bool] = False
-  seen: ClassVar[str]
+  seen: ClassVar[str]  # What everybody sees of it, in a word.
+  # What is added up; empty where it follows from another part's word.
   summed: ClassVar[str] = "counts"
+  # Whether an epsilon against a server that adds this part's noise itself may be that of the
+  # other parts, for which it is not trusted.
   may_be_left_out: ClassVar[bool] = False
+  # Its entries in a ledger besides z, by name: the attribute, and what a ledger of a release
+  # without such a part has.
   recorded: ClassVar[Mapping[str, tuple[str, Any]]] = {}
+  # Whether older ledgers lack its entries; then answers have z only where there is one.
   is_recent: ClassVar[bool] = True
 
   def __post_init__(self) -> None:
     if self.noise_multiplier is not None:
-      z = checks.number(self.flag, self.noise_multiplier)
-      if z <= 0:
-        raise ValueError(f"Found {self.flag} = {z:g}; expected a positive number.")
-      object.__setattr__(self, "noise_multiplier", checks.scale(self.flag, z))
+      z = checks.scale(self.flag, checks.number(self.flag, self.noise_multiplier))
+      object.__setattr__(self, "noise_multiplier", z)
     super().__post_init__()
 
   @property
@@ -104,10 +92,6 @@ class ReleasedPart(part.Part, abc.ABC):
       return self
     return dataclasses.replace(self, mechanism=self.built(num_shares, expected))
 
-  def derived(self, num_shares: int, expected: float) -> Mechanism | None:
-    """Returns the mechanism that follows anew from the noise and a round's clients."""
-    return dataclasses.replace(self, mechanism=None).built(num_shares, expected)
-
   def without_mechanism(self) -> ReleasedPart:
     """Returns the part as if its noise were continuous."""
     return type(self)(noise_multiplier=self.noise_multiplier, share=self.share)
@@ -140,10 +124,10 @@ class ReleasedPart(part.Part, abc.ABC):
     """Returns what the flags of its run say of it, besides its `share_flag`."""
     return {self.flag: self.noise_multiplier}
 
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the columns of rounds.csv that follow from it, and those `given` that may."""
+  def columns(self, given: frozenset[str]) -> frozenset[str]:
+    """Returns the columns of rounds.csv that follow from it, of a file that has those given."""
     del given
-    return frozenset(), frozenset()
+    return frozenset()
 
 
 def check_delivered(

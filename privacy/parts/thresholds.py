@@ -19,14 +19,10 @@ from privacy.settings import plugins
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Threshold(part.Part):
-  """How superquantile weighs the clients by their losses.
+  """How superquantile weighs the clients by their losses."""
 
-  Attributes:
-    kind: Its name: the value of --threshold, in folders of runs and in ledgers.
-    is_asked: Whether a run names it by --threshold; names of folders leave out what is usual.
-  """
-
-  kind: ClassVar[str]
+  kind: ClassVar[str]  # Its name: the value of --threshold, in folders of runs and in ledgers.
+  # Whether a run names it by --threshold; names of folders leave out what is usual.
   is_asked: bool = True
 
   def check(self, cohort: cohorts.Cohort) -> None:
@@ -110,17 +106,13 @@ class Tree(PrivateThreshold):
   """A hierarchical histogram of losses, whose noise its clients make.
 
   A client is in L nodes of the tree before it is replaced, and in L others after that.
-
-  Attributes:
-    num_bins: b, a power of two. None for noise that is accounted for as if it were continuous; a
-      run then has the flag's default.
-    secure_sum: How the clients' integers are added up.
-    scale: c, the factor of the counts; None for the smallest that will do.
   """
 
   kind: ClassVar[str] = "tree"
   summed: ClassVar[str] = "histograms"
   replace_one_factor: ClassVar[float] = math.sqrt(2.0)
+  # b, a power of two. None for noise that is accounted for as if it were continuous; a run then
+  # has the flag's default.
   num_bins: int | None = flag_lib.field(
     None,
     "Bins of --threshold=tree, a power of two.",
@@ -128,6 +120,7 @@ class Tree(PrivateThreshold):
     most=(2**16, "a client sends two numbers a bin"),
     may_idle=True,
   )
+  # How the clients' integers are added up.
   secure_sum: str = flag_lib.field(
     "modular",
     "Secure sum of --threshold=tree: modulo M (modular; earlier versions also had integer, whose"
@@ -136,15 +129,12 @@ class Tree(PrivateThreshold):
     synonyms={"integer": "modular"},
     may_idle=True,
   )
-  scale: int | None = None
   mechanism: tree_mechanism.TreeMechanism | None = None
 
   def __post_init__(self) -> None:
     super().__post_init__()
     if self.num_bins is not None:
       object.__setattr__(self, "num_bins", tree_mechanism.check_num_bins(self.num_bins))
-    if self.num_bins is None and self.scale is not None:
-      raise ValueError("Found scale without bins; expected both or neither.")
     tree = self.mechanism
     if tree is not None:
       # Its noise counts, not the multiplier it was built with, whose sensitivity may be the
@@ -174,18 +164,10 @@ class Tree(PrivateThreshold):
   def built(self, num_shares: int, expected: float) -> tree_mechanism.TreeMechanism | None:
     if self.num_bins is None:
       return None
+    expected_clients = min(max(round(expected), 1), num_shares)
     return tree_mechanism.build_tree_mechanism(
-      self.z,
-      self.num_bins,
-      min(max(round(expected), 1), num_shares),
-      num_shares=num_shares,
-      scale=self.scale,
+      self.z, self.num_bins, expected_clients, num_shares=num_shares
     )
-
-  def derived(self, num_shares: int, expected: float) -> tree_mechanism.TreeMechanism | None:
-    assert self.mechanism is not None  # It is asked of parts with one.
-    again = dataclasses.replace(self, mechanism=None, scale=self.mechanism.scale)
-    return again.built(num_shares, expected)
 
   def rank_variance(self, theta: float, coefficients: Sequence[float]) -> float:
     """Returns v L, with v the variance of the estimated count of the bins below the threshold."""
@@ -202,27 +184,23 @@ class Tree(PrivateThreshold):
   def flags(self) -> dict[str, Any]:
     return {**super().flags(), "num_bins": self.num_bins}
 
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+  def columns(self, given: frozenset[str]) -> frozenset[str]:
     always = frozenset({"estimated_cohort_size", "aborted"})
     if "estimated_share_sum" in given:  # Of shares relative to the histogram.
-      return always | {"estimated_share_sum"}, frozenset()
-    # theta may adapt to the histogram.
-    return always | {"threshold", "estimated_tail_size"}, frozenset({"theta"})
+      return always | {"estimated_share_sum"}
+    # In earlier versions theta could adapt to the histogram.
+    return always | {"threshold", "estimated_tail_size"} | {"theta"} & given
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneBit(PrivateThreshold):
-  """A one-bit count of losses, by which a threshold is tracked. A bit of +-1/2 changes its sign.
+  """A one-bit count of losses, by which a threshold is tracked. A bit of +-1/2 changes its sign."""
 
-  Attributes:
-    gain: That of a step: the change of the threshold's rank by that of the fraction of clients
-      below it. It is the step size times a typical density. The tracker averages over rounds: a
-      step leaves g / (2 - g) of the variance z^2 / 4.
-    released: The release, in words.
-  """
-
+  # That of a step: the change of the threshold's rank by that of the fraction of clients below
+  # it. It is the step size times a typical density. The tracker averages over rounds: a step
+  # leaves g / (2 - g) of the variance z^2 / 4.
   gain: ClassVar[float]
-  released: ClassVar[str] = "a one-bit count of losses"
+  released: ClassVar[str] = "a one-bit count of losses"  # The release, in words.
 
   def rank_variance(self, theta: float, coefficients: Sequence[float]) -> float:
     from privacy.noise import banded  # It loads half of SciPy, which --help needs not.
@@ -233,8 +211,8 @@ class OneBit(PrivateThreshold):
   def words(self) -> str:
     return f"{self.released} with noise multiplier {self.z:.4g}"
 
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    return frozenset({"threshold", "estimated_tail_size"}), frozenset()
+  def columns(self, given: frozenset[str]) -> frozenset[str]:
+    return frozenset({"threshold", "estimated_tail_size"})
 
 
 class Geometric(OneBit):

@@ -12,16 +12,7 @@ from privacy.parts import released
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpdateSum(released.ReleasedPart):
-  """The sum of clipped updates. The sensitivity is the clip norm C.
-
-  Attributes:
-    is_weighted: Whether each update is multiplied by a weight in [0, 1] that follows from its
-      client's own data, and the sum has one entry more, for the sum of the weights. The
-      sensitivity, of both together, is C as without.
-    num_parameters: d, the number of numbers in an update, if the clients make the noise; None if
-      the server does.
-    clip_norm: C, of the integers that clients send. Its unit does not matter to the cost.
-  """
+  """The sum of clipped updates. The sensitivity is the clip norm C."""
 
   flag: ClassVar[str] = "update_noise_multiplier"
   seen: ClassVar[str] = "models"
@@ -34,8 +25,13 @@ class UpdateSum(released.ReleasedPart):
     "weighted_updates": ("is_weighted", False),
   }
   is_recent: ClassVar[bool] = False
+  # Whether each update is multiplied by a weight in [0, 1] that follows from its client's own
+  # data, and the sum has one entry more, for the sum of the weights. The sensitivity, of both
+  # together, is C as without.
   is_weighted: bool = False
+  # d, the number of numbers in an update, if the clients make the noise; None if the server does.
   num_parameters: int | None = None
+  # C, of the integers that clients send. Its unit does not matter to the cost.
   clip_norm: float = 1.0
   mechanism: sum_mechanism.SumMechanism | None = None
 
@@ -93,36 +89,5 @@ class UpdateSum(released.ReleasedPart):
     source = "central" if self.noise_by_server else "distributed"
     return {**super().flags(), "update_sum": source}
 
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    return frozenset({"estimated_share_sum"} if self.is_weighted else ()), frozenset()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReleasedNumber(released.ReleasedPart):
-  """One more number that a round releases: an entry of the sum of updates, with noise of its own.
-
-  A client adds a number whose absolute value is at most the sensitivity to removing it, so that for
-  the sensitivity to replacing it 2 is a bound. Its noise and its share are flags, and
-  `secure_sums.NUMBERS` has what computes it.
-
-  Attributes:
-    released: The number, in words.
-    noted: The same where a run describes its noise.
-    column: Its column of rounds.csv.
-    share_help: The help of `share_flag` of `privacy.account calibrate`.
-    noise_help: The help of `flag` of `privacy.account spend`.
-  """
-
-  summed: ClassVar[str] = ""
-  may_be_left_out: ClassVar[bool] = True
-  released: ClassVar[str]
-  noted: ClassVar[str]
-  column: ClassVar[str]
-  share_help: ClassVar[str]
-  noise_help: ClassVar[str]
-
-  def words(self) -> str:
-    return f"{self.released} with noise multiplier {self.z:.4g}"
-
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    return frozenset({self.column}), frozenset()
+  def columns(self, given: frozenset[str]) -> frozenset[str]:
+    return frozenset({"estimated_share_sum"} if self.is_weighted else ())

@@ -78,8 +78,8 @@ class Parser(argparse.ArgumentParser):
         )
     return super().parse_known_args(args, namespace)
 
-  def read_files(self) -> None:
-    """Adds --flagfile, and the lines of the files that it names to the arguments, in its place."""
+  def read_files(self, left: Iterable[str] = ()) -> None:
+    """Adds --flagfile, and to the arguments the lines of its files but those of flags `left`."""
     add_flag(self, "flagfile", str, None, "File of further flags, one a line: a run's flags.txt.")
     texts, self.arguments = iter(self.arguments), []
     for text in texts:
@@ -89,13 +89,16 @@ class Parser(argparse.ArgumentParser):
         self.arguments[-1] = f"--flagfile={path}"
         try:
           with open(path, encoding="utf-8") as file:
-            lines = (line.strip() for line in file)
-            self.arguments += [line for line in lines if line.startswith("-")]
+            lines = [line.strip() for line in file]
         except (OSError, ValueError) as error:
           reason = getattr(error, "strerror", None) or "it is no text"
           raise ValueError(
             f"Found --flagfile={path}, which cannot be read ({reason}); expected a file of flags."
           ) from None
+        if any(line.startswith("--flagfile") for line in lines):
+          raise ValueError(f"Found --flagfile within {path}; expected it in the command alone.")
+        flags = (line for line in lines if line.startswith("-"))
+        self.arguments += [flag for flag in flags if not set(read_flags(flag)) & {*left}]
 
 
 def say(text: str) -> None:

@@ -17,10 +17,7 @@ from typing import Any
 
 
 class Kinds(dict[str, Any]):
-  """What a flag chooses, by name; `table[name]` brings in what is not there yet.
-
-  A row that is a text is the MODULE:CLASS of one that is imported when it is asked for.
-  """
+  """What a flag chooses, by name; `table[name]` brings in what is not there yet."""
 
   def __init__(
     self, flag: str, group: str, kind: type, rows: Mapping[str, Any], *, of_classes: bool = True
@@ -37,10 +34,6 @@ class Kinds(dict[str, Any]):
 
   def __missing__(self, name: str) -> Any:
     return self._import(name, self._target(name))
-
-  def __getitem__(self, name: str) -> Any:
-    row = super().__getitem__(name)
-    return self._import(name, row) if isinstance(row, str) else row
 
   def load(self, name: str | None) -> bool:
     """Brings in what a name from outside stands for; returns whether that is new."""
@@ -69,15 +62,15 @@ class Kinds(dict[str, Any]):
     return "".join(targets)
 
   def _import(self, name: str, target: str) -> Any:
-    said, is_target = f"Found --{self._flag}={name}", re.fullmatch(r"([\w.]+):([\w.]+)", target)
+    head, is_target = f"Found --{self._flag}={name}", re.fullmatch(r"([\w.]+):([\w.]+)", target)
     if is_target is None:
       nearest = difflib.get_close_matches(name, self, n=1, cutoff=0.0)
       hint = f" (did you mean {''.join(nearest)!r}?), "
       own = f"one of {', '.join(sorted(self))}{hint}" if self else ""
       raise ValueError(
-        f"{said}; expected {own}MODULE:NAME in a file of yours, or an entry point of {self._group}."
+        f"{head}; expected {own}MODULE:NAME in a file of yours, or an entry point of {self._group}."
       )
-    module = _import_module(said, is_target[1])
+    module = _import_module(head, is_target[1])
     row: Any = module
     for part in is_target[2].split("."):
       row = getattr(row, part, None)
@@ -85,7 +78,7 @@ class Kinds(dict[str, Any]):
       names = [key for key, value in vars(module).items() if self._is_from(module, value)]
       place = getattr(module, "__file__", None) or module.__name__
       raise ValueError(
-        f"{said}, which {reason}; expected {'a subclass' if self._of_classes else 'one'} of"
+        f"{head}, which {reason}; expected {'a subclass' if self._of_classes else 'one'} of"
         f" {self.kind.__name__} in {place}{', such as ' * bool(names)}{', '.join(names)}."
       )
     self[name] = row
@@ -125,17 +118,17 @@ def changed(kind: type, names: Iterable[str]) -> list[str]:
   return [name for name in names if home(name) not in ("privacy", "tff_superquantile")]
 
 
-def _import_module(said: str, name: str) -> types.ModuleType:
+def _import_module(head: str, name: str) -> types.ModuleType:
   try:
     return importlib.import_module(name)
   except (Exception, SystemExit) as error:
     if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
       raise ValueError(
-        f"{said}, but no module {error.name}; expected one that Python finds: run the command in"
+        f"{head}, but no module {error.name}; expected one that Python finds: run the command in"
         " its folder, or name that folder in PYTHONPATH."
       ) from None
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = "" if isinstance(error, SyntaxError) else f" in {frame.filename}, line {frame.lineno}"
     raise ValueError(
-      f"{said}, whose import raised {type(error).__name__}{place}: {error}; mend it."
+      f"{head}, whose import raised {type(error).__name__}{place}: {error}; mend it."
     ) from error

@@ -15,7 +15,6 @@ from tasks import task
 from tasks import user_files
 from tasks.emnist import readers
 from tasks.emnist import standin
-from tasks.emnist import writers
 from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
 
@@ -32,8 +31,8 @@ class _NotEightBitError(Exception):
 def _quantize(all_writers: Iterable, rounds: bool) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
   """Yields writers with their pixels as uint8, a quarter of the bytes to read in every round."""
   for writer, x, y in all_writers:
-    levels = np.rint(x * writers.LEVELS)
-    if not rounds and np.max(np.abs(levels / writers.LEVELS - x)) > _QUANTIZATION_TOLERANCE:
+    levels = np.rint(x * readers.LEVELS)
+    if not rounds and np.max(np.abs(levels / readers.LEVELS - x)) > _QUANTIZATION_TOLERANCE:
       raise _NotEightBitError()
     yield writer, levels.astype(np.uint8), y
 
@@ -52,7 +51,7 @@ def _open_or_convert(
 
   def open_quantized(directory: str, rounds: bool) -> client_files.ClientFiles:
     return client_files.open_or_write_client_files(
-      directory, lambda: _quantize(iterate(), rounds), x_scale=1 / writers.LEVELS
+      directory, lambda: _quantize(iterate(), rounds), x_scale=1 / readers.LEVELS
     )
 
   try:
@@ -95,15 +94,6 @@ def _iterate_compressed(path: str, decompressed: str) -> Iterator:
       os.remove(decompressed)
 
 
-def _open_file(request: task.Request, path: str) -> client_files.ClientFiles:
-  """Opens the writers of a file that holds all, such as TFF's database, compressed or not."""
-  if not path.endswith((".lzma", ".xz")):
-    return _open_or_convert(request, "all", [path], lambda: readers.iterate_file(path))
-  fingerprint = user_files.fingerprint([_CACHE_VERSION], [path])
-  decompressed = os.path.join(request.cache_dir, f"emnist_{fingerprint}.sqlite")
-  return _open_or_convert(request, "all", [path], lambda: _iterate_compressed(path, decompressed))
-
-
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
   """Opens EMNIST's writers, after converting the user's files on first use: [train, test] or [all].
 
@@ -112,9 +102,13 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
   """
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
-    if not paths[0].endswith(".json"):
-      return _open_file(request, *paths)
-    iterate = functools.partial(readers.iterate_leaf, paths)
+    iterate = functools.partial(readers.iterate_file, paths[0])
+    if paths[0].endswith(".json"):
+      iterate = functools.partial(readers.iterate_leaf, paths)
+    elif paths[0].endswith((".lzma", ".xz")):
+      fingerprint = user_files.fingerprint([_CACHE_VERSION], paths)
+      decompressed = os.path.join(request.cache_dir, f"emnist_{fingerprint}.sqlite")
+      iterate = functools.partial(_iterate_compressed, paths[0], decompressed)
     return _open_or_convert(request, name, paths, iterate)
 
   return readers.DATA_SET.open(readers.DATA_SET.complete(request).data_dir, open_files)
@@ -126,6 +120,6 @@ def open_standin(request: task.Request) -> list[client_files.ClientFiles]:
     client_files.open_or_write_client_files(
       os.path.join(request.cache_dir, f"emnist_standin_{standin.VERSION}"),
       standin.make_writers,
-      x_scale=1 / writers.LEVELS,
+      x_scale=1 / readers.LEVELS,
     )
   ]

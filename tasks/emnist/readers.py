@@ -1,17 +1,16 @@
 """Reads handwriting by writer from the files that EMNIST users have, and names their faults.
 
 Three formats hold the same images: LEAF's FEMNIST JSON (`iterate_leaf`), the SQLite database that
-TensorFlow Federated downloads (`iterate_sqlite`), and the Parquet file of Hugging Face (`parquet`).
-The readers yield one writer at a time, see `writers`.
+TensorFlow Federated downloads (`iterate_sqlite`), and the Parquet file of Hugging Face. The readers
+yield one writer at a time: (name, x float32 [n, 28, 28] with paper = 1.0 and ink = 0.0, y int32 [n]
+in 0..61).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 import contextlib
-import lzma
-import os
 import pathlib
 import sqlite3
-import time
+import string
 from typing import Any
 
 from absl import logging
@@ -21,55 +20,31 @@ import tensorflow as tf
 from tasks import data_set
 from tasks import downloads
 from tasks import user_files
-from tasks.emnist import parquet
-from tasks.emnist import writers
 
+CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
+SIDE = 28
+LEVELS = 255  # Pixels are k / 255.
 DATABASE_NAME = "emnist_all.sqlite"
 COMPRESSED_NAME = DATABASE_NAME + ".lzma"
 
 _COMMAND = "preprocess.sh -s niid --sf 1.0 -k 100 -t user --tf 0.5"  # LEAF's.
-_MIN_EXAMPLES = 100
-_PARQUET = ".parquet"
+_PARQUET, _PARQUET_NAME = ".parquet", "train-00000-of-00001.parquet"
+_PARQUET_COLUMNS = ("image", "writer_id", "character")
+_OTHER_PARQUET = (
+  "expected the Parquet file of Hugging Face's flwrlabs/femnist: download it again, or name another"
+  " with --data_dir"
+)
 _SQLITE_MAGIC = b"SQLite format 3\0"
-_SECONDS_TO_COUNT = 2.0
-_NUM_PIXELS = writers.SIDE**2
+_NUM_PIXELS = SIDE**2
 _DATABASE_SPLITS = ("all_train", "all_test")
+
+Writer = tuple[str, np.ndarray, np.ndarray]
 
 
 def _connect(path: str) -> contextlib.closing[sqlite3.Connection]:
   """Opens the user's database, which is never made or changed."""
   uri = pathlib.Path(path).absolute().as_uri() + "?mode=ro"
   return contextlib.closing(sqlite3.connect(uri, uri=True))
-
-
-def _describe_database(path: str) -> str:
-  """Says how many writers TFF's database has, if that can be told soon."""
-  is_compressed = path.endswith((".lzma", ".xz"))
-  with lzma.open(path) if is_compressed else open(path, "rb") as file:
-    if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
-      raise ValueError(f"{path} is no SQLite database")
-  if is_compressed:
-    return f"{os.path.getsize(path) / 1e9:.2f} GB, compressed"
-  end = time.monotonic() + _SECONDS_TO_COUNT
-  query = (
-    "SELECT COUNT(*), TOTAL(n >= ?) FROM (SELECT COUNT(*) AS n FROM examples"
-    " WHERE split_name IN (?, ?) GROUP BY client_id)"
-  )
-  with _connect(path) as connection:
-    connection.execute("SELECT split_name, client_id FROM examples LIMIT 1")
-    connection.set_progress_handler(lambda: time.monotonic() > end, 10000)
-    with contextlib.suppress(sqlite3.OperationalError):  # It was interrupted.
-      count, enough = connection.execute(query, [_MIN_EXAMPLES, *_DATABASE_SPLITS]).fetchone()
-      return (
-        f"{count} writers, of whom {enough:.0f} have {_MIN_EXAMPLES} images or more"
-        " (--min_examples_per_client)"
-      )
-  return f"{os.path.getsize(path) / 1e9:.2f} GB"
-
-
-def _describe_file(path: str) -> str:
-  """Says what is in a file that holds all writers, by what its name ends with."""
-  return parquet.describe(path) if path.endswith(_PARQUET) else _describe_database(path)
 
 
 # The space of the database while it is converted, and of the converted files.
@@ -83,21 +58,31 @@ DOWNLOAD = downloads.Download(
 )
 
 
-def _is_image(x: Any, y: Any) -> bool:
-  return isinstance(x, list) and not isinstance(y, str) and not any(isinstance(v, str) for v in x)
-
-
 DATA_SET = data_set.DataSet(
   name="EMNIST",
-  file_names=(DATABASE_NAME, COMPRESSED_NAME, parquet.FILE_NAME),
+  file_names=(DATABASE_NAME, COMPRESSED_NAME, _PARQUET_NAME),
   command=_COMMAND,
   client="writer",
   examples="images",
-  min_examples=_MIN_EXAMPLES,
-  is_example=_is_image,
-  describe_file=_describe_file,
+  min_examples=100,
   downloads=(DOWNLOAD,),
 )
+
+
+def _check(path: str, writer: str, x: np.ndarray, y: np.ndarray) -> Writer:
+  """Returns a writer of a file, or says what is wrong."""
+  # `not all(within)` and not `any(outside)`: NaN is neither below 0 nor above 1.
+  if not np.all((x >= 0.0) & (x <= 1.0)):
+    raise ValueError(
+      f"{path}: writer {writer!r} has pixels that are NaN or outside [0, 1]; expected paper = 1.0"
+      " and ink = 0.0."
+    )
+  if y.dtype.kind not in "iu" or not np.all((y >= 0) & (y < len(CLASSES))):
+    raise ValueError(
+      f"{path}: writer {writer!r} has labels that are not integers in 0..{len(CLASSES) - 1};"
+      f" expected EMNIST's {len(CLASSES)} classes."
+    )
+  return writer, x.reshape(-1, SIDE, SIDE), y.astype(np.int32)
 
 
 def _compact(data: dict) -> dict:
@@ -108,7 +93,7 @@ def _compact(data: dict) -> dict:
   return data
 
 
-def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> writers.Writer:
+def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> Writer:
   """Checks and returns one user of a LEAF file."""
   x, y = data["x"], data["y"]
   if not isinstance(x, np.ndarray) or x.shape != (len(y), _NUM_PIXELS):
@@ -117,11 +102,11 @@ def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> writers.Wri
       " expected the 28 x 28 pixels row by row, each in [0, 1]."
     )
   # Not by converting and looking at the type: True, 3.0 and 10**30 become numbers of some kind.
-  integers = all(type(label) is int and 0 <= label < len(writers.CLASSES) for label in y)
-  return writers.check(path, writer, x, np.asarray(y) if integers else np.empty(0, object))
+  integers = all(type(label) is int and 0 <= label < len(CLASSES) for label in y)
+  return _check(path, writer, x, np.asarray(y) if integers else np.empty(0, object))
 
 
-def iterate_leaf(paths: Iterable[str]) -> Iterator[writers.Writer]:
+def iterate_leaf(paths: Iterable[str]) -> Iterator[Writer]:
   """Yields the writers of a split's LEAF JSON files, each in one file."""
   for path, writer, data in user_files.iterate_leaf(paths, DATA_SET, _compact):
     yield _leaf_writer(path, writer, data)
@@ -153,7 +138,7 @@ def _rows_by_writer(path: str, connection: sqlite3.Connection) -> dict[str, list
   return rows
 
 
-def _parse_examples(path: str, writer: str, protos: list[bytes]) -> writers.Writer:
+def _parse_examples(path: str, writer: str, protos: list[bytes]) -> Writer:
   """Returns a writer's serialized `tf.train.Example`s as arrays, checked."""
   spec = {
     "pixels": tf.io.FixedLenFeature([_NUM_PIXELS], tf.float32),
@@ -166,10 +151,10 @@ def _parse_examples(path: str, writer: str, protos: list[bytes]) -> writers.Writ
       f"{path}: writer {writer!r} has an example that is not a tf.train.Example of {_NUM_PIXELS}"
       " float pixels and an integer label; download the file again."
     ) from e
-  return writers.check(path, writer, parsed["pixels"].numpy(), parsed["label"].numpy())
+  return _check(path, writer, parsed["pixels"].numpy(), parsed["label"].numpy())
 
 
-def iterate_sqlite(path: str) -> Iterator[writers.Writer]:
+def iterate_sqlite(path: str) -> Iterator[Writer]:
   """Yields the writers of TFF's EMNIST database, each with all examples of both its splits.
 
   TFF divides every writer's examples in "all_train" and "all_test"; here a client is a writer, so
@@ -189,6 +174,53 @@ def iterate_sqlite(path: str) -> Iterator[writers.Writer]:
     raise _not_a_database(path, f"is not a readable SQLite database ({e})") from e
 
 
-def iterate_file(path: str) -> Iterator[writers.Writer]:
+def _not_femnist(path: str, reason: str) -> ValueError:
+  return ValueError(f"{path} {reason}; {_OTHER_PARQUET}.")
+
+
+def _decode(path: str, writer: str, pngs: list[Any]) -> np.ndarray:
+  """Returns a writer's images, uint8 [n, 28, 28], from the bytes of PNG files."""
+  try:
+    images = [tf.io.decode_png(png, channels=1).numpy()[:, :, 0] for png in pngs]
+  except (tf.errors.InvalidArgumentError, TypeError, ValueError) as e:
+    raise _not_femnist(path, f"has an image of writer {writer!r} that is not PNG") from e
+  if any(image.shape != (SIDE, SIDE) for image in images):
+    raise _not_femnist(path, f"has an image of writer {writer!r} that is not {SIDE} x {SIDE}")
+  return np.stack(images)
+
+
+def _iterate_parquet(path: str) -> Iterator[Writer]:
+  """Yields the writers of Hugging Face's Parquet file, sorted, of a row an image.
+
+  A row has a structure of PNG `bytes` and a path, `writer_id`, such as f0000_14, and `character`,
+  the class from 0 to 61. Paper is the most frequent half of a writer's levels: where that is black,
+  as in EMNIST's own files, the writer's images are turned. So no writer's images follow from
+  another's.
+  """
+  logging.info("Reading %s.", path)
+  with user_files.open_parquet(path, _PARQUET_COLUMNS, _OTHER_PARQUET) as file:
+    try:
+      table = file.read(list(_PARQUET_COLUMNS)).combine_chunks()
+      names = table["writer_id"].to_numpy()
+      labels = table["character"].to_numpy()
+      pngs = table.flatten()["image.bytes"]
+    except (OSError, ValueError, KeyError) as e:  # Arrow's errors are such ones.
+      raise _not_femnist(path, "has columns that cannot be read") from e
+  if table["writer_id"].null_count:
+    raise _not_femnist(path, "has rows without a writer_id")
+  if np.issubdtype(names.dtype, np.integer):  # Numbers are names, too.
+    names = names.astype(str).astype(object)
+  if any(not isinstance(name, str) for name in names):
+    raise _not_femnist(path, "has a writer_id that is neither a text nor a whole number")
+  unique, owners, counts = np.unique(names, return_inverse=True, return_counts=True)
+  rows_of_each = np.split(np.argsort(owners, kind="stable"), np.cumsum(counts)[:-1])
+  for name, rows in zip(unique, rows_of_each):
+    levels = _decode(path, name, pngs.take(rows).to_pylist())
+    is_paper_black = np.median(levels) < LEVELS / 2
+    x = LEVELS - levels if is_paper_black else levels
+    yield _check(path, name, x / np.float32(LEVELS), labels[rows])
+
+
+def iterate_file(path: str) -> Iterator[Writer]:
   """Yields the writers of a file that holds all, by what its name ends with; TFF's otherwise."""
-  return parquet.iterate(path) if path.endswith(_PARQUET) else iterate_sqlite(path)
+  return _iterate_parquet(path) if path.endswith(_PARQUET) else iterate_sqlite(path)

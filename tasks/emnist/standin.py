@@ -6,12 +6,10 @@ import functools
 from absl import logging
 import numpy as np
 
-from tasks.emnist import writers
-
 VERSION = "v1"  # A change of the drawing changes this too.
 NUM_WRITERS = 400
 
-_SIDE = writers.SIDE
+_SIDE = 28
 _SEED = 62
 _SMALLEST, _LARGEST = 100, 400  # Images of a writer.
 _STROKES = 2

@@ -132,15 +132,9 @@ def build_classifier(
   input_spec: tuple[Any, tf.TensorSpec],
   keras_layers: KerasLayers | None = None,
 ) -> Classifier:
-  """Builds a classifier with mean softmax cross entropy as its loss.
+  """Builds a classifier with mean softmax cross entropy as its loss; all else as `build_model`.
 
-  Its metrics are the mean loss and the number of examples.
-
-  Args:
-    initial_weights: The trainable weights; there are no others.
-    logits_fn: A pure TensorFlow function from (weights, x) to logits [n, classes].
-    input_spec: `tf.TensorSpec` of x (or a structure of them) and of y, int32 [None].
-    keras_layers: The same function as layers of Keras, see `Classifier`; None without.
+  `logits_fn` is a pure TensorFlow function from (weights, x) to logits [n, classes].
   """
   return build_model(initial_weights, logits_fn, _mean_cross_entropy, input_spec, keras_layers)
 

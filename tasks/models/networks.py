@@ -12,14 +12,10 @@ _CONV_SIZE = 5
 _CONV_CHANNELS = (32, 64)
 
 
-def check_seed(seed: int) -> None:
-  """Raises a `ValueError` for a negative seed."""
-  if seed < 0:
-    raise ValueError(f"Found seed = {seed}; expected a number that is not negative.")
-
-
 def glorot_uniform(seed: int, layer: int, shape: tuple[int, ...]) -> np.ndarray:
   """Draws Glorot's uniform initial weights; `shape` ends with inputs, outputs."""
+  if min(shape) < 1:
+    raise ValueError(f"Found weights of shape {shape}; expected positive sizes.")
   receptive_field = math.prod(shape[:-2])
   limit = math.sqrt(6.0 / (receptive_field * (shape[-2] + shape[-1])))
   # One generator a layer, so that a layer more or wider leaves the others' draws as they were.
@@ -38,7 +34,6 @@ def build_convnet(
   The weights are (kernel, bias) of each convolution [5, 5, in, out], [out], then of the dense layer
   [features, classes], [classes]; at first Glorot uniform, and biases zero.
   """
-  check_seed(seed)
   classifiers.count_features(input_spec[0])
   height, width = input_spec[0].shape[1:]
   out_height, out_width = height, width

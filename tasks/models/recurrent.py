@@ -51,11 +51,6 @@ def _lstm_outputs(weights: Sequence[Any], rows: tf.Tensor, num_steps: int) -> li
   return outputs
 
 
-def _check_hidden_size(hidden_size: int) -> None:
-  if hidden_size < 1:
-    raise ValueError(f"Found hidden_size = {hidden_size}; expected a positive number.")
-
-
 def build_lstm(
   seed: int, input_spec: tuple[tf.TensorSpec, tf.TensorSpec], *, hidden_size: int
 ) -> classifiers.Classifier:
@@ -71,8 +66,6 @@ def build_lstm(
   they are Glorot uniform for x and for the logit, orthogonal for h; biases are zero, but one in the
   forget gates.
   """
-  networks.check_seed(seed)
-  _check_hidden_size(hidden_size)
   classifiers.count_features(input_spec[0])
   if input_spec[0].shape.rank != 3 or input_spec[0].shape[1] < 1:
     raise ValueError(
@@ -118,13 +111,6 @@ def build_character_lstm(
   uniform in [-0.05, 0.05] as Keras'; of each LSTM as in `build_lstm`; then W [hidden_size,
   num_characters] and b [num_characters].
   """
-  networks.check_seed(seed)
-  _check_hidden_size(hidden_size)
-  if min(embedding_size, num_characters) < 1:
-    raise ValueError(
-      f"Found embedding_size = {embedding_size} and num_characters = {num_characters}; expected"
-      " positive numbers."
-    )
   if input_spec[0].shape.rank != 2 or classifiers.count_features(input_spec[0]) < 1:
     raise ValueError(
       f"Found an input of shape {input_spec[0].shape}; characters are [None, steps]."

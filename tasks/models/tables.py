@@ -23,7 +23,6 @@ def _mlp(
   seed: int, num_features: int, num_scores: int, hidden_size: int
 ) -> tuple[list[np.ndarray], Callable[[Sequence[Any], tf.Tensor], tf.Tensor]]:
   """Returns Glorot's uniform weights, zero biases, and the function relu(x V + a) W + b."""
-  networks.check_seed(seed)
   weights = [
     networks.glorot_uniform(seed, 0, (num_features, hidden_size)),
     np.zeros(hidden_size, np.float32),

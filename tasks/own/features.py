@@ -33,30 +33,21 @@ _ONE_VALUE = "one value only"
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-  """What a column became; all are values of JSON.
+  """What a column became; all are values of JSON."""
 
-  Attributes:
-    name: The column.
-    kind: "number", "boolean" for truth values, or "category".
-    has_missing: Whether the reference has missing values, so that they have an input of their own.
-    mean: Of the reference's numbers; 0 for categories.
-    std: Population standard deviation of the reference's numbers; 1 where they are all the same.
-    categories: The texts, in the order of their inputs; empty for numbers.
-    shares: The fraction of the reference's rows that has each category; empty for numbers, and
-      where an earlier version has made the feature.
-    decimal: How numbers are written, as in `notation.Notation`.
-    unit: Likewise.
-  """
-
-  name: str
-  kind: str
+  name: str  # The column.
+  kind: str  # "number", "boolean" for truth values, or "category".
+  # Whether the reference has missing values, so that they have an input of their own.
   has_missing: bool
-  mean: float = 0.0
+  mean: float = 0.0  # Of the reference's numbers; 0 for categories.
+  # Population standard deviation of the reference's numbers; 1 where they are all the same.
   std: float = 1.0
-  categories: tuple[str, ...] = ()
+  categories: tuple[str, ...] = ()  # The texts, in the order of their inputs; empty for numbers.
+  # The fraction of the reference's rows that has each category; empty for numbers, and where an
+  # earlier version has made the feature.
   shares: tuple[float, ...] = ()
-  decimal: str = ""
-  unit: str = ""
+  decimal: str = ""  # How numbers are written, as in `notation.Notation`.
+  unit: str = ""  # Likewise.
 
   @property
   def width(self) -> int:

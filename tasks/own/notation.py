@@ -83,15 +83,11 @@ def _read(text: str) -> _Reading | None:
 
 @dataclasses.dataclass(frozen=True)
 class Notation:
-  """How the numbers of a column are written, besides as programs write them.
+  """How the numbers of a column are written, besides as programs write them."""
 
-  Attributes:
-    decimal: "." or ",", the mark of decimals where a value alone does not tell; "" for neither.
-    unit: What numbers may have before or after them; "" for nothing.
-  """
-
+  # "." or ",", the mark of decimals where a value alone does not tell; "" for neither.
   decimal: str = ""
-  unit: str = ""
+  unit: str = ""  # What numbers may have before or after them; "" for nothing.
 
   def number(self, text: str) -> float | None:
     """Returns the number that a text is, perhaps infinite; None if it is none, or two."""

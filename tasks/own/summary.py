@@ -1,13 +1,21 @@
-"""Says what was found in a table of the user's."""
+"""Describes a table: what its columns became, what was put right in it, and what looks wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 import dataclasses
 
+import numpy as np
+
+from privacy.settings import command_line
+from tasks.own import columns as columns_lib
+from tasks.own import doubts
 from tasks.own import encoding as encoding_lib
 from tasks.own import labels as labels_lib
+from tasks.own import reading
+from tasks.own import user_table
 
+_ROWS_AT_ONCE = 1 << 14
 _MOST_LINES = 30  # Of columns that differ.
 _MOST_CLASSES = 12  # Listed with their share.
 _MOST_CHARACTERS = 200  # Of a cell.
@@ -31,42 +39,28 @@ class ColumnSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-  """What was found in a table; all are values of JSON.
+  """What was found in a table; all are values of JSON."""
 
-  Attributes:
-    digest: Identifies the table and its columns.
-    client_column: The column of clients.
-    rows: Number of rows that are described: of the clients with enough examples, and in a private
-      run of those that are not trained on.
-    clients: Number of these clients.
-    whose: Words for these clients.
-    num_dropped: Number of clients with too few examples.
-    min_examples: The least number of examples.
-    num_train: Number of training clients.
-    rows_of_classes: Number of rows of each class; empty for labels that are numbers.
-    encoding: What the columns became.
-    columns: The columns besides clients and labels.
-    largest_mean_square: The largest mean of |(x, 1)|^2, with the model's inputs x, over the rows of
-      a client; of the clients whose statistics `encoding` has.
-    later_labels: Where the columns are read as those of an earlier table were, a remark on the
-      labels, perhaps ""; else None.
-    remarks: What was put right in the table, and what looks wrong in it.
-  """
-
-  digest: str
-  client_column: str
+  digest: str  # Identifies the table and its columns.
+  client_column: str  # The column of clients.
+  # Number of rows that are described: of the clients with enough examples, and in a private run
+  # of those that are not trained on.
   rows: int
-  clients: int
-  whose: str
-  num_dropped: int
-  min_examples: int
-  num_train: int
-  rows_of_classes: Sequence[int]
-  encoding: encoding_lib.Encoding
-  columns: Sequence[ColumnSummary]
+  clients: int  # Number of these clients.
+  whose: str  # Words for these clients.
+  num_dropped: int  # Number of clients with too few examples.
+  min_examples: int  # The least number of examples.
+  num_train: int  # Number of training clients.
+  rows_of_classes: Sequence[int]  # Number of rows of each class; empty for labels that are numbers.
+  encoding: encoding_lib.Encoding  # What the columns became.
+  columns: Sequence[ColumnSummary]  # The columns besides clients and labels.
+  # The largest mean of |(x, 1)|^2, with the model's inputs x, over the rows of a client; of the
+  # clients whose statistics `encoding` has.
   largest_mean_square: float
+  # Where the columns are read as those of an earlier table were, a remark on the labels, perhaps
+  # ""; else None.
   later_labels: str | None = None
-  remarks: Sequence[str] = ()
+  remarks: Sequence[str] = ()  # What was put right in the table, and what looks wrong in it.
 
   def text(self) -> str:
     """Returns lines for people."""
@@ -82,10 +76,10 @@ class Summary:
     if self.later_labels is None:
       return []
     remarks = {column.name: column.remark for column in self.columns if column.kind != "dropped"}
-    said = {f"Column {_printable(name)}": remark for name, remark in remarks.items()}
-    said[f"Label {_printable(self.encoding.label.name)}"] = self.later_labels
+    by_place = {f"Column {_printable(name)}": remark for name, remark in remarks.items()}
+    by_place[f"Label {_printable(self.encoding.label.name)}"] = self.later_labels
     described = f"among the {self.rows} examples of {self.clients} {self.whose}"
-    return [f"{what}: {remark}, {described}." for what, remark in said.items() if remark]
+    return [f"{what}: {remark}, {described}." for what, remark in by_place.items() if remark]
 
   def _lines(self) -> Iterator[str]:
     yield f"{self.rows} examples of {self.clients} {self.whose} ({self.client_column})"
@@ -108,27 +102,27 @@ class Summary:
     cells += [[_list(names), *map(str, facts)] for facts, names in alike.items()]
     if len(cells) > _MOST_LINES:
       cells[_MOST_LINES - 1 :] = [["...", f"{len(cells) - _MOST_LINES + 1} lines more", "", "", ""]]
-    yield from _lay_out(cells)
+    yield command_line.table([[_printable(cell) for cell in row] for row in cells], num_left=5)
     yield from map(_on_a_line, self.remarks)
 
   def _label(self) -> str:
     label = self.encoding.label
-    said = f"label {label.name}:"
+    text = f"label {label.name}:"
     if not label.classes:
       unit = f" in {label.unit}" if label.unit else ""
-      return f"{said} numbers{unit}, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
+      return f"{text} numbers{unit}, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
     counted = zip(label.classes, self.rows_of_classes)
     shares = [
       f"{_printable(name)} {100 * rows / max(1, self.rows):.1f} %" for name, rows in counted
     ]
-    said = f"{said} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"
+    text = f"{text} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"
     if hint := labels_lib.hint(label.classes):
-      said += f"\n{hint}"
+      text += f"\n{hint}"
     if not self.is_skewed:
-      return said
+      return text
     share = max(self.rows_of_classes) / self.rows
     return (
-      f"{said}\nmetric: balanced_error, as always answering with the largest class has an error of"
+      f"{text}\nmetric: balanced_error, as always answering with the largest class has an error of"
       f" {100 * (1 - share):.1f} % (--metric=error for the error)"
     )
 
@@ -153,11 +147,79 @@ def _on_a_line(text: str) -> str:
   return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _lay_out(cells: Sequence[Sequence[str]]) -> list[str]:
-  """Returns lines with the cells below one another."""
-  printable = [[_printable(cell) for cell in row] for row in cells]
-  widths = [max(map(len, column)) for column in zip(*printable)]
-  return [
-    "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
-    for row in printable
+def summarise(
+  table: user_table.UserTable, digest: str, put_right: Sequence[str], others: Sequence[str]
+) -> Summary:
+  """Returns what was found; of training clients in a private run nothing but their number.
+
+  `put_right` is what was put right in the files, and `others` are those that are no tables.
+  """
+  is_private, names = table.request.is_private, table.encoding.label.classes
+  labels = table.labels[table.shown]
+  counts = np.bincount(labels.astype(np.int64), minlength=len(names)).tolist() if names else []
+  remarks = [] if is_private else [*put_right]  # Training clients' rows may be among those.
+  if table.num_unlabelled and not is_private:
+    remarks.append(f"{table.num_unlabelled} rows without a label are left out.")
+  if others:
+    remarks.append(f"Files left out: {columns_lib.listed(others)}.")
+  return Summary(
+    digest=digest,
+    client_column=table.columns.client or reading.FILE_NAME,
+    rows=len(labels),
+    clients=table.num_reference if is_private else len(table.ids),
+    whose="clients that are not trained on" if is_private else "clients",
+    num_dropped=table.num_dropped,
+    min_examples=table.request.min_examples_per_client,
+    num_train=table.num_train,
+    rows_of_classes=counts,
+    encoding=table.encoding,
+    columns=_columns(table),
+    largest_mean_square=_largest_mean_square(table),
+    later_labels=table.later_labels,
+    remarks=[*remarks, *_doubts(table)],
+  )
+
+
+def _columns(table: user_table.UserTable) -> list[ColumnSummary]:
+  """Describes each column that was to be a feature, or is one."""
+  places = {feature.name: i for i, feature in enumerate(table.encoding.features)}
+  described = []
+  for name in dict.fromkeys((*table.columns.features, *places)):
+    if name in places:
+      feature, raw = table.encoding.features[places[name]], table.raw[table.shown, places[name]]
+      missing, remark = int(np.isnan(raw).sum()), table.remarks.get(name, "")
+      codes = doubts.on_codes(raw) if feature.kind == "number" else ""
+      remark = "; ".join(filter(None, (remark, codes)))
+      described.append(ColumnSummary(name, feature.kind, missing, feature.width, remark))
+    elif name in table.rows.columns:
+      missing = int(np.sum(table.rows.columns[name].codes[table.shown] < 0))
+      reason = table.encoding.dropped.get(name, "not among the columns of the model")
+      described.append(ColumnSummary(name, "dropped", missing, 0, reason))
+  return described
+
+
+def _doubts(table: user_table.UserTable) -> Iterator[str]:
+  """Yields what looks wrong among the rows that are described."""
+  rows, raw = table.rows[table.shown], table.raw[table.shown]
+  yield from doubts.on_clients([table.ids[owner] for owner in np.unique(rows.owners)])
+  yield from doubts.on_quotes(rows.columns.values())
+  places = [i for i, one in enumerate(table.encoding.features) if one.kind == "number"]
+  columns = [rows.columns[table.encoding.features[i].name] for i in places]
+  yield from doubts.on_odd_clients(rows.owners, table.ids, raw[:, places], columns)
+  label = table.encoding.label
+  if not label.classes:
+    numbers = table.labels[table.shown].astype(np.float64) * label.std + label.mean
+    codes = doubts.on_codes(np.round(numbers, 4 - int(np.log10(label.std))))
+    yield from [f"Of label {label.name}, {codes}."] * bool(codes)
+
+
+def _largest_mean_square(table: user_table.UserTable) -> float:
+  """Returns what the summary has of this name."""
+  rows = np.flatnonzero(table.rows.is_reference)
+  owners = table.rows.owners[rows]
+  squares = [
+    np.square(table.encoding.encode(table.raw[part]), dtype=np.float64).sum(axis=1)
+    for part in np.split(rows, range(_ROWS_AT_ONCE, len(rows), _ROWS_AT_ONCE))
   ]
+  sums = np.bincount(owners, np.concatenate(squares))
+  return 1.0 + float(np.max(sums / np.maximum(np.bincount(owners), 1), initial=0.0))

@@ -14,7 +14,6 @@ from absl import logging
 
 from tasks import task
 from tasks.own import columns as columns_lib
-from tasks.own import description
 from tasks.own import encoding as encoding_lib
 from tasks.own import files
 from tasks.own import summary as summary_lib
@@ -53,16 +52,8 @@ def open_clients(
   Where the request brings what the columns of an earlier table became, that is carried out, and
   nothing follows from this table.
 
-  Args:
-    request: The clients that a run asks for.
-    split: Chooses a run's clients.
-
-  Returns:
-    The files of all clients with enough examples, then, where examples are held out, the files of
-    these; and what was found.
-
-  Raises:
-    ValueError: If the table cannot be read or used.
+  It returns the files of all clients with enough examples, then, where examples are held out, the
+  files of these; and what was found.
   """
   if not request.data_dir:
     raise ValueError(
@@ -70,8 +61,7 @@ def open_clients(
     )
   known = encoding_lib.from_text(request.columns) if request.columns else None
   needed = [] if known is None else [feature.name for feature in known.features]
-  source = columns_lib.open_table(request, needed)
-  columns = columns_lib.choose(request, source.names, needed)
+  source, columns = columns_lib.open_table(request, needed)
   kind = request.label_kind
   if known is not None:
     known.check_fits(columns, kind, request.classes)
@@ -79,13 +69,14 @@ def open_clients(
   facts = [_VERSION, source.digest(), *dataclasses.astuple(columns), kind, least]
   facts += [request.classes] * bool(request.classes)
   facts += [(n, value) for n in _OF_TABLE_IF_GIVEN if (value := getattr(request, n)) is not None]
-  digest = _hash(facts)
+  digest = _hash(facts)[:16]
   of_run = [_FORMAT, digest, *(getattr(request, name) for name in _OF_RUN)]
   of_run += [(name, value) for name in _OF_RUN_IF_GIVEN if (value := getattr(request, name))]
-  directory = os.path.join(request.cache_dir, f"own_{_hash(of_run)}")
+  directory = os.path.join(request.cache_dir, f"own_{_hash(of_run)[:16]}")
   converted = _open_converted(_directories(directory, request))
   if known is not None and not (converted and converted[1].encoding == known):
-    directory = os.path.join(request.cache_dir, f"own_{_hash([*of_run, request.columns])}")
+    of_run.append(request.columns)
+    directory = os.path.join(request.cache_dir, f"own_{_hash(of_run)[:16]}")
     converted = _open_converted(_directories(directory, request))
   if converted is not None:
     return converted
@@ -102,9 +93,9 @@ def open_clients(
     )
     for held_out, path in enumerate(_directories(directory, request))
   ]
-  summary = description.summarise(table, digest, put_right, source.others)
+  summary = summary_lib.summarise(table, digest, put_right, source.others)
   content = dataclasses.asdict(summary)
-  atomic_files.write_json(f"{directory}.json", {"sha256": _checksum(content), "summary": content})
+  atomic_files.write_json(f"{directory}.json", {"sha256": _hash(content), "summary": content})
   return pools, summary
 
 
@@ -113,11 +104,7 @@ def _directories(directory: str, request: task.Request) -> list[str]:
   return [directory, f"{directory}_held_out"][: 2 if request.held_out_examples else 1]
 
 
-def _hash(facts: Sequence) -> str:
-  return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-def _checksum(content: Any) -> str:
+def _hash(content: Any) -> str:
   """Returns the SHA-256 of a value of JSON, before it is written or after it is read."""
   return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -133,7 +120,7 @@ def _open_converted(
     with open(path, encoding="utf-8") as file:
       kept = json.load(file)
     values = kept["summary"]
-    if kept["sha256"] != _checksum(values):
+    if kept["sha256"] != _hash(values):
       raise ValueError("its checksum is that of other contents")
     columns = [summary_lib.ColumnSummary(**column) for column in values.pop("columns")]
     encoding = encoding_lib.from_json(values.pop("encoding"))

@@ -29,19 +29,12 @@ Split = Callable[[splits.Pools], Mapping[str, client_files.ClientFiles]]
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """Rows of a table, arrays of shape [rows].
+  """Rows of a table, arrays of shape [rows]."""
 
-  Attributes:
-    columns: What they have in each column.
-    owners: The numbers of their clients.
-    is_held_out: Whether they are held out of training.
-    is_reference: Whether statistics are taken of them.
-  """
-
-  columns: Mapping[str, values.Column]
-  owners: np.ndarray
-  is_held_out: np.ndarray
-  is_reference: np.ndarray
+  columns: Mapping[str, values.Column]  # What they have in each column.
+  owners: np.ndarray  # The numbers of their clients.
+  is_held_out: np.ndarray  # Whether they are held out of training.
+  is_reference: np.ndarray  # Whether statistics are taken of them.
 
   def __getitem__(self, rows: Any) -> Rows:
     columns = {name: column[rows] for name, column in self.columns.items()}
@@ -127,8 +120,8 @@ class UserTable:
     self.labels = labels.astype(np.int32 if label.classes else np.float32)
     self.raw = np.column_stack(
       [
-        features_lib.read_usable(one, self.rows.columns[one.name], seen)
-        for one in self.encoding.features
+        features_lib.read_usable(feature, self.rows.columns[feature.name], seen)
+        for feature in self.encoding.features
       ]
     )
     # The rows that may be described.
@@ -201,10 +194,10 @@ class UserTable:
 
     Of those held out, only of clients that have some.
     """
-    wanted = np.flatnonzero(self.rows.is_held_out == held_out)
-    owners = self.rows.owners[wanted]
+    chosen = np.flatnonzero(self.rows.is_held_out == held_out)
+    owners = self.rows.owners[chosen]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(self.ids)))])
-    sorted_rows = wanted[np.argsort(owners, kind="stable")]  # Client after client.
+    sorted_rows = chosen[np.argsort(owners, kind="stable")]  # Client after client.
     first = 0
     while first < len(self.ids):
       start = offsets[first]

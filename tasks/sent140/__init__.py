@@ -76,7 +76,7 @@ def _sent140_task(represent: features.Represent, **fields: Any) -> task.Task:
   )
 
 
-_DEFAULTS = dict(batch_size=10, local_epochs=1, client_weighting="num_examples", max_loss=1.5)
+_DEFAULTS = dict(batch_size=10, max_loss=1.5)
 
 TASKS = (
   _sent140_task(
@@ -92,8 +92,6 @@ TASKS = (
       # the paper's 877 users 0.3 leaves less than 0.03; all of the tweets take more steps a round.
       client_learning_rate=0.1,
       l2=1e-6,  # As in the authors' scripts.
-      learning_rate_decay=1.0,
-      rounds_per_decay=1,
       rounds_per_evaluation=20,
     ),
   ),
@@ -108,7 +106,6 @@ TASKS = (
       # As in the authors' scripts. Of 0.1, 0.3, 1, 2 and 4 it leaves FedAvg the least training loss
       # on the stand-in, too.
       client_learning_rate=2.0,
-      l2=0.0,
       learning_rate_decay=0.5,
       rounds_per_decay=200,
       rounds_per_evaluation=25,

@@ -1,7 +1,6 @@
 """Opens Sent140, or generated tweets in its place, as client files that are written once."""
 
 from collections.abc import Iterable, Iterator
-import dataclasses
 import os
 
 from absl import logging
@@ -66,16 +65,11 @@ def open_clients(
     )
     facts = [_CACHE_VERSION, least, represent.__name__, features.MAX_WORDS]
     fingerprint = user_files.fingerprint(facts, [*paths, glove_path])
-    opened = client_files.open_or_write_client_files(
+    return client_files.open_or_write_client_files(
       os.path.join(request.cache_dir, f"sent140_{name}_{fingerprint}"),
       lambda: _convert(users, glove_path, represent),
       count_dropped=lambda: users.num_dropped,
     )
-    if opened.num_dropped is not None:
-      return opened
-    # An earlier version made the cache, and did not count them.
-    remark = f", without clients of fewer than {least} examples (--min_examples_per_client)"
-    return dataclasses.replace(opened, remark=remark)
 
   return readers.DATA_SET.open(request.data_dir, open_files)
 

@@ -13,12 +13,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 import csv
 import dataclasses
 import itertools
-import os
 from typing import Any, NamedTuple
 
 from absl import logging
 import numpy as np
-from pyarrow import parquet
 
 from tasks import data_set
 from tasks import downloads
@@ -34,21 +32,13 @@ _LABELS = {0: 0, 1: 1, 4: 1, "0": 0, "1": 1, "4": 1}
 _LABELS_WANTED = "0 for negative and 1 or 4 for positive"
 _COLUMNS = ("label", "id", "date", "query", "user", "text")
 _PARQUET, _PARQUET_COLUMNS = ".parquet", ("sentiment", "date", "user", "text")
+_OTHER_PARQUET = (
+  "expected Hugging Face's stanfordnlp/sentiment140: download it again, or name another"
+)
 _LEAF_ID, _LEAF_TEXT = 0, 4
 _END = "\N{SYMBOL FOR END OF TEXT}"  # Not in Latin-1, so not in a file either.
 
 _User = tuple[str, list[str], np.ndarray]
-
-
-def _describe_table(path: str) -> str:
-  if path.endswith(_PARQUET):
-    with _open_parquet(path) as file:
-      return f"{file.metadata.num_rows} tweets"
-  with open(path, encoding="latin-1", newline="") as file:
-    columns = len(next(csv.reader(file), []))
-  if columns != len(_COLUMNS):
-    raise ValueError(f"{path} has {columns} columns in its first line, expected {len(_COLUMNS)}")
-  return f"{os.path.getsize(path) / 1e6:.1f} MB of tweets"
 
 
 DOWNLOAD = downloads.Download(
@@ -61,12 +51,6 @@ DOWNLOAD = downloads.Download(
 )
 
 
-def _is_tweet(x: Any, y: Any) -> bool:
-  if isinstance(x, str):  # Of another data set if the label is none: Shakespeare's are characters.
-    return _label(y) is not None
-  return isinstance(x, list) and any(isinstance(field, str) for field in x)
-
-
 DATA_SET = data_set.DataSet(
   name="Sent140",
   file_names=(CSV_NAME, PARQUET_NAME),
@@ -74,8 +58,6 @@ DATA_SET = data_set.DataSet(
   client="user",
   examples="tweets",
   min_examples=50,
-  is_example=_is_tweet,
-  describe_file=_describe_table,
   downloads=(DOWNLOAD, glove.DOWNLOAD),
 )
 
@@ -199,24 +181,10 @@ def _iterate_rows(path: str) -> Iterator[tuple[str, _Tweet]]:
       ) from e
 
 
-def _open_parquet(path: str) -> parquet.ParquetFile:
-  """Opens Hugging Face's file; raises a `ValueError` if it is another."""
-  remedy = "expected Hugging Face's stanfordnlp/sentiment140: download it again, or name another"
-  try:
-    file = parquet.ParquetFile(path)
-  except (OSError, ValueError) as e:
-    raise ValueError(f"{path} is not readable as Parquet ({e}); {remedy}.") from e
-  missing = set(_PARQUET_COLUMNS) - set(file.schema_arrow.names)
-  if missing:
-    file.close()
-    raise ValueError(f"{path} has no columns {sorted(missing)}; {remedy}.")
-  return file
-
-
 def _iterate_parquet(path: str) -> Iterator[tuple[str, _Tweet]]:
   """Yields (user, tweet) of each row of Hugging Face's Parquet file."""
   row = 0
-  with _open_parquet(path) as file:
+  with user_files.open_parquet(path, _PARQUET_COLUMNS, _OTHER_PARQUET) as file:
     for batch in file.iter_batches(columns=list(_PARQUET_COLUMNS)):
       columns = (batch.column(name).to_pylist() for name in _PARQUET_COLUMNS)
       for value, date, user, text in zip(*columns):

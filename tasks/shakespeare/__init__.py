@@ -103,11 +103,6 @@ TASKS = (
       clients_per_round=10,  # LEAF's.
       client_learning_rate=0.8,  # LEAF's, for batches of 10.
       batch_size=10,
-      local_epochs=1,
-      l2=0.0,
-      client_weighting="num_examples",
-      learning_rate_decay=1.0,
-      rounds_per_decay=1,
       rounds_per_evaluation=20,
       max_loss=5.0,  # Above log 81 = 4.4, the loss of a guess.
     ),

@@ -31,7 +31,6 @@ DOWNLOAD = downloads.Download(
   room=10_000_000,
 )
 _COMMAND = "preprocess.sh -s niid --sf 0.1 -k 20 -t user --tf 0.5"  # LEAF's.
-_MIN_EXAMPLES = 20
 _GROUP, _TEXTS = "examples", "snippets"
 
 _Role = tuple[str, np.ndarray, np.ndarray]
@@ -50,24 +49,13 @@ def _open(path: str) -> h5py.File:
   return file
 
 
-def _describe_file(path: str) -> str:
-  with _open(path) as file:
-    return f"{len(file[_GROUP])} roles"
-
-
-def _is_sequence(x: Any, y: Any) -> bool:
-  return _are_sequences([x], [y])
-
-
 DATA_SET = data_set.DataSet(
   name="Shakespeare",
   file_names=(TRAIN_NAME,),
   command=_COMMAND,
   client="role",
   examples="sequences",
-  min_examples=_MIN_EXAMPLES,
-  is_example=_is_sequence,
-  describe_file=_describe_file,
+  min_examples=20,
   downloads=(DOWNLOAD,),
 )
 

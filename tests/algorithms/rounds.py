@@ -10,7 +10,6 @@ import tree
 from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
 from tff_superquantile import algorithms
-from tff_superquantile import secure_sums
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.simulation import client_files
 
@@ -47,15 +46,6 @@ def geometric_threshold():
   )
 
 
-def primal_dual_threshold():
-  return functools.partial(
-    threshold_lib.build_private_primal_dual_quantile,
-    noise_multiplier=1.0,
-    expected_clients=NUM_CLIENTS,
-    noise_key=KEY,
-  )
-
-
 def _sum(num_entries):
   return sum_mechanism.build_sum_mechanism(1.0, 0.5, num_entries, _NUM_SHARES)
 
@@ -63,11 +53,6 @@ def _sum(num_entries):
 def _private(**values):
   usual = dict(clip_norm=0.5, noise_multiplier=1.0, expected_clients=NUM_CLIENTS, noise_key=KEY)
   return algorithms.Private(**{**usual, **values})
-
-
-def adaptive(local):
-  clip_norm = secure_sums.AdaptiveClipNorm(10.0, 0.5, 0.5)
-  return private(local, primal_dual_threshold(), clip_norm=clip_norm)
 
 
 def weighted(local, distributed=False):
@@ -79,10 +64,9 @@ def weighted(local, distributed=False):
   )
 
 
-def private(local, threshold, distributed=False, noise_multiplier=1.0, clip_norm=0.5):
+def private(local, threshold, distributed=False):
   update_sum = _sum(_NUM_PARAMETERS) if distributed else None
-  values = dict(noise_multiplier=noise_multiplier, clip_norm=clip_norm, update_sum=update_sum)
-  return superquantile({**local, "private": _private(**values)}, threshold)
+  return superquantile({**local, "private": _private(update_sum=update_sum)}, threshold)
 
 
 def private_gifair(local):
@@ -122,9 +106,6 @@ BUILDERS = {
   "private weighted": weighted,
   "private weighted distributed": lambda local: weighted(local, distributed=True),
   "family": lambda local: algorithms.build_superquantile_family(thetas=(1.0, 0.5, 0.25), **local),
-  "adaptive theta": lambda local: algorithms.build_superquantile_fed_avg(
-    theta=threshold_lib.AdaptiveTheta(8, 0.1, 0.9), **local
-  ),
 }
 
 

@@ -32,9 +32,6 @@ _RANGES = dict(
   step=ranges.SCALE,
   max_loss=ranges.SCALE.named("max_"),  # That of a histogram is its largest value.
   max_value=ranges.SCALE,
-  wanted_updates=ranges.whole(1),
-  min_theta=ranges.Range(0.2, (0.0, -0.1, 0.9, math.nan)),
-  max_theta=ranges.Range(0.8, (0.1, 1.1, math.nan)),
   q=ranges.NOT_NEGATIVE,
   beta=ranges.NOT_NEGATIVE,
   temperature=ranges.NOT_NEGATIVE,
@@ -123,7 +120,7 @@ def _builders():
     for build in (getattr(module, name) for name in module.__all__):
       if inspect.isfunction(build) and build not in known:
         yield build
-  yield from (threshold.AdaptiveTheta, threshold.PrivateHistogramFactory)
+  yield threshold.PrivateHistogramFactory
 
 
 def _declared():

@@ -153,24 +153,3 @@ def test_a_release_is_the_same_bits_in_any_order_blocks_and_runtime(setting):
   for other in found[1:]:
     for one, another in zip(found[0], other):
       np.testing.assert_array_equal(one, another)
-
-
-@pytest.mark.ray
-def test_nor_on_rays_workers():
-  ray = pytest.importorskip("ray", reason="Ray is not installed")
-  from tff_superquantile.engine.cluster import ray_context
-
-  old = tff.framework.get_context_stack().current
-  vectors = _lifted(1000)
-  initialize, compute = _sum("update")
-  state = initialize()
-  try:
-    tff.framework.set_default_context(ray_context.RayContext(num_blocks=3))
-    results = [compute(state, _clients(v))[1] for v in (vectors, vectors[1:], vectors[::-1])]
-  finally:
-    tff.framework.set_default_context(old)
-    ray.shutdown()
-  assert _C * (1 - 1e-6) <= np.linalg.norm(results[0] - results[1]) <= _C
-  np.testing.assert_array_equal(results[0], results[2])
-  with _runtime("whole"):
-    np.testing.assert_array_equal(results[0], compute(state, _clients(vectors))[1])

@@ -288,7 +288,6 @@ def test_lineup_knows_engines_and_guesses_what_was_meant():
     method="tree_64", engine="native", theta=0.3
   )
   assert lineup.find("tree_64", 0.3).work == lineup.find("tree_64@native", 0.3).work
-  assert lineup.find("superquantile@ray", 0.3).options["engine"] == "ray"
   with pytest.raises(ValueError, match="did you mean 'superquantile'"):
     lineup.find("superquantle", 0.5)
   assert [entry.name for entry in lineup.choose([], True, 0.5)][-2:] == list(lineup.PEERS)

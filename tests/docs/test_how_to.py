@@ -302,14 +302,7 @@ def _write_private_run(folder):
     rounds_done=num_rounds,
     meter=accounting.Accountant(release, delta),
   )
-  run_folders.write(
-    folder,
-    entry,
-    {**run_folders.flags_of(entry), **flags},
-    columns=run_folders.columns_of(release),
-    rounds=num_rounds,
-    num_clients=2500,
-  )
+  run_folders.write(folder, entry, num_rounds, **flags)
   return release
 
 

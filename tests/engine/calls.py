@@ -4,13 +4,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.engine import context
+from tff_superquantile.engine.processes import limits
 
 
 def tffs_runtime(default_num_clients=0):
   """TFF's own runtime, in a process of its own, with simulated secure sums."""
   return tff.backends.test.create_sync_test_cpp_execution_context(
-    default_num_clients=default_num_clients, max_concurrent_computation_calls=context.num_cores()
+    default_num_clients=default_num_clients, max_concurrent_computation_calls=limits.num_cores()
   )
 
 
@@ -30,6 +30,26 @@ def invoke(of_context, computation, *arguments):
   """What a computation gives in a context, which becomes the default one."""
   tff.framework.set_default_context(of_context)
   return computation(*arguments)
+
+
+def stacked(value, add, merge=lambda first, second: tf.concat([first, second], axis=0)):
+  """A fold of clients' numbers to rows, none at first; `add` puts a number to the rows."""
+  row_type = value.type_signature.member
+  rows_type = tff.TensorType(row_type.dtype, [None])
+
+  @tff.tensorflow.computation
+  def zero():
+    # None at first, and nobody knows.
+    none = tf.zeros([0], row_type.dtype.type)
+    return tf.compat.v1.placeholder_with_default(none, [None])
+
+  return tff.federated_aggregate(
+    value,
+    zero(),
+    tff.tensorflow.computation(add, (rows_type, row_type)),
+    tff.tensorflow.computation(merge, (rows_type, rows_type)),
+    tff.tensorflow.computation(lambda rows: rows, rows_type),
+  )
 
 
 def plain(value):

@@ -5,6 +5,7 @@ import functools
 import gc
 import weakref
 
+import calls
 import numpy as np
 import pytest
 import rounds
@@ -12,7 +13,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile import noise_source
-from tff_superquantile.engine import context
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort import mapping
 from tff_superquantile.engine.cohort import programs
@@ -27,17 +27,6 @@ pytestmark = pytest.mark.usefixtures("restored_context")
 def in_process():
   """The engine for all tests that do not look at what it has traced, so that it traces once."""
   return cohort_context.CohortContext()  # No fallback: it would hide what cannot be done.
-
-
-@pytest.fixture(scope="module")
-def equal_files(tmp_path_factory):
-  """Clients of the same size, with one batch each."""
-  return rounds.write_files(tmp_path_factory.mktemp("equal"), [11] * rounds.NUM_CLIENTS)
-
-
-@pytest.fixture(scope="module")
-def unequal_files(tmp_path_factory):
-  return rounds.write_files(tmp_path_factory.mktemp("unequal"), range(3, 3 + rounds.NUM_CLIENTS))
 
 
 # These are made of parts that others here have: both, in the long run.
@@ -92,19 +81,6 @@ def test_rounds_of_several_steps_are_those_of_tffs_runtime(name, in_process, nat
   clients = [range(16), range(2, 20), [4, 5, 6, 7, 8, 9, 1, 3]]
   cohorts = [rounds.cohort(unequal_files, c, r) for r, c in enumerate(clients)]
   rounds.assert_same(rounds.run(in_process, process, cohorts), rounds.run(native, process, cohorts))
-
-
-def test_counts_that_are_summed_securely_are_the_same(in_process, equal_files):
-  local = rounds.local_work(equal_files, 0)
-  secure = rounds.BUILDERS["fed_avg"](
-    {**local, "metrics_aggregator": tff.learning.metrics.sum_then_finalize}
-  )
-  plain, summed = (
-    rounds.run(in_process, process, [rounds.cohort(equal_files, range(8))])
-    for process in (rounds.build("fed_avg", equal_files, 0), secure)
-  )
-  rounds.assert_same(summed, plain, rtol=0)
-  assert summed[0].metrics["client_work"]["cohort"]["cohort_size"] == 8
 
 
 @pytest.mark.parametrize("name", ["exact", "private distributed"])
@@ -189,7 +165,7 @@ def test_unseeded_noise_is_each_clients_own_and_new_in_each_round(reads_files, e
 @pytest.mark.parametrize("name", ["equal_files", "unequal_files"])
 @pytest.mark.parametrize("stddev", [2.2, 300.0])
 def test_seeded_noise_is_the_same_wherever_it_is_drawn(name, stddev, native, request):
-  """Here, and in TFF's runtime."""
+  """Here, in TFF's runtime, and outside of TFF."""
   files = request.getfixturevalue(name)
   read = client_files.build_examples_fn(files, shuffle=False)
 
@@ -203,86 +179,11 @@ def test_seeded_noise_is_the_same_wherever_it_is_drawn(name, stddev, native, req
     return tff.federated_map(draw, clients)
 
   clients = rounds.cohort(files, range(rounds.NUM_CLIENTS))
-  table = np.cumsum(discrete_gaussian.probabilities(stddev))[:-1]
   for one in (cohort_context.CohortContext(), native):
     tff.framework.set_default_context(one)
     for client, noise in zip(clients, draw_all(clients)):
-      uniform = tf.random.stateless_uniform([999], client["seed"], dtype=tf.float64)
-      expected = np.searchsorted(table, uniform, side="right") - discrete_gaussian.support(stddev)
+      expected = discrete_gaussian.sample([999], stddev, client["seed"])
       np.testing.assert_array_equal(noise, expected)
-
-
-def test_secure_sums_means_and_folds(native):
-  modular = tff.aggregators.SecureModularSumFactory(modulus=256).create(tff.TensorType(np.int32))
-
-  @tff.tensorflow.computation(np.float32)
-  def square(x):
-    return x * x
-
-  @tff.tensorflow.computation(np.int32, np.int32)
-  def accumulate(a, b):
-    return 2 * a + b
-
-  @tff.tensorflow.computation(np.int32)
-  def report(a):
-    return a + 1
-
-  @tff.federated_computation(
-    tff.FederatedType(np.int32, tff.CLIENTS), tff.FederatedType(np.float32, tff.CLIENTS)
-  )
-  def everything(values, weights):
-    return collections.OrderedDict(
-      secure=tff.federated_secure_sum(values, np.int32(100)),
-      bits=tff.federated_secure_sum_bitwidth(values, np.int32(8)),
-      modular=modular.next(modular.initialize(), values).result,
-      mean=tff.federated_mean(weights),
-      weighted=tff.federated_mean(weights, weights),
-      largest=tff.federated_max(values),
-      smallest=tff.federated_min(values),
-      fold=tff.federated_aggregate(values, np.int32(0), accumulate, accumulate, report),
-      squares=tff.federated_map(square, weights),
-    )
-
-  arguments = [100, 99, 98], [1.0, 2.0, 4.0]
-  results = []
-  for of_context in (cohort_context.CohortContext(), native):
-    tff.framework.set_default_context(of_context)
-    results.append(everything(*arguments))
-  rounds.assert_same(*results)
-  tff.framework.set_default_context(cohort_context.CohortContext())
-  with pytest.raises(tf.errors.InvalidArgumentError, match="larger than maximum"):
-    everything([101], [1.0])
-
-
-def test_a_bitwidth_is_a_bound():
-  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-  def total(values):
-    return tff.federated_secure_sum_bitwidth(values, np.int32(3))
-
-  tff.framework.set_default_context(cohort_context.CohortContext())
-  assert total([7, 7]) == 14
-  with pytest.raises(tf.errors.InvalidArgumentError, match="larger than maximum"):
-    total([7, 8])
-
-
-def test_values_of_clients_and_means_of_their_vectors():
-  @tff.tensorflow.computation(np.float32)
-  def square(x):
-    return x * x
-
-  vector_type = tff.TensorType(np.float32, [2])
-
-  @tff.federated_computation(
-    tff.FederatedType(vector_type, tff.CLIENTS), tff.FederatedType(np.float32, tff.CLIENTS)
-  )
-  def everything(vectors, weights):
-    return tff.federated_map(square, weights), tff.federated_mean(vectors, weights)
-
-  tff.framework.set_default_context(cohort_context.CohortContext())
-  vectors = np.float32([[1, 2], [3, -4], [5, 0]])
-  squares, mean = everything(list(vectors), [1.0, 2.0, 4.0])
-  assert list(squares) == [1.0, 4.0, 16.0]
-  np.testing.assert_allclose(mean, np.average(vectors, axis=0, weights=[1, 2, 4]), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -298,31 +199,17 @@ def test_values_of_clients_and_means_of_their_vectors():
 )
 def test_folds_that_stack_rows(rows_of, expected):
   """Only where each step puts the client's row below the others is there nothing to compute."""
-  rows_type = tff.TensorType(np.int32, [None])
-
-  @tff.tensorflow.computation
-  def zero():
-    # None at first, and nobody knows.
-    return tf.compat.v1.placeholder_with_default(tf.zeros([0], tf.int32), [None])
-
-  @tff.tensorflow.computation(rows_type, np.int32)
-  def accumulate(rows, row):
-    return tf.concat(rows_of(rows, row), axis=0)
-
-  @tff.tensorflow.computation(rows_type, rows_type)
-  def merge(first, second):
-    return tf.concat([first, second], axis=0)
-
-  @tff.tensorflow.computation(rows_type)
-  def report(rows):
-    return rows
 
   @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
   def stack(values):
-    return tff.federated_aggregate(values, zero(), accumulate, merge, report)
+    return calls.stacked(values, lambda rows, row: tf.concat(rows_of(rows, row), axis=0))
 
   tff.framework.set_default_context(cohort_context.CohortContext())
   np.testing.assert_array_equal(stack([3, 1, 2]), expected)
+
+
+def _num_bytes(store):
+  return sum(value.nbytes for kept in store._clients.values() for value in kept.values())
 
 
 def test_what_is_kept_of_the_files_is_bounded(monkeypatch, in_process, unequal_files):
@@ -335,18 +222,24 @@ def test_what_is_kept_of_the_files_is_bounded(monkeypatch, in_process, unequal_f
   rounds.assert_same(
     rounds.run(small, process, cohorts), rounds.run(in_process, process, cohorts), rtol=0
   )
-  kept = sum(value.nbytes for value in small._store._values.values())
-  assert 0 < kept == small._store._bytes <= 2000
+  assert 0 < _num_bytes(small._store) == small._store._bytes <= 2000
 
 
 def test_what_was_not_used_for_longest_is_forgotten():
   read = []
 
-  def reader(clients):
-    read.extend(name for (name,) in clients)
-    return [[np.zeros(8, np.uint8)] for _ in clients]
+  class Reader:
+    positions = [0]
 
-  reader.keys = [(b"x", 0)]
+    def __init__(self, **sizes):
+      self.keys = self.refs = list(sizes)
+      self.specs = [tf.TensorSpec([None], tf.uint8)] * len(sizes)
+      self._sizes = sizes.values()
+
+    def __call__(self, clients):
+      read.extend(name for (name,) in clients)
+      return [[np.zeros(size, np.uint8) for size in self._sizes] for _ in clients]
+
   store = reading.Store(max_bytes=24)  # Just enough for three clients.
   for names, expected in (
     ("abc", "abc"),
@@ -357,16 +250,13 @@ def test_what_was_not_used_for_longest_is_forgotten():
     ("ac", ""),
   ):
     read.clear()
-    assert len(store._clients(reader, [(name,) for name in names])) == len(names)
+    (of_cohort,) = store.read(Reader(x=8), [np.array(list(names), object)])
+    assert [len(array) for array in of_cohort.arrays] == [8] * len(names)
     assert "".join(read) == expected
 
-  def reader_of_both(clients):
-    return [[np.zeros(8, np.uint8), np.zeros(4, np.uint8)] for _ in clients]
-
   # What it has already is read once more, and not counted twice.
-  reader_of_both.keys = [*reader.keys, (b"y", 0)]
-  store._clients(reader_of_both, [("a",)])
-  assert store._bytes == sum(value.nbytes for value in store._values.values()) <= 24
+  store.read(Reader(x=8, y=4), [np.array(["a"], object)])
+  assert _num_bytes(store) == store._bytes <= 24
 
 
 @pytest.mark.parametrize(
@@ -402,34 +292,19 @@ def test_clients_values_in_all_forms_that_tff_takes(clients, native):
 
 
 def test_what_is_wrong_is_said():
-  @tff.tensorflow.computation(tff.TensorType(np.float32, [2]))
-  def double(x):
-    return 2 * x
-
-  tff.framework.set_default_context(cohort_context.CohortContext())
-  np.testing.assert_array_equal(double(np.float32([1, 2])), [2, 4])
-  with pytest.raises(TypeError, match=r"Found a value of shape \(3,\)"):
-    double(np.float32([1, 2, 3]))
-  with pytest.raises(TypeError, match="of type complex128; expected what float32 can hold"):
-    double(np.array([1j, 2j]))
-
   member = collections.OrderedDict(a=np.int32, b=tff.TensorType(np.float32, [2]))
 
   @tff.federated_computation(tff.FederatedType(member, tff.CLIENTS))
   def total(values):
     return tff.federated_sum(values)
 
+  tff.framework.set_default_context(cohort_context.CohortContext())
   client = dict(a=1, b=np.float32([1, 2]))
   assert total([client] * 2)["a"] == 2
   with pytest.raises(TypeError, match=r"Found a value of shape \(3,\)"):
     total([dict(client, b=np.float32([1, 2, 3]))] * 2)
   with pytest.raises(TypeError, match="Found the names"):
     total([dict(client, c=1)] * 2)
-
-
-def test_engine_is_chosen_by_name():
-  with pytest.raises(ValueError, match="Found engine = 'fast'"):
-    context.set_simulation_context(engine="fast")
 
 
 def test_a_loop_that_cannot_be_traced_leaves_no_mark_on_the_process():

@@ -1,4 +1,4 @@
-"""Contexts compute securely (simulated), and TFF's own ends with its process, however that ends."""
+"""TFF's own context ends with its process, however that ends."""
 
 import functools
 import os
@@ -8,9 +8,7 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 from tff_superquantile.engine import context
 
@@ -121,26 +119,19 @@ def assert_ends(pid):
       os.kill(pid, signal.SIGKILL)
 
 
-def test_no_worker_is_left_by_an_ordinary_end_or_an_exception(tmp_path):
+def test_no_worker_is_left_by_an_end_an_exception_or_a_signal(tmp_path):
   normal = Script(tmp_path, "")
   # The traceback holds the frame in which the context was used.
   failed = Script(tmp_path, "def f():\n  raise OSError(str(total([1])))\nf()")
-  workers = normal.worker, failed.worker
+  signums = (signal.SIGTERM, signal.SIGKILL)
+  killed = [Script(tmp_path, "time.sleep(1000)") for _ in signums]
+  workers = [script.worker for script in (normal, failed, *killed)]
   assert normal.end() == (0, "", "")
   code, _, err = failed.end()
   assert code == 1
   assert err.strip().endswith("OSError: 2") and "Exception ignored" not in err
-  for worker in workers:
-    assert_ends(worker)
-
-
-def test_no_worker_is_left_by_a_signal(tmp_path):
-  signums = (signal.SIGTERM, signal.SIGKILL)
-  scripts = [Script(tmp_path, "time.sleep(1000)") for _ in signums]
-  workers = [script.worker for script in scripts]
-  for script, signum in zip(scripts, signums):
+  for script, signum in zip(killed, signums):
     script.process.send_signal(signum)
-  for script, signum in zip(scripts, signums):
     assert script.end() == (-signum, "", "")
   for worker in workers:
     assert_ends(worker)
@@ -175,45 +166,7 @@ def test_ctrl_c_leaves_the_worker_to_its_parent(tmp_path):
   assert_ends(int(last))
 
 
-@pytest.mark.usefixtures("simulation_context")
-def test_secure_sums_run():
-  """They don't in TFF's default context."""
-  modular = tff.aggregators.SecureModularSumFactory(modulus=256).create(tff.TensorType(np.int32))
-
-  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-  def sums(values):
-    secure = tff.federated_secure_sum(values, np.int32(100))
-    return secure, modular.next(modular.initialize(), values).result
-
-  assert sums([100, 99, 98]) == (297, 297 % 256)
-
-
-@pytest.mark.usefixtures("simulation_context")
-def test_clients_compute_in_the_order_given():
-  @tff.tensorflow.computation(np.float32)
-  def square(x):
-    return x * x
-
-  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
-  def squares(values):
-    return tff.federated_map(square, values)
-
-  assert squares([float(i) for i in range(50)]) == [float(i * i) for i in range(50)]
-
-
 @pytest.mark.parametrize("number", [0, -1])
 def test_number_of_concurrent_calls_is_checked(number):
   with pytest.raises(ValueError, match=f"Found max_concurrent_computation_calls = {number}"):
     context.set_simulation_context(number)
-
-
-@pytest.mark.parametrize("name", ["auto", "native"])
-def test_other_engines_are_refused_with_what_sets_tffs_own(name):
-  with pytest.raises(
-    ValueError, match=f"Found engine = '{name}'.*in_process, ray.*TFF's own.*set_"
-  ):
-    context.set_simulation_context(engine=name)
-
-
-def test_cores_are_those_that_may_be_used():
-  assert context.num_cores() == len(os.sched_getaffinity(0)) >= 1

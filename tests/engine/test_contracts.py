@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 
+import calls
 from calls import at_clients
 from calls import invoke
 import numpy as np
@@ -17,6 +18,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.engine import context
+from tff_superquantile.engine import runtime
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort.graphs import errors
 
@@ -125,7 +127,7 @@ def test_effects_of_a_loops_condition_happen_as_in_tffs_runtime(native, has_vari
   component = component_of(loop, has_variable)
   for clients in ([1.0, 3.0], [1.0, 9.0]):
     expected = outcome(native, at_clients(component), clients)
-    context.set_simulation_context(engine="in_process")  # It may leave this to TFF's runtime here.
+    context.set_simulation_context()  # It may leave this to TFF's runtime here.
     in_process = tff.framework.get_context_stack().current
     assert_same(outcome(in_process, at_clients(component), clients), expected)
 
@@ -201,30 +203,14 @@ def test_prints_come_in_the_programs_order(native, tmp_path):
 
 
 def test_a_fold_that_stacks_rows_keeps_its_effects(native):
-  rows_type = tff.TensorType(np.float32, [None])
-
-  @tff.tensorflow.computation
-  def zero():
-    return tf.compat.v1.placeholder_with_default(tf.zeros([0]), [None])
-
-  @tff.tensorflow.computation(rows_type, np.float32)
-  def accumulate(rows, row):
-    @tf.function
-    def append(rows, row):
-      check(row)
-      return tf.concat([rows, [row]], axis=0)
-
-    return append(rows, row)
-
-  @tff.tensorflow.computation(rows_type, rows_type)
-  def merge(first, second):
-    return tf.concat([first, second], axis=0)
-
-  report = tff.tensorflow.computation(lambda rows: rows, rows_type)
+  @tf.function
+  def append(rows, row):
+    check(row)
+    return tf.concat([rows, [row]], axis=0)
 
   @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
   def stack(values):
-    return tff.federated_aggregate(values, zero(), accumulate, merge, report)
+    return calls.stacked(values, lambda rows, row: append(rows, row))
 
   for clients in ([3.0, 1.0], [3.0, 9.0]):
     expected = outcome(native, stack, clients)
@@ -268,7 +254,7 @@ def adds_to_a_variable_by_a_queue(number):
 
 def looks_up(number):
   keys = tf.lookup.KeyValueTensorInitializer([1, 2, 7], [5, 6, number])
-  return tf.lookup.StaticHashTable(keys, -1).lookup(number)
+  return tf.lookup.StaticHashTable(keys, -1).lookup(tf.constant(7))
 
 
 def counts_in_a_dense_table(number):
@@ -307,9 +293,9 @@ def test_clients_and_calls_share_no_state(native, function):
     return *counts, tff.federated_eval(alone, tff.CLIENTS), tff.federated_eval(alone, tff.SERVER)
 
   expected = invoke(native, twice, [7, 2, 7])
-  here = cohort_context.CohortContext()
-  for _ in range(3):
-    assert_same(invoke(here, twice, [7, 2, 7]), expected)
+  for of_context in (cohort_context.CohortContext(), runtime.create_sync_context(2)):
+    for _ in range(3):
+      assert_same(invoke(of_context, twice, [7, 2, 7]), expected)
 
 
 def test_many_clients_have_queues_at_once():
@@ -342,7 +328,7 @@ def test_clients_that_read_elements_in_turn_share_no_iterator():
     data_set = tf.data.Dataset.from_tensor_slices(np.int32([5, 6, 7]))
     return number + tf.compat.v1.data.make_one_shot_iterator(data_set).get_next()
 
-  context.set_simulation_context(engine="in_process")
+  context.set_simulation_context()
   for _ in range(2):
     assert at_clients(component)([0, 10, 20]) == [5, 15, 25]
 
@@ -361,7 +347,7 @@ def test_each_client_and_each_component_draws_its_own_number():
   assert len({float(x) for x in found}) == len(found) == 2 * 16
 
 
-def test_what_is_drawn_before_two_branches_is_drawn_once():
+def test_what_is_drawn_before_branches_and_loops_is_drawn_once():
   """Though only they use it."""
 
   @tff.tensorflow.computation(np.float32)
@@ -370,18 +356,21 @@ def test_what_is_drawn_before_two_branches_is_drawn_once():
 
     @tf.function
     def run():
-      first, second = 0.0, 0.0
+      first, second, third = 0.0, 0.0, 0.0
       if x > 0:
         first = held + x
       if x > -1:
         second = held + x
-      return first, second
+      for _ in tf.range(4):
+        third += held
+      return first, second, third
 
     return run()
 
   found = invoke(cohort_context.CohortContext(), at_clients(component), [1.0, 1.0, 1.0])
-  assert all(first == second for first, second in found)
-  assert len({first for first, _ in found}) == 3
+  for first, second, third in found:
+    assert first == second and third == pytest.approx(4 * (first - 1), rel=1e-5)
+  assert len({first for first, _, _ in found}) == 3
 
 
 @pytest.mark.parametrize("num_clients", [3, 17])
@@ -398,53 +387,49 @@ def test_an_op_with_a_seed_of_its_own_begins_anew_in_each_call(num_clients):
   assert first == second and len(set(first)) == num_clients
 
 
-def test_what_is_computed_in_a_branch_is_known_there_alone(native):
-  def compute(x):
-    if x > 2:
-      return 3 * (x * x)
-    return -(x * x)
-
-  component = component_of(compute, True)
-  expected = invoke(native, at_clients(component), [1.0, 3.0])
-  assert_same(invoke(cohort_context.CohortContext(), at_clients(component), [1.0, 3.0]), expected)
+def squares_in_a_branch(x):
+  """What is computed in one branch is not known in the other."""
+  if x > 2:
+    return 3 * (x * x)
+  return -(x * x)
 
 
-def grows(x, axis):
-  """A loop's variable whose shape along one axis is known at first alone."""
-  start = tf.reshape(tf.stack([x, x + 1]), [2, 1] if axis else [1, 2])
-  found = start
-  for i in tf.range(tf.cast(x, tf.int32)):
-    tf.autograph.experimental.set_loop_options(
-      shape_invariants=[(found, tf.TensorShape([2, None] if axis else [None, 2]))]
-    )
-    found = tf.concat([found, start * tf.cast(i, tf.float32)], axis)
-  return tf.reduce_sum(found), tf.size(found)
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_variables_of_loops_may_grow_in_each_dimension(native, axis):
-  component = component_of(lambda x: grows(x, axis), True)
-  expected = invoke(native, at_clients(component), [0.0, 1.0, 4.0])
-  assert_same(
-    invoke(cohort_context.CohortContext(), at_clients(component), [0.0, 1.0, 4.0]), expected
-  )
-
-
-@pytest.mark.parametrize("steps", range(4))
-def test_loops_of_few_steps_are_loops(native, steps):
-  """Those whose steps are known when they are traced, too."""
-
+def grows(axis):
   def loop(x):
-    total = tf.constant(1.0)
-    i = tf.constant(0)
+    """A loop's variable whose shape along one axis is known at first alone."""
+    start = tf.reshape(tf.stack([x, x + 1]), [2, 1] if axis else [1, 2])
+    found = start
+    for i in tf.range(tf.cast(x, tf.int32)):
+      tf.autograph.experimental.set_loop_options(
+        shape_invariants=[(found, tf.TensorShape([2, None] if axis else [None, 2]))]
+      )
+      found = tf.concat([found, start * tf.cast(i, tf.float32)], axis)
+    return tf.reduce_sum(found), tf.size(found)
+
+  return loop
+
+
+def of_steps(steps):
+  def loop(x):
+    """Its steps are known when it is traced."""
+    total, i = tf.constant(1.0), tf.constant(0)
     while i < steps:
       total = 3 * total + x
       i += 1
     return total, i
 
-  component = component_of(loop, True)
-  expected = invoke(native, at_clients(component), [0.0, 1.0])
-  assert_same(invoke(cohort_context.CohortContext(), at_clients(component), [0.0, 1.0]), expected)
+  return loop
+
+
+@pytest.mark.parametrize(
+  "function", [squares_in_a_branch, grows(0), grows(1), *map(of_steps, range(4))]
+)
+def test_branches_and_loops_give_what_tffs_runtime_gives(native, function):
+  component = component_of(function, True)
+  expected = invoke(native, at_clients(component), [0.0, 1.0, 4.0])
+  assert_same(
+    invoke(cohort_context.CohortContext(), at_clients(component), [0.0, 1.0, 4.0]), expected
+  )
 
 
 @tff.tensorflow.computation(_NUMBERS)
@@ -464,7 +449,7 @@ def test_what_clients_make_of_a_draw_is_made_once():
     made = tff.federated_map(make, held)
     return tff.federated_map(_count, made), tff.federated_map(_count, made)
 
-  context.set_simulation_context(engine="in_process")
+  context.set_simulation_context()
   first, second = count_twice(
     [tf.data.Dataset.range(1000).map(lambda x: tf.cast(x, tf.float32))] * 3
   )
@@ -491,7 +476,7 @@ def test_what_clients_make_beside_an_effect_has_it(native):
   held = [tf.data.Dataset.from_tensor_slices(np.zeros(20, np.float32))] * 2
   for numbers in ([1.0, 3.0], [1.0, 9.0]):
     expected = outcome(native, count, held, numbers)
-    context.set_simulation_context(engine="in_process")
+    context.set_simulation_context()
     in_process = tff.framework.get_context_stack().current
     assert_same(outcome(in_process, count, held, numbers), expected)
 
@@ -518,8 +503,9 @@ def test_a_call_within_a_graph_is_computed_and_leaves_no_mark():
   assert done.stdout.split() == ["3"] * 3, done.stderr
 
 
+@pytest.mark.parametrize("is_shuffled", [False, True])
 @pytest.mark.parametrize("kind", ["text", "flat map", "records", "sql", "cached"])
-def test_files_that_change_are_read_anew(kind, tmp_path):
+def test_files_that_change_are_read_anew(kind, is_shuffled, tmp_path):
   path, records, table = (str(tmp_path / name) for name in ("text", "records", "table"))
 
   def write(number):
@@ -542,6 +528,7 @@ def test_files_that_change_are_read_anew(kind, tmp_path):
     "sql": tf.data.experimental.SqlDataset("sqlite", table, "select x from t", (tf.float64,)),
     "cached": lines.cache(),
   }[kind].map(lambda x: tf.constant(1.0))
+  held = held.shuffle(9) if is_shuffled else held
   tff.framework.set_default_context(cohort_context.CohortContext())
   for number in (3, 7, 7, 2):
     write(number)

@@ -16,6 +16,7 @@ from tff_superquantile import algorithms
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort import reading
 from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.cohort.graphs import shuffles
 
 _NUMBERS = tff.SequenceType(np.float32)
 
@@ -37,14 +38,22 @@ def keras_process():
   return algorithms.build_superquantile_fed_avg(problems.keras_model_fn, 0.5, sgd(), local_epochs=2)
 
 
+def _weighted(model, loop):
+  return tff.learning.algorithms.build_weighted_fed_avg(
+    model, client_optimizer_fn=sgd(), loop_implementation=loop
+  )
+
+
 PROCESSES = {
   "superquantile, Keras": keras_process,
   "superquantile, a functional model": lambda: algorithms.build_superquantile_fed_avg(
     problems.linear_model(), 0.5, sgd()
   ),
-  "TFF's weighted, Keras": lambda: tff.learning.algorithms.build_weighted_fed_avg(
-    problems.keras_model_fn, client_optimizer_fn=sgd()
-  ),
+  **{
+    f"TFF's weighted, {kind}, {loop.name}": functools.partial(_weighted, model, loop)
+    for kind, model in (("Keras", problems.keras_model_fn), ("functional", problems.linear_model()))
+    for loop in tff.learning.LoopImplementation
+  },
   "TFF's unweighted, Keras": lambda: tff.learning.algorithms.build_unweighted_fed_avg(
     problems.keras_model_fn, client_optimizer_fn=sgd()
   ),
@@ -122,22 +131,6 @@ def _running(data_set):
   return run()
 
 
-def test_clients_share_no_variables():
-  rng = np.random.default_rng(0)
-  held = [rng.integers(-3, 4, size=n).astype(np.float32) for n in rng.integers(0, 9, 40)]
-  expected = []
-  for own in held:
-    total, steps = 0.0, 1
-    for value in own:
-      total = 2 * total + value if value > 0 else total
-      steps += 2 if value > 0 else 1
-    expected.append((total, steps))
-  of_context = cohort_context.CohortContext(parallel=8)
-  data_sets = numbers(*held)
-  for _ in range(2):  # They begin anew.
-    assert invoke(of_context, at_clients(_running), data_sets) == expected
-
-
 _STRUCTURE = collections.OrderedDict(
   y=tff.TensorType(np.str_, [None]), x=tff.TensorType(np.float32, [None, None])
 )
@@ -175,31 +168,10 @@ def test_a_fold_over_elements_of_several_shapes():
       total = 3 * total + element["x"].sum()
       joined += "".join(element["y"]).encode()
     expected.append((total, joined, sum(element["x"].size for element in elements)))
-  # Generated elements may be others each time; those that were saved are read beforehand.
-  for found in (
-    invoke(cohort_context.CohortContext(), at_clients(_fold), held),
-    invoke(
-      cohort_context.CohortContext(), at_clients(_fold), [as_constants(one) for one in held[:2]]
-    ),
-  ):
-    for (total, joined, size), wanted in zip(found, expected):
-      assert (joined, size) == wanted[1:]
-      assert total == pytest.approx(wanted[0], rel=1e-5)
-
-
-def as_constants(data_set):
-  """The same elements, of a data set that calls no Python."""
-  parts = [tf.data.Dataset.from_tensors(element) for element in data_set]
-  relaxed = tf.data.Dataset.from_tensors(next(iter(data_set))).take(0)
-  relaxed = relaxed.map(
-    lambda e: collections.OrderedDict(
-      (name, tf.ensure_shape(tf.compat.v1.placeholder_with_default(e[name], s), s))
-      for name, s in (("y", [None]), ("x", [None, None]))
-    )
-  )
-  for part in parts:
-    relaxed = relaxed.concatenate(part)
-  return relaxed
+  found = invoke(cohort_context.CohortContext(), at_clients(_fold), held)
+  for (total, joined, size), wanted in zip(found, expected, strict=True):
+    assert (joined, size) == wanted[1:]
+    assert total == pytest.approx(wanted[0], rel=1e-5)
 
 
 @tff.tensorflow.computation(_NUMBERS)
@@ -410,99 +382,12 @@ def test_each_read_gets_what_tffs_runtime_gives(native, shuffle):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, err_msg=name)
 
 
-def test_a_read_of_many_beside_those_without_a_seed(native):
-  """One client that is read anew each time takes nothing from the others."""
-  plain = numbers(np.arange(20), np.arange(20) + 0.5)
-  held = [plain[0].shuffle(20, seed=4), plain[1].shuffle(20)]
-  of_context = cohort_context.CohortContext()
-  expected = invoke(native, _by_several_components, held)
-  for _ in range(2):
-    found = invoke(of_context, _by_several_components, held)
-    for ours, theirs in zip(found, expected):
-      for one, other in zip(tf.nest.flatten(ours[0]), tf.nest.flatten(theirs[0])):
-        np.testing.assert_allclose(one, other, rtol=1e-6)
-
-
-@tff.tensorflow.computation(_NUMBERS)
-def _taken(data_set):
-  """The elements in the order in which two loops take them, in two epochs."""
-  taken, at = tf.Variable(tf.zeros([80])), tf.Variable(0)
-
-  @tf.function
-  def run():
-    for _ in tf.range(2):
-      for value in data_set:
-        taken.assign(tf.tensor_scatter_nd_update(taken, [[at]], [value]))
-        at.assign_add(1)
-      if at > 0:
-        for value in data_set.batch(7):
-          for one in value:
-            taken.assign(tf.tensor_scatter_nd_update(taken, [[at]], [one]))
-            at.assign_add(1)
-    return taken.read_value()
-
-  return run()
-
-
-@pytest.mark.parametrize("seed", [None, 4])
-def test_each_epoch_takes_every_example_once(seed):
-  """Also where the order is drawn, and nothing can be read beforehand."""
-  held = [own.shuffle(20, seed=seed) for own in numbers(np.arange(20), np.arange(20) + 50)]
-  found = invoke(cohort_context.CohortContext(), at_clients(_taken), held)
-  for own, first in zip(found, (0, 50)):
-    epochs = own.reshape([4, 20])
-    for epoch in epochs:
-      assert sorted(epoch) == list(range(first, first + 20))
-    assert len({tuple(epoch) for epoch in epochs}) == 4
-
-
-@tff.tensorflow.computation(np.int32)
-def _draw_and_use(steps):
-  """A draw that a branch and a loop use, and that is returned."""
-  held, total = tf.Variable(tf.random.uniform([])), tf.Variable(0.0)
-
-  @tf.function
-  def run():
-    if steps > 1:
-      total.assign_add(held)
-    for _ in tf.range(steps):
-      total.assign_add(held)
-    return held.read_value(), total.read_value()
-
-  return run()
-
-
-def test_what_is_drawn_before_a_branch_or_loop_is_drawn_once():
-  results = invoke(cohort_context.CohortContext(), at_clients(_draw_and_use), [1, 4, 7])
-  for steps, (held, total) in zip((1, 4, 7), results):
-    assert total == pytest.approx((steps + (steps > 1)) * held, rel=1e-5)
-  assert len({held for held, _ in results}) == 3
-
-
 def test_what_is_kept_of_a_draw_is_drawn_anew_in_each_round(native):
   (data_set,) = numbers(np.arange(20))
   kept = data_set.shuffle(20).cache()
   for of_context in (native, cohort_context.CohortContext()):
     found = [tuple(invoke(of_context, at_clients(_order), [kept])[0]) for _ in range(3)]
     assert len(set(found)) == 3
-
-
-@pytest.mark.parametrize("loop", tff.learning.LoopImplementation)
-@pytest.mark.parametrize("has_variables", [True, False])
-def test_every_way_of_tffs_to_train_takes_every_batch(native, loop, has_variables):
-  model = problems.keras_model_fn if has_variables else problems.linear_model()
-  process = tff.learning.algorithms.build_weighted_fed_avg(
-    model, client_optimizer_fn=sgd(), loop_implementation=loop
-  )
-  cohort = problems.datasets(problems.client_arrays())
-  first = invoke(native, process.initialize)
-  results = [
-    invoke(of_context, process.next, first, cohort)
-    for of_context in (native, cohort_context.CohortContext())
-  ]
-  numbers_of = [(trainable(process, state), metrics["client_work"]) for state, metrics in results]
-  for theirs, ours in zip(*map(tf.nest.flatten, numbers_of)):
-    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_mime_lite_trains_in_the_second_order(native):
@@ -525,17 +410,20 @@ def test_mime_lite_trains_in_the_second_order(native):
 
 
 @pytest.mark.parametrize(
-  "draw",
+  "draw, is_shuffled",
   [
-    lambda data_set: data_set.shuffle(20),
-    lambda data_set: data_set.map(lambda x: x + tf.random.uniform([])),
-    lambda data_set: data_set.map(
-      lambda x: tf.numpy_function(np.random.normal, [x], tf.double)
-    ).map(lambda x: tf.cast(tf.ensure_shape(x, []), tf.float32)),
+    (lambda data_set: data_set.shuffle(20), True),
+    (lambda data_set: data_set.map(lambda x: x + tf.random.uniform([])), False),
+    (
+      lambda data_set: data_set.map(
+        lambda x: tf.numpy_function(np.random.normal, [x], tf.double)
+      ).map(lambda x: tf.cast(tf.ensure_shape(x, []), tf.float32)),
+      False,
+    ),
   ],
   ids=["shuffled", "mapped", "from Python"],
 )
-def test_what_is_drawn_without_a_seed_is_drawn_each_time(draw):
+def test_what_is_drawn_without_a_seed_is_drawn_each_time(draw, is_shuffled):
   (data_set,) = numbers(np.arange(20))
   of_context = cohort_context.CohortContext()
   computation = at_clients(_order)
@@ -550,6 +438,30 @@ def test_what_is_drawn_without_a_seed_is_drawn_each_time(draw):
   # Each look is a draw of its own, also within one component.
   twice = invoke(of_context, at_clients(_orders), [again])[0]
   assert list(twice[:19]) != list(twice[20:])
+  if is_shuffled:
+    assert all(set(one) == set(range(20)) for one in [*(own for own, _ in found), twice[:20]])
+
+
+@pytest.mark.parametrize("most", [{}, dict(_MAX_ELEMENTS=19), dict(_MAX_BYTES=100)])
+def test_what_lies_below_a_shuffle_is_kept(monkeypatch, most):
+  read, read_below = [], shuffles._read
+  monkeypatch.setattr(shuffles, "_read", lambda *a: read.append(a) or read_below(*a))
+  monkeypatch.setattr(shuffles, "_kept", collections.OrderedDict())
+  for name, number in most.items():
+    monkeypatch.setattr(shuffles, name, number)
+  of_context, orders = cohort_context.CohortContext(), set()
+  for factor in (2, 2, 3, 3, 2, 2):  # Data sets made anew.
+    scale = tf.constant(factor, tf.float32)
+    drawn, seeded = [
+      one.map(lambda x, scale=scale: x * scale).shuffle(20, seed).repeat(1).map(lambda x: x + 1)
+      for one, seed in zip(numbers(np.arange(20), np.arange(20) + 50), (None, 4))
+    ]
+    order, order_of_seed = invoke(of_context, at_clients(_order), [drawn, seeded])
+    orders.add(tuple(order))
+    assert sorted(order) == list(factor * np.arange(20) + 1)
+    np.testing.assert_array_equal(order_of_seed, list(seeded.as_numpy_iterator()))
+  assert len(orders) == 6
+  assert len(read) == (6 if "_MAX_BYTES" in most else 4)  # When they are there for the second time.
 
 
 def test_a_data_set_is_read_once_and_kept_while_it_lives(monkeypatch):

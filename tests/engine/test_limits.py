@@ -88,7 +88,7 @@ context.limit_threads()
 limits.cores = lambda: list(range(5))
 limits.num_cores = lambda: 4
 context.limit_threads()  # It has begun: no error, and no other number.
-print(threads.get_intra_op_parallelism_threads(), context.num_cores())
+print(threads.get_intra_op_parallelism_threads(), limits.num_cores())
 """
 
 

@@ -43,14 +43,6 @@ def numbers_what_it_takes(data_set, total, count):
 
 
 @_program
-def goes_over_it_three_times(data_set, total, count):
-  for _ in tf.range(3):
-    for value in data_set:
-      total.assign(total * 1.01 + value)
-  return total.read_value()
-
-
-@_program
 def reads_in_branches(data_set, total, count):
   if data_set.take(1).reduce(0.0, lambda a, b: a + b) > 5:
     for value in data_set:
@@ -89,41 +81,12 @@ def loops_over_batches(data_set, total, count):
 
 
 @_program
-def prefetches(data_set, total, count):
-  for value in data_set.batch(4).map(tf.reduce_sum).prefetch(2):
-    total.assign(total * 1.1 + value)
-  return total.read_value()
-
-
-@_program
-def scans(data_set, total, count):
-  sums = data_set.scan(0.0, lambda state, value: (state * 1.1 + value, state))
-  return sums.reduce(0.0, lambda a, b: a * 1.2 + b)
-
-
-@_program
-def counts(data_set, total, count):
-  for batch in data_set.batch(7):
-    total.assign(total * 3 + tf.cast(tf.size(batch), tf.float32))
-  return total.read_value(), data_set.batch(3, drop_remainder=True).cardinality()
-
-
-@_program
 def takes_more_each_time(data_set, total, count):
   while count < 4:
     count.assign_add(1)
     for value in data_set.take(tf.cast(count, tf.int64)):
       total.assign(total * 1.1 + value)
   return total.read_value(), count.read_value()
-
-
-@_program
-def takes_one_in_a_loop(data_set, total, count):
-  iterator = iter(data_set)
-  while count < 1:
-    total.assign(total + next(iterator))
-    count.assign_add(1)
-  return total.read_value() + 10 * next(iterator)
 
 
 @_program
@@ -142,14 +105,6 @@ def each_branch_has_its_own(data_set, total, count):
     else:
       count.assign(2 * count - tf.cast(total, tf.int32) % 7)
   return total.read_value(), count.read_value()
-
-
-@_program
-def goes_on_after_a_loop(data_set, total, count):
-  for value in data_set:
-    total.assign(total + value)
-  total.assign(total * 2 + 1)
-  return total.read_value()
 
 
 @_program
@@ -172,14 +127,6 @@ def takes_three_in_a_loop(data_set, total, count):
 @_program
 def draws_with_a_seed(data_set, total, count):
   return data_set.reduce(0.0, lambda a, b: a * 1.1 + b * tf.random.stateless_uniform([], [1, 2]))
-
-
-@_program
-def asserts(data_set, total, count):
-  for value in data_set:
-    tf.debugging.assert_greater(value, -1e9)
-    total.assign(total * 1.1 + value)
-  return total.read_value()
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)

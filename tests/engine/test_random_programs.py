@@ -36,21 +36,14 @@ def assert_as_tff(seed, native, ours):
   return error is not None
 
 
-@pytest.mark.parametrize("part", range(3))
-def test_programs_give_what_tffs_runtime_gives(native, part):
-  context.set_simulation_context(engine="in_process")
+@pytest.mark.parametrize(
+  "part", [*range(3), *(pytest.param(part, marks=pytest.mark.slow) for part in range(3, 84))]
+)
+def test_a_thousand_programs_give_what_tffs_runtime_gives(native, part):
+  context.set_simulation_context()
   ours = tff.framework.get_context_stack().current
   first = part * _PROGRAMS_A_TEST
   failed = collections.Counter(
     assert_as_tff(seed, native, ours) for seed in range(first, first + _PROGRAMS_A_TEST)
   )
-  assert failed[False] > _PROGRAMS_A_TEST / 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(84))
-def test_a_thousand_programs(native, part):
-  context.set_simulation_context(engine="in_process")
-  ours = tff.framework.get_context_stack().current
-  for seed in range(1000 + part * _PROGRAMS_A_TEST, 1000 + (part + 1) * _PROGRAMS_A_TEST):
-    assert_as_tff(seed, native, ours)
+  assert failed[False] > 2

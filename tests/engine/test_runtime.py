@@ -34,14 +34,6 @@ def _look_up(words):
   return tf.lookup.StaticHashTable(initializer, -1).lookup(words)
 
 
-@tff.tensorflow.computation(np.int32)
-def _counts_in_a_table(number):
-  """Of state that no initializer sets anew."""
-  table = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 0)
-  with tf.control_dependencies([table.insert(number, table.lookup(number) + 1)]):
-    return table.lookup(number)
-
-
 @tff.tensorflow.computation(np.float32)
 def _with_a_variable(number):
   variable = tf.Variable(0.0)
@@ -53,36 +45,6 @@ def _with_a_variable(number):
     return variable.read_value()
 
   return add()
-
-
-@pytest.mark.parametrize(
-  "component,clients",
-  [
-    (_look_up, [np.array(["b", "x"], object), np.array(["a"], object)]),
-    (_counts_in_a_table, [7, 7, 7]),
-    (_with_a_variable, [float(i) for i in range(40)]),
-  ],
-)
-def test_state_begins_anew_for_each_client_and_each_call(ours, native, component, clients):
-  computation = at_clients(component)
-  expected = invoke(native, computation, clients)
-  for _ in range(3):
-    found = invoke(ours, computation, clients)
-    for our_value, their_value in zip(found, expected, strict=True):
-      np.testing.assert_array_equal(our_value, their_value)
-
-
-def test_lists_are_data_sets_and_data_sets_are_results(ours, native):
-  @tff.tensorflow.computation(_NUMBERS)
-  def twice(data_set):
-    return data_set.map(lambda x: 2 * x).repeat(2)
-
-  computation = at_clients(twice)
-  for clients in ([[1.0, 2.0], []], [tf.data.Dataset.from_tensor_slices([3.0])]):
-    found, expected = (invoke(one, computation, clients) for one in (ours, native))
-    assert [list(own.as_numpy_iterator()) for own in found] == [
-      list(own.as_numpy_iterator()) for own in expected
-    ]
 
 
 def test_sequences_are_mapped_and_reduced(ours):
@@ -99,30 +61,6 @@ def test_sequences_are_mapped_and_reduced(ours):
     return tff.federated_map(of_one, held)
 
   assert invoke(ours, total, [[1.0, 2.0], []]) == [7.0, 1.0]
-
-
-def test_clients_select_slices(ours, native):
-  rows = tff.TensorType(np.float32, [3, 2])
-
-  @tff.federated_computation(
-    tff.FederatedType(tff.TensorType(np.int32, [2]), tff.CLIENTS),
-    tff.FederatedType(rows, tff.SERVER),
-  )
-  def select(keys, table):
-    @tff.tensorflow.computation(rows, np.int32)
-    def slice_of(held, key):
-      return held[key], key
-
-    largest = tff.federated_value(3, tff.SERVER)
-    return tff.federated_select(keys, largest, table, slice_of)
-
-  table = np.arange(6, dtype=np.float32).reshape(3, 2)
-  keys = [np.array([2, 0], np.int32), np.array([1, 1], np.int32)]
-  found, expected = (invoke(one, select, keys, table) for one in (ours, native))
-  for our_slices, their_slices in zip(found, expected, strict=True):
-    assert our_slices.element_spec == their_slices.element_spec
-    for our_slice, their_slice in zip(our_slices, their_slices, strict=True):
-      tf.nest.map_structure(np.testing.assert_array_equal, our_slice, their_slice)
 
 
 def test_errors_are_tensorflows_and_the_next_call_is_none(ours):
@@ -148,27 +86,15 @@ def test_what_cannot_be_is_refused_with_tffs_words(ours, native):
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_extremes_and_values_of_no_clients(ours, native, number):
+def test_extremes(ours, native, number):
   @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
   def extremes(held):
     return tff.federated_min(held), tff.federated_max(held)
-
-  @tff.federated_computation(
-    tff.FederatedType(np.int32, tff.CLIENTS), tff.FederatedType(np.int32, tff.SERVER)
-  )
-  def spread(held, value):
-    return tff.federated_sum(held), tff.federated_broadcast(value)
 
   contexts = ours, cohort_context.CohortContext(), native
   held = [np.float32(np.inf)] * number
   found = [invoke(one, extremes, held) for one in contexts]
   assert found[0] == found[1] == found[2]
-  if number:
-    assert [invoke(one, spread, [1] * number, 5) for one in contexts] == [(number, 5)] * 3
-    return
-  for one in contexts:
-    with pytest.raises(ValueError, match="no clients|no data"):
-      invoke(one, spread, [], 5)
 
 
 def _everybody():
@@ -222,20 +148,6 @@ def test_tffs_programs_run():
     return await asyncio.gather(*map(tff.program.materialize_value, references))
 
   assert asyncio.run(values()) == [3, 3, 2]
-
-
-def test_an_async_context_waits_for_coroutines_and_takes_turns():
-  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-  def total(held):
-    return tff.federated_sum(held)
-
-  of_context = context.create_async_simulation_context()
-  tff.framework.set_default_context(of_context)
-
-  async def rounds():
-    return await asyncio.gather(*(total([i, i]) for i in range(5)))
-
-  assert asyncio.run(rounds()) == [2 * i for i in range(5)]
 
 
 def test_threads_share_a_context(ours):
@@ -294,7 +206,7 @@ def test_what_clients_make_is_gone_over_as_in_tffs_runtime(native, name):
     tf.data.Dataset.from_tensor_slices(rng.normal(6, 5, size=n).astype(np.float32))
     for n in (7, 3, 9)
   ]
-  context.set_simulation_context(engine="in_process")
+  context.set_simulation_context()
   in_process = tff.framework.get_context_stack().current
   expected = invoke(native, read, plain)
   strict = cohort_context.CohortContext()
@@ -314,7 +226,7 @@ def test_what_clients_make_of_shuffled_ones_is_read_in_tffs_order(native):
   numbers = np.arange(12, dtype=np.float32)
   held = [tf.data.Dataset.from_tensor_slices(numbers).shuffle(12, seed=5)]
   expected = invoke(native, read, held)
-  context.set_simulation_context(engine="in_process")
+  context.set_simulation_context()
   np.testing.assert_allclose(read(held), expected, rtol=1e-5)
 
 
@@ -335,7 +247,7 @@ def test_what_is_shuffled_without_a_seed_is_drawn_anew(where):
 
   numbers = tf.data.Dataset.from_tensor_slices(np.arange(50, dtype=np.float32))
   held = [numbers if where == "made" else shuffle(numbers)]
-  context.set_simulation_context(engine="in_process")
+  context.set_simulation_context()
   orders, sums = zip(*(read(held)[0] for _ in range(3)))
   assert sums == (1225.0,) * 3 and len(set(orders)) == 3
 

@@ -3,6 +3,9 @@
 That all algorithms do is in `test_cohort_engine`, where their whole cohorts are computed.
 """
 
+import functools
+
+import calls
 import numpy as np
 import problems
 import pytest
@@ -13,22 +16,11 @@ import tensorflow_federated as tff
 from tff_superquantile import algorithms
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort import stages
-from tff_superquantile.engine.cohort import values
 from tff_superquantile.simulation import client_files
 
 _FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 _VALUES = [3.0, -1.0, 4.0, 1.5, -9.0, 2.5, 6.0]
 pytestmark = pytest.mark.usefixtures("restored_context")
-
-
-@pytest.fixture(scope="module")
-def equal_files(tmp_path_factory):
-  return rounds.write_files(tmp_path_factory.mktemp("equal"), [11] * rounds.NUM_CLIENTS)
-
-
-@pytest.fixture(scope="module")
-def unequal_files(tmp_path_factory):
-  return rounds.write_files(tmp_path_factory.mktemp("unequal"), range(3, 3 + rounds.NUM_CLIENTS))
 
 
 def in_blocks(size):
@@ -43,13 +35,6 @@ def computed(computation, block_size, *args):
   (program,) = context._programs.values()
   assert isinstance(program.stages, stages.Stages), program.stages
   return result, len(program.stages)
-
-
-def test_private_blocks_are_those_of_whole_cohorts(equal_files):
-  process = rounds.build("private distributed", equal_files, 0)
-  cohorts = [rounds.cohort(equal_files, [*range(20), *range(13)])]
-  blocks = rounds.run(in_blocks(17), process, cohorts)
-  rounds.assert_same(blocks, rounds.run(cohort_context.CohortContext(), process, cohorts))
 
 
 def test_the_same_blocks_give_the_same_bits_and_others_need_not(unequal_files):
@@ -67,7 +52,7 @@ def test_the_same_blocks_give_the_same_bits_and_others_need_not(unequal_files):
   assert not all(all(map(np.array_equal, first, weights(size))) for size in (1, 4, 10, 20))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 6])
+@pytest.mark.parametrize("size", [1, 2, 3, 6, None])
 def test_each_aggregation_in_blocks(size):
   @tff.tensorflow.computation(np.float32, np.float32)
   def product(a, b):
@@ -81,28 +66,6 @@ def test_each_aggregation_in_blocks(size):
   def integer(a):
     return tf.cast(a, tf.int32)
 
-  def rows(value):
-    rows_type, row_type = tff.TensorType(np.float32, [None]), tff.TensorType(np.float32)
-
-    @tff.tensorflow.computation
-    def none():
-      return tf.compat.v1.placeholder_with_default(tf.zeros([0]), [None])
-
-    # The newest comes first: it is no append, so that the engine folds client after client.
-    @tff.tensorflow.computation(rows_type, row_type)
-    def put(rows, row):
-      return tf.concat([[row], rows], axis=0)
-
-    @tff.tensorflow.computation(rows_type, rows_type)
-    def merge(first, second):
-      return tf.concat([second, first], axis=0)
-
-    @tff.tensorflow.computation(rows_type)
-    def report(rows):
-      return rows
-
-    return tff.federated_aggregate(value, none(), put, merge, report)
-
   @tff.federated_computation(_FLOATS, tff.FederatedType(np.float32, tff.SERVER))
   def everything(values, factor):
     scaled = tff.federated_map(product, (values, tff.federated_broadcast(factor)))
@@ -114,7 +77,12 @@ def test_each_aggregation_in_blocks(size):
       smallest=tff.federated_min(scaled),
       largest=tff.federated_max(scaled),
       product=tff.federated_aggregate(scaled, np.float32(1.0), product, product, negative),
-      rows=rows(scaled),
+      # The newest comes first: it is no append, so that the engine folds client after client.
+      rows=calls.stacked(
+        scaled,
+        lambda rows, row: tf.concat([[row], rows], axis=0),
+        lambda first, second: tf.concat([second, first], axis=0),
+      ),
       modular=tff.backends.mapreduce.federated_secure_modular_sum(integers, 5),
       secure=tff.federated_secure_sum(integers, 100),
       bits=tff.federated_secure_sum_bitwidth(integers, 10),
@@ -141,14 +109,18 @@ def test_each_aggregation_in_blocks(size):
     np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
 
 
-def test_what_is_too_large_for_a_secure_sum_is_found_in_the_last_block():
+@pytest.mark.parametrize("size", [2, None])
+@pytest.mark.parametrize("sum_of", [tff.federated_secure_sum, tff.federated_secure_sum_bitwidth])
+def test_what_is_too_large_for_a_secure_sum_is_found_in_the_last_block(sum_of, size):
+  most, bound = (9, 9) if sum_of is tff.federated_secure_sum else (7, 3)
+
   @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
   def total(values):
-    return tff.federated_secure_sum(values, 9)
+    return sum_of(values, bound)
 
-  assert computed(total, 2, [1, 9, 3, 4, 5])[0] == 22
+  assert computed(total, size, [1, most, 3, 4, 5])[0] == 13 + most
   with pytest.raises(tf.errors.InvalidArgumentError, match="larger than maximum"):
-    computed(total, 2, [1, 2, 3, 4, 10])
+    computed(total, size, [1, 2, 3, 4, most + 1])
 
 
 def test_clients_draw_once_what_two_stages_use():
@@ -263,22 +235,44 @@ def test_an_empty_cohort_and_one_below_a_block_are_whole(unequal_files):
   assert not any("stages" in vars(program) for program in context._programs.values())
 
 
-@pytest.mark.parametrize("num_blocks", [*range(1, 40), 64, 1000])
-def test_groups_are_all_blocks_in_order(num_blocks):
-  groups = stages.groups(num_blocks)
-  assert [block for group in groups for block in group] == list(range(num_blocks))
-  assert num_blocks <= 8 or max(len(groups), *map(len, groups)) <= num_blocks**0.5 + 1
-  added = stages.add_up(lambda a, b: f"({a}+{b})", num_blocks, map(str, range(num_blocks)))
-  assert added.replace("(", "").replace(")", "") == "+".join(map(str, range(num_blocks)))
+def test_blocks_are_consecutive_of_nearly_one_size_and_added_up_in_groups():
+  @tff.tensorflow.computation(np.str_, np.str_)
+  def follow(first, second):
+    return tf.strings.join(["(", first, second, ")"])
+
+  @tff.tensorflow.computation(np.str_)
+  def report(text):
+    return text
+
+  @tff.federated_computation(tff.FederatedType(np.str_, tff.CLIENTS))
+  def joined(names):
+    return tff.federated_aggregate(names, "", follow, follow, report)
+
+  def expected(names, num_blocks):
+    def of_block(block):
+      return functools.reduce("({}{})".format, block, "")
+
+    parts = [of_block(block) for block in np.array_split(names, num_blocks)]
+    size = 4 if num_blocks > 8 else num_blocks  # Of 10 to 16 blocks.
+    sums = [
+      functools.reduce("({}{})".format, parts[i : i + size]) for i in range(0, len(parts), size)
+    ]
+    return functools.reduce("({}{})".format, sums)
+
+  names = list("abcdefghijklm")
+  for size, num_blocks in ((5, 3), (2, 7), (1, 13)):
+    assert computed(joined, size, names)[0].decode() == expected(names, num_blocks)
 
 
-def test_blocks_are_consecutive_and_of_nearly_one_size():
-  leaves = [values.LeafType(np.dtype(np.int64), (), stacked) for stacked in (True, False)]
-  blocks = stages.split([np.arange(23), np.array(5)], leaves, 5)
-  assert [len(rows) for rows, _ in blocks] == [5, 5, 5, 4, 4]
-  np.testing.assert_array_equal(np.concatenate([rows for rows, _ in blocks]), np.arange(23))
-  # What is at the server is received by the stages that read it.
-  assert [common for _, common in blocks] == [None] * 5
+def test_clients_who_hold_nothing_are_computed_once():
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.SERVER))
+  def total(value):
+    return tff.federated_sum(tff.federated_broadcast(value))
+
+  tff.framework.set_default_context(
+    cohort_context.CohortContext(block_size=2, default_num_clients=5)
+  )
+  assert total(3.0) == 15.0
 
 
 def test_data_sets_in_blocks():

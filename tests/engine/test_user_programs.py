@@ -3,9 +3,7 @@
 python -m pytest tests/engine/test_user_programs.py --run_slow    # All; some without it.
 """
 
-import asyncio
 import collections
-import datetime
 
 import calls
 import numpy as np
@@ -14,6 +12,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.engine import context
+from tff_superquantile.engine.cohort import cohort_context
+from tff_superquantile.engine.cohort import mapping
+from tff_superquantile.engine.cohort import programs
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 _CLIENTS = 17
@@ -206,31 +207,6 @@ def _metric(name):
   return lambda held: process.next(process.initialize(), held).metrics, [held]
 
 
-def _stateful(kind):
-  """Clients keep a state from round to round, which the caller hands on."""
-  step = tff.tensorflow.computation(
-    lambda state, x, w: (state * 0.5 + x * w, tf.norm(state - x)), (kind, kind, np.float32)
-  )
-
-  @tff.federated_computation(
-    tff.FederatedType(kind, tff.CLIENTS), tff.FederatedType(kind, tff.CLIENTS)
-  )
-  def one_round(states, values):
-    weight = tff.federated_broadcast(tff.federated_value(0.25, tff.SERVER))
-    states, distances = tff.federated_map(step, (states, values, weight))
-    return states, tff.federated_mean(distances)
-
-  def program(values):
-    states, results = [np.zeros(kind.shape, np.float32)] * len(values), []
-    for _ in range(3):
-      states, distance = one_round(states, values)
-      results.append(distance)
-    return list(states), results
-
-  rng = np.random.default_rng(4)
-  return program, [[_numbers(rng, np.float32, kind.shape) for _ in range(_CLIENTS)]]
-
-
 _KINDS = {
   **{f"pipeline {e}": (_pipeline, e, bool(i % 2)) for i, e in enumerate(_parts(_PIPELINES))},
   **{f"both ways {e}": (_pipeline, e, not i % 2) for i, e in enumerate(_parts(_PIPELINES)[:30])},
@@ -241,10 +217,6 @@ _KINDS = {
   },
   **{name: (_aggregated, build) for name, build in _AGGREGATORS.items()},
   **{f"metric {name}": (_metric, name) for name in _METRICS},
-  **{
-    f"stateful clients {shape}": (_stateful, tff.TensorType(np.float32, shape))
-    for shape in ([], [2], [3, 2], [0])
-  },
 }
 # TFF cannot read 2**64 - 1, with which the minimum begins.
 _BY_DESIGN = ("uint64 min",)
@@ -269,94 +241,41 @@ def test_programs_of_users_give_what_tffs_runtime_gives(native, name):
     calls.assert_equal(found, expected)
 
 
-class _Source(tff.program.FederatedDataSource, tff.program.FederatedDataSourceIterator):
-  """Gives the same clients each time; TFF's own source cannot be copied with this TensorFlow."""
-
-  federated_type, capabilities = None, []
-
-  def __init__(self, held):
-    self._held = held
-    element = tff.types.tensorflow_to_type(held[0].element_spec)
-    self.federated_type = tff.FederatedType(tff.SequenceType(element), tff.CLIENTS)
-
-  def __deepcopy__(self, memo):
-    return self
-
-  def iterator(self):
-    return self
-
-  def select(self, k=None):
-    return self._held[:k]
-
-  def to_bytes(self):
-    return b"all"
-
-  @classmethod
-  def from_bytes(cls, data):
-    raise NotImplementedError
-
-
-@pytest.mark.slow
-def test_a_program_loop_releases_what_tffs_runtime_gives(tmp_path):
-  """`tff.learning.programs.train_model`, with an evaluation manager."""
-  rng, learning = np.random.default_rng(5), tff.learning.algorithms
-  examples = [(_numbers(rng, np.float32, [4, 3]), np.ones([4, 1], np.float32)) for _ in range(3)]
-  held = [tf.data.Dataset.from_tensor_slices(one).batch(2) for one in examples]
+# The batches of each client: of one shape each, of shapes that are padded to one, and of others.
+@pytest.mark.parametrize(
+  "sizes", [((2, 2, 1),) * 3, ((2, 1), (1, 2), (2, 1)), ((2,), (1, 2), (2, 2, 1))]
+)
+def test_keras_layers_are_trained_at_once_on_batches_of_one_shape(native, monkeypatch, sizes):
+  spec = collections.OrderedDict(x=tf.TensorSpec([None, 3]), y=tf.TensorSpec([None], tf.int32))
 
   def model_fn():
-    layers = [tf.keras.layers.InputLayer(3), tf.keras.layers.Dense(1, kernel_initializer="ones")]
+    dense, initializers = tf.keras.layers.Dense, tf.keras.initializers
+    layers = [
+      dense(4, activation, kernel_initializer=initializers.GlorotUniform(seed), input_shape=[3])
+      for seed, activation in enumerate(["relu", "tanh", "sigmoid", None])
+    ]
     return tff.learning.models.from_keras_model(
       tf.keras.Sequential(layers),
-      loss=tf.keras.losses.MeanSquaredError(),
-      input_spec=held[0].element_spec,
+      loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      input_spec=spec,
+      metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
     )
 
-  def releases(name, of_context):
-    losses = collections.defaultdict(set)
+  process = tff.learning.algorithms.build_weighted_fed_avg(
+    model_fn, tff.learning.optimizers.build_sgdm(0.5), tff.learning.optimizers.build_sgdm(1.0)
+  )
+  rng = np.random.default_rng(5)
+  held = [
+    [dict(x=_numbers(rng, np.float32, [n, 3]), y=_numbers(rng, np.int32, [n]) % 4) for n in own]
+    for own in sizes
+  ]
 
-    class Kept(tff.program.ReleaseManager):
-      def __init__(self, kind):
-        self._kind = kind
-
-      async def release(self, value, key):
-        value = await tff.program.materialize_value(value)
-        for part in tf.nest.flatten(value):
-          if isinstance(part, (np.floating, float)):
-            losses[self._kind].add(round(float(part), 4))
-
-    def states(kind):
-      return tff.program.FileProgramStateManager(str(tmp_path / name / kind))
-
-    tff.framework.set_default_context(calls.tffs_runtime())
-    process = learning.build_weighted_fed_avg(model_fn, tff.learning.optimizers.build_sgdm(0.1))
-    state = process.initialize()
-    tff.framework.set_default_context(tff.program.NativeFederatedContext(of_context))
-    evaluation = tff.learning.programs.EvaluationManager(
-      data_source=_Source(held),
-      aggregated_metrics_manager=Kept("evaluation"),
-      create_state_manager_fn=states,
-      create_process_fn=lambda kind: (learning.build_fed_eval(model_fn), Kept("evaluation")),
-      cohort_size=len(held),
-      duration=datetime.timedelta(seconds=0.01),
-    )
-    asyncio.run(
-      tff.learning.programs.train_model(
-        initial_train_state=state,
-        train_process=process,
-        train_data_source=_Source(held),
-        train_per_round_clients=len(held),
-        train_total_rounds=3,
-        program_state_manager=states("train"),
-        model_output_manager=Kept("model"),
-        train_metrics_manager=Kept("train"),
-        evaluation_manager=evaluation,
-        evaluation_periodicity=2,
-      )
-    )
-    return losses
-
-  theirs = tff.backends.native.create_async_local_cpp_execution_context()
-  ours = context.create_async_simulation_context()
-  expected = releases("TFF", theirs)
-  assert expected["train"] and expected["evaluation"]
-  assert releases("here", ours) == expected
+  of_each, map_fn = [], mapping._map_fn
+  monkeypatch.setattr(mapping, "_map_fn", lambda *a, **k: of_each.append(a) or map_fn(*a, **k))
+  monkeypatch.setattr(programs, "_traced", collections.OrderedDict())
+  expected, found = (
+    calls.plain(calls.invoke(each, process.next, process.initialize(), held))
+    for each in (native, cohort_context.CohortContext())
+  )
+  calls.assert_equal(found, expected)
+  assert bool(of_each) == (len(set(sizes)) > 1)

@@ -54,18 +54,6 @@ def test_batches_that_are_dictionaries():
     np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
 
-def test_classes_of_a_single_score():
-  spec = (tf.TensorSpec([None, 2], tf.float32), tf.TensorSpec([None, 1], tf.int32))
-  model = tff.learning.models.FunctionalModel(
-    initial_weights=((np.ones([2, 1], np.float32),), ()),
-    predict_on_batch_fn=tf.function(lambda weights, x, training: tf.matmul(x, weights[0][0])),
-    loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(output),
-    input_spec=spec,
-  )
-  assert evaluation.num_classes(model) == 2
-  assert evaluation.num_classes(problems.linear_model()) == problems.NUM_CLASSES
-
-
 @pytest.mark.parametrize("sizes", [(3, 1, 7), (600, 1, 1500, 30, 2113)])
 def test_the_model_fn_of_a_learning_process(sizes):
   # Clients without examples, too, and clients that are cut apart by batches of the evaluation.

@@ -8,9 +8,13 @@ import tensorflow as tf
 from privacy import parts
 from tasks import models
 from tff_superquantile import atomic_files
+from tff_superquantile import distribution
+from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import servers
 from tff_superquantile.simulation import client_files
@@ -110,6 +114,49 @@ def write_run(output_dir, method, seed, *, noise=0.5, finished=True, num_rounds=
     (weights.astype(np.float32), np.zeros(_NUM_CLASSES, np.float32)),
     finished=finished,
   )
+
+
+def columns(errors, further=None):
+  """Columns of clients, whose losses are their errors; how much further measures are above them."""
+  errors = np.asarray(errors)
+  ids, sizes = [f"client {i}" for i in range(len(errors))], np.full(len(errors), 9)
+  more = {name: errors + shift for name, shift in (further or {}).items()}
+  return {"client_id": ids, "num_examples": sizes, "loss": errors, "error": errors, **more}
+
+
+def fabricate(
+  folder, methods, references=None, *, place="own", seed=0, further=None, rounds=(), **flags
+):
+  """Writes runs and reference models with these errors of clients; returns the runs.
+
+  Args:
+    folder: The folder of all results.
+    methods: By method the clients' errors, or such of the parts "test", "shared" and so on.
+    references: The errors by the key of a reference model.
+    place: The folder of the runs.
+    seed: That of the runs.
+    further: As in `columns`.
+    rounds: The training losses of all runs.
+    **flags: Of all runs.
+  """
+  for method, errors in methods.items():
+    path = folder / place / method / f"seed_{seed}"
+    write_folder(path, {**flags_of(method), "seed": seed, **flags}, ())
+    metrics = {}
+    for part, of_part in (errors if isinstance(errors, dict) else {"test": errors}).items():
+      own = columns(of_part, further)
+      run_files.write_clients(path / f"{part}_clients.csv", own)
+      measures = [name for name in own if name not in ("client_id", "num_examples")]
+      metrics[part] = {name: distribution.describe(own[name]) for name in measures}
+    atomic_files.write_json(path / "metrics.json", metrics)
+    lines = ["round,train_loss", *(f"{1 + i},{loss}" for i, loss in enumerate(rounds))]
+    (path / "rounds.csv").write_text("\n".join(lines) + "\n")
+  found = {
+    key: kept.Reference("a model", columns(errors, further), {})
+    for key, errors in (references or {}).items()
+  }
+  kept.write(folder / place, seed, kept.References("print", found, {"local": "small"}))
+  return grouped.by_method(run_folder.find_runs(folder))
 
 
 def markdown_tables(text):

@@ -1,7 +1,5 @@
-"""What reports say of the clients over the rounds and by their sizes, against plain Python."""
+"""What reports say of the clients by their sizes, against plain Python."""
 
-import math
-import re
 import statistics
 
 import finished_runs
@@ -16,48 +14,37 @@ from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report.clients import sizes
-from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import evaluation_files
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5")
-_ROUNDS = (0, 10, 20, 25)
 _NUM_CLIENTS = 43
 _THIRDS = ("smallest", "middle", "largest")
 
 
 def _fabricate(root, method, seed, *, task="synthetic", same_size=False, error="misclassification"):
-  """Writes the folder of a run; returns its clients' (id, size, [errors], [losses] by round)."""
+  """Writes the folder of a run; returns its clients' (id, size, error)."""
   folder = root / task / method / f"seed_{seed}"
   folder.mkdir(parents=True)
   rng = np.random.default_rng([seed, *method.encode()])
-  of_seed = np.random.default_rng(seed)
-  client_sizes = of_seed.integers(5, 60, _NUM_CLIENTS) * (1 - same_size) + 30 * same_size
+  client_sizes = np.random.default_rng(seed).integers(5, 60, _NUM_CLIENTS)
+  client_sizes = client_sizes * (1 - same_size) + 30 * same_size
   ids = [f"={seed} client {i}" for i in range(_NUM_CLIENTS)]
-  errors, losses = [], []
-  for number in _ROUNDS:
-    # Few different errors, so that the losses decide.
-    errors.append(np.round(rng.random(_NUM_CLIENTS) * (1.2 - number / 50), 1))
-    losses.append(rng.random(_NUM_CLIENTS))
-    columns = dict(client_id=ids, num_examples=client_sizes, loss=losses[-1], error=errors[-1])
-    parts = {"validation": {**columns, "error": 1 - errors[-1]}, "test": columns}
-    evaluation_files.write(folder / "clients", number, parts)
+  errors = np.round(rng.random(_NUM_CLIENTS), 2)
+  losses = rng.random(_NUM_CLIENTS)
+  columns = dict(client_id=ids, num_examples=client_sizes, loss=losses, error=errors)
   for split in ("test", "train"):
     run_files.write_clients(folder / f"{split}_clients.csv", columns)
   flags = dict(finished_runs.flags_of(method), task=task, seed=seed)
   (folder / "flags.txt").write_text("".join(f"--{n}={v}\n" for n, v in flags.items()))
-  names = ("test_error_mean", "test_error_p90", "threshold", "train_loss")
-  lines = [f"{number},{','.join(['0.5'] * len(names))}" for number in _ROUNDS]
-  (folder / "rounds.csv").write_text("\n".join([",".join(("round", *names)), *lines, ""]))
+  names = ("round", "test_error_mean", "test_error_p90", "threshold", "train_loss")
+  lines = [f"{number}{',0.5' * (len(names) - 1)}" for number in (0, 10, 20, 25)]
+  (folder / "rounds.csv").write_text("\n".join([",".join(names), *lines, ""]))
   atomic_files.write_json(folder / "manifest.json", {"error": error})
-  described = {"mean": errors[-1].mean(), "p90": np.percentile(errors[-1], 90)}
+  described = {"mean": errors.mean(), "p90": np.percentile(errors, 90)}
   metrics = {"test": {"error": described}, "train": {"loss": {"mean": 0.5}}}
   atomic_files.write_json(folder / "metrics.json", metrics)
-  return [
-    (client_id, int(client_sizes[i]), [e[i] for e in errors], [one[i] for one in losses])
-    for i, client_id in enumerate(ids)
-  ]
+  return list(zip(ids, client_sizes.tolist(), errors))
 
 
 @pytest.fixture(scope="module")
@@ -79,91 +66,28 @@ def _values(results, method, metric):
   return dict(zip(chosen["seed"], chosen["value"]))
 
 
-# The worst-off tenth.
-
-
-def _worst(clients, index):
-  """The ids of the worst tenth at an evaluation."""
-  ordered = sorted(clients, key=lambda one: (one[2][index], one[3][index]), reverse=True)
-  return {client_id for client_id, *_ in ordered[: math.ceil(_NUM_CLIENTS / 10)]}
-
-
-def _mean_error(clients, ids, index):
-  return statistics.fmean(errors[index] for client_id, _, errors, _ in clients if client_id in ids)
-
-
-def test_history_is_that_of_a_plain_count(runs, groups):
-  results = worst_tenth.results(groups.histories)
-  for method in _METHODS:
-    for seed in (0, 1):
-      clients = runs[1][method, seed]
-      # Round 0 has a model that nobody trained.
-      assert groups.histories[method][seed]["round"] == 10
-      first, last = _worst(clients, 1), _worst(clients, 3)
-      assert len(first) == 5
-      for metric, expected in {
-        "first.error_first": _mean_error(clients, first, 1),
-        "first.error_last": _mean_error(clients, first, 3),
-        "last.error_first": _mean_error(clients, last, 1),
-        "last.error_last": _mean_error(clients, last, 3),
-        "overlap": len(first & last) / 5,
-        "chance": 5 / 43,
-      }.items():
-        found = _values(results, method, f"test.worst_tenth.{metric}")
-        assert found[seed] == pytest.approx(expected), metric
-
-
-def test_equal_errors_are_told_apart_by_loss():
-  error = np.full([1, 20], 0.5)
-  loss = np.linspace(0, 1, 20)[np.newaxis]
-  assert np.flatnonzero(worst_tenth.worst(error, loss)[0]).tolist() == [18, 19]
-
-
-def test_chance_is_what_clients_drawn_at_random_share():
-  rng = np.random.default_rng(0)
-  found = worst_tenth.worst(rng.random([4001, 50]), rng.random([4001, 50]))
-  assert (found[:-1] & found[-1]).sum(axis=1).mean() / 5 == pytest.approx(5 / 50, abs=0.01)
-
-
-def test_clients_without_examples_and_short_runs_have_no_history(tmp_path):
-  folder = tmp_path / "clients"
-  values = dict(client_id=["a", "b"], num_examples=[3, 0], loss=[1.0, np.nan], error=[0.5, np.nan])
-  run = run_folder.Run(tmp_path, 0)
-  assert not worst_tenth.history(run)
-  evaluation_files.write(folder, 0, {"test": values})
-  evaluation_files.write(folder, 5, {"test": values})
-  assert not worst_tenth.history(run)
-  evaluation_files.write(folder, 10, {"test": values})
-  assert worst_tenth.history(run)["first.error_last"] == 0.5
-  evaluation_files.write(folder, 5, {"validation": values})
-  assert not worst_tenth.history(run)
-
-
-# Sizes.
-
-
 def test_thirds_are_those_of_a_plain_count(runs, groups):
-  found = sizes.error_by_size(groups)
+  results = sizes.error_by_size(groups)
+  titles = [column.title for column in sizes.columns(results, groups.leading)][::2]
   everybody = [
     (seed, *one) for (m, seed), rows in runs[1].items() if m == "fed_avg" for one in rows
   ]
-  ordered = sorted(size for _, _, size, *_ in everybody)
+  ordered = sorted(size for _, _, size, _ in everybody)
   bounds = [np.quantile(ordered, one) for one in (1 / 3, 2 / 3)]
-  assert list(found.titles) == list(_THIRDS)
   total = 0
   for index, third in enumerate(_THIRDS):
     members = {
       (seed, client_id)
-      for seed, client_id, size, *_ in everybody
+      for seed, client_id, size, _ in everybody
       if sum(size > bound for bound in bounds) == index
     }
-    its_sizes = [size for seed, client_id, size, *_ in everybody if (seed, client_id) in members]
+    its_sizes = [size for seed, client_id, size, _ in everybody if (seed, client_id) in members]
     assert abs(len(members) - len(everybody) / 3) < 5
-    assert found.titles[third].endswith(f": {min(its_sizes)} to {max(its_sizes)} examples")
+    assert titles[index] == f"{third} ({min(its_sizes)} to {max(its_sizes)})"
     for method in _METHODS:
       for seed in (0, 1):
         error, other = (
-          {i: errors[-1] for i, _, errors, _ in runs[1][m, seed] if (seed, i) in members}
+          {i: error for i, _, error in runs[1][m, seed] if (seed, i) in members}
           for m in (method, "fed_avg")
         )
         values = list(error.values())
@@ -177,11 +101,11 @@ def test_thirds_are_those_of_a_plain_count(runs, groups):
         if method != "fed_avg":
           expected["error.change"] = statistics.fmean(error[i] - other[i] for i in error)
         for metric, value in expected.items():
-          one = _values(found.results, method, f"test.{third}_third.{metric}")
+          one = _values(results, method, f"test.{third}_third.{metric}")
           assert one[seed] == pytest.approx(value), (third, method, metric)
   assert total == 4 * _NUM_CLIENTS
-  changes = found.results["metric"].str.endswith(".change")
-  assert set(found.results[changes]["method"]) == {_METHODS[1]}
+  changes = results["metric"].str.endswith(".change")
+  assert set(results[changes]["method"]) == {_METHODS[1]}
 
 
 def test_changes_are_those_of_clients_that_both_runs_have(tmp_path):
@@ -189,10 +113,9 @@ def test_changes_are_those_of_clients_that_both_runs_have(tmp_path):
   path = tmp_path / "synthetic" / _METHODS[1] / "seed_0" / "test_clients.csv"
   lines = path.read_text().splitlines()
   path.write_text("\n".join([*lines[:20], *lines[21:], ""]))
-  found = sizes.error_by_size(grouped.by_method(run_folder.find_runs(tmp_path)))
-  error, other = ({i: errors[-1] for i, _, errors, _ in clients[m]} for m in _METHODS[::-1])
+  results = sizes.error_by_size(grouped.by_method(run_folder.find_runs(tmp_path)))
+  error, other = ({i: one for i, _, one in clients[m]} for m in _METHODS[::-1])
   kept = [i for index, i in enumerate(error) if index != 19]
-  results = found.results
   total = sum(
     _values(results, _METHODS[1], f"test.{third}_third.error.change")[0]
     * _values(results, _METHODS[1], f"test.{third}_third.num_clients")[0]
@@ -206,36 +129,25 @@ def test_clients_of_one_size_are_in_one_group():
   assert found.tolist() == [0, 0, 0, 0, 2, 2]
 
 
-# The report.
-
-
-def test_the_report_has_the_tables_and_figures(runs):
+def test_the_report_has_the_table_and_the_figures(runs):
   content = comparison.report(runs[0], "synthetic")
   markdown = page.render(content, "md")
-  assert "## The smallest third of the test clients: " in markdown
-  results = sizes.error_by_size(grouped.by_method(run_folder.find_runs(runs[0]))).results
+  results = sizes.error_by_size(grouped.by_method(run_folder.find_runs(runs[0])))
   changes = [
     100 * value
     for value in _values(results, _METHODS[1], "test.smallest_third.error.change").values()
   ]
   shown = f"{statistics.fmean(changes):+.1f} ± {statistics.stdev(changes):.1f}".replace("-", "−")
   assert shown in markdown
-  assert re.search(
-    r"By number of examples, Superquantile θ = 0.5 (lowers|raises) the mean", markdown
-  )
-  assert "## The worst-off tenth, first and last" in markdown
-  assert "chance alone would give 11.6 %" in markdown  # 5 of 43.
   names = [figure.name for figure in page.figures(content)]
   assert names[-1] == "clients-changes"
-  assert "synthetic,fed_avg,test.worst_tenth.overlap," in content.csv
   assert "synthetic,fed_avg,test.largest_third.error.std," in content.csv
 
 
 def test_clients_of_equal_sizes_have_no_thirds(tmp_path):
   _fabricate(tmp_path, "fed_avg", 0, same_size=True)
   markdown = page.render(comparison.report(tmp_path, "synthetic"), "md")
-  assert "every test client holds 30, and thirds would be arbitrary." in markdown
-  assert "third of the test clients" not in markdown
+  assert "smallest" not in markdown
 
 
 def test_tasks_with_numbers_have_their_own_units(tmp_path, monkeypatch):
@@ -251,7 +163,7 @@ def test_tasks_with_numbers_have_their_own_units(tmp_path, monkeypatch):
   content = comparison.report(tmp_path, "own_costs_linear")
   assert {text for text in texts if "(%)" in text} == {"Test clients (%)"}
   assert {text for text in texts if "label sd" in text} == {
-    *("Mean error (label sd)", "90th percentile (label sd)", "Error of a test client (label sd)"),
+    *("Mean error (label sd)", "Error of a test client (label sd)"),
     *("90th percentile of error (label sd)", "Change of error (label sd)"),
   }
   assert {text for text in texts if "label var." in text} == {"Threshold (loss, label var.)"}

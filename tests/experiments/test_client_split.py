@@ -155,18 +155,3 @@ def test_runs_with_other_clients_are_not_mixed(config, tmp_path):
   np.testing.assert_array_equal(found.clients("test")["client_id"], test)
   shutil.rmtree(tmp_path / "results")
   assert runner.train(new).flags["client_split"] == "by_id"
-
-
-def test_a_task_with_clients_of_its_own_knows_no_split(tmp_path, cache_dir):
-  config = run_config.of(
-    algorithm="fed_avg",
-    num_rounds=1,
-    num_train_clients=30,
-    num_test_clients=10,
-    clients_per_round=5,
-    output_dir=str(tmp_path),
-    cache_dir=str(cache_dir),
-  )
-  found = runner.train(config)
-  assert "client_split" not in found.flags
-  assert runner.train(run_config.from_flags(found.flags)).path == found.path

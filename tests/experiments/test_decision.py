@@ -9,7 +9,6 @@ from scipy import stats
 import true_tables
 
 from tff_superquantile import atomic_files
-from tff_superquantile import distribution
 from tff_superquantile.experiments.references import decision
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import making
@@ -18,7 +17,6 @@ from tff_superquantile.experiments.report import comparison
 from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
 
@@ -26,47 +24,8 @@ _THETA = "superquantile_theta_0.5"
 _SPREAD = np.linspace(0.2, 0.4, 41)
 
 
-def _columns(errors, further):
-  """Columns of clients, whose losses are their errors."""
-  ids = [f"client {i}" for i in range(len(errors))]
-  sizes = np.full(len(ids), 9)
-  more = {name: errors + shift for name, shift in further.items()}
-  return {"client_id": ids, "num_examples": sizes, "loss": errors, "error": errors, **more}
-
-
-def _fabricate(folder, methods, references=None, *, seed=0, further=None, rounds=(), **flags):
-  """Writes runs with these errors of clients by method, and reference models; returns the runs.
-
-  Args:
-    folder: The folder of all results.
-    methods: The clients' errors by method.
-    references: The same by the key of a reference model.
-    seed: That of the runs.
-    further: How much further measures are above the error, by name.
-    rounds: The training losses of all runs.
-    **flags: Of all runs.
-  """
-  further = further or {}
-  for method, errors in methods.items():
-    path = folder / "own" / method / f"seed_{seed}"
-    finished_runs.write_folder(path, {**finished_runs.flags_of(method), "seed": seed, **flags}, ())
-    own = _columns(np.asarray(errors), further)
-    run_files.write_clients(path / "test_clients.csv", own)
-    measures = ("loss", "error", *further)
-    described = {name: distribution.describe(own[name]) for name in measures}
-    atomic_files.write_json(path / "metrics.json", {"test": described})
-    lines = ["round,train_loss", *(f"{1 + i},{loss}" for i, loss in enumerate(rounds))]
-    (path / "rounds.csv").write_text("\n".join(lines) + "\n")
-  found = {
-    key: kept.Reference("a model", _columns(np.asarray(errors), further), {})
-    for key, errors in (references or {}).items()
-  }
-  kept.write(folder / "own", seed, kept.References("print", found, {}))
-  return grouped.by_method(run_folder.find_runs(folder))
-
-
 def _decide(folder, methods, references=None, **kwargs):
-  return decision.decide(_fabricate(folder, methods, references, **kwargs))
+  return decision.decide(finished_runs.fabricate(folder, methods, references, **kwargs))
 
 
 _NOISE = 0.01 * np.random.default_rng(0).normal(size=41)
@@ -149,7 +108,7 @@ def test_a_lead_that_one_method_of_many_has_by_chance_is_none(tmp_path):
 
 
 def test_seeds_of_other_clients_count_together(tmp_path):
-  _fabricate(tmp_path, {"fed_avg": _SPREAD - 0.1}, {kept.CONSTANT: _SPREAD})
+  finished_runs.fabricate(tmp_path, {"fed_avg": _SPREAD - 0.1}, {kept.CONSTANT: _SPREAD})
   found = _decide(tmp_path, {"fed_avg": _SPREAD - 0.3}, {kept.CONSTANT: _SPREAD}, seed=1)
   (change,) = found.evidence.constant.values()
   assert change.value == pytest.approx(-0.2) and found.evidence.learned
@@ -167,7 +126,7 @@ def test_seeds_of_other_clients_count_together(tmp_path):
 def test_classes_that_ranks_alone_tell_take_class_weights(tmp_path, metric, lead, key, num_classes):
   further = {"balanced_error": 0.0, "ranking_error": -0.15}
   methods, constant = {"fed_avg": _SPREAD}, {kept.CONSTANT: _SPREAD + lead}
-  _fabricate(tmp_path, methods, constant, further=further, metric=metric)
+  finished_runs.fabricate(tmp_path, methods, constant, further=further, metric=metric)
   columns = {"label": {"classes": list(map(str, range(num_classes)))}}
   atomic_files.write_json(tmp_path / "own" / "fed_avg" / "seed_0" / "columns.json", columns)
   references = kept.read(tmp_path / "own", 0)
@@ -237,7 +196,7 @@ def test_what_the_worst_off_share_is_named(tmp_path):
   rng = np.random.default_rng(1)
   errors = rng.uniform(0.1, 0.5, 41)
   methods = {"fed_avg": errors, _THETA: np.sort(errors)}
-  _fabricate(tmp_path, methods, {kept.CONSTANT: errors + 0.3})
+  finished_runs.fabricate(tmp_path, methods, {kept.CONSTANT: errors + 0.3})
   without = decision.decide(grouped.by_method(run_folder.find_runs(tmp_path))).evidence
   assert who_loses.table(without) is None
   entries = {"age": 3 * errors + 0.1 * rng.normal(size=41), "dose": rng.normal(size=41)}

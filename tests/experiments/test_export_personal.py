@@ -88,9 +88,8 @@ def _weights_of(folder):
     return [arrays[name] for name in arrays if name.endswith(("/kernel", "/bias"))]
 
 
-def _personalize(folder, rows, out, **more):
-  given = dict(label_column=None, epochs=None, learning_rate=None, proximal_weight=None, seed=4)
-  personalize.main(argparse.Namespace(**{**given, **more}, export=folder, rows=rows, out=out))
+def _personalize(folder, rows, out):
+  personalize.main(argparse.Namespace(label_column=None, export=folder, rows=rows, out=out))
 
 
 @pytest.mark.parametrize("name", ["npz", "saved_model"])
@@ -103,7 +102,7 @@ def test_an_export_is_tuned_as_the_run_tunes(tmp_path, capsys, num_classes, name
   assert "By its 24 rows the client keeps a model of its own." in capsys.readouterr().out
   assert "tuned to 24 rows of one client" in (tmp_path / "own/MODEL_CARD.md").read_text()
   expected = dataclasses.replace(
-    exported, weights=run_files.Weights(tuple(_as_evaluation(exported, x, y, 4)), ())
+    exported, weights=run_files.Weights(tuple(_as_evaluation(exported, x, y, 0)), ())
   )
   if name == "npz":
     for found, array in zip(_weights_of(tmp_path / "own"), expected.weights.trainable):
@@ -124,8 +123,10 @@ def test_the_shared_model_is_kept_where_its_own_is_no_better(tmp_path, capsys, n
   if what == "one class":
     y = np.zeros(60, int)
   np.savez(tmp_path / "rows.npz", x=x, y=y)
-  rate = 1e9 if what == "diverges" else 0.0 + (1e-30 if what == "noise" else 0.3)
-  _personalize(tmp_path / "export", tmp_path / "rows.npz", tmp_path / "own", learning_rate=rate)
+  path = tmp_path / "export" / formats.TUNING
+  rate = 1e9 if what == "diverges" else 1e-30 if what == "noise" else 0.3
+  path.write_text(json.dumps(json.loads(path.read_text()) | dict(learning_rate=rate)))
+  _personalize(tmp_path / "export", tmp_path / "rows.npz", tmp_path / "own")
   is_own = what == "one class"
   assert ("a model of its own" in capsys.readouterr().out) == is_own
   if not is_own:
@@ -189,8 +190,6 @@ def test_a_table_is_encoded_as_by_the_run_with_numpy_alone(tmp_path):
     (dict(export="mlp"), "Found a model that is not linear"),
     (dict(export="card"), "Found neither model.npz nor saved_model/"),
     (dict(out="export"), "already there"),
-    (dict(learning_rate=-1.0), "learning_rate"),
-    (dict(epochs=-1), "epochs"),
   ],
 )
 def test_what_cannot_be_tuned_is_refused(tmp_path, change, message):
@@ -206,7 +205,6 @@ def test_what_cannot_be_tuned_is_refused(tmp_path, change, message):
   np.savez(tmp_path / "nan.npz", x=x, y=[0, 1, np.nan])
   np.savez(tmp_path / "none.npz", x=x[:0], y=[])
   paths = dict(export="export", rows="rows.npz", out="own") | change
-  given = {name: tmp_path / paths.pop(name) for name in ("export", "rows", "out")}
   with pytest.raises((ValueError, OSError), match=message):
-    _personalize(given["export"], given["rows"], given["out"], **paths)
+    _personalize(*(tmp_path / paths[name] for name in ("export", "rows", "out")))
   assert not (tmp_path / "own").exists()

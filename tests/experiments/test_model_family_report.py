@@ -155,12 +155,13 @@ def test_methods_can_be_named(tmp_path, tiny_task):
     _run(tmp_path, methods=("fed_avg", "yours"))
 
 
-def test_a_family_has_one_optimizer(tmp_path, tiny_task):
+def test_a_family_has_one_optimizer_and_differs_in_theta_alone(tmp_path, tiny_task):
   by_adam = ("fed_avg_adam", "superquantile_theta_0.5_adam")
   _write_runs(tmp_path, (*by_adam, "superquantile_theta_0.5_yogi"), (0,))
   settings = family_choices.Settings()
   assert list(family_choices.find_family(tmp_path, finished_runs.TASK, settings).runs) == [*by_adam]
-  _write_runs(tmp_path, ("fed_avg", "superquantile_theta_0.5"), (0,))
+  others = ("superquantile_theta_0.25_reweighting", "superquantile_theta_0.25_primal_dual")
+  _write_runs(tmp_path, ("fed_avg", "superquantile_theta_0.5", *others), (0,))
   assert list(family_choices.find_family(tmp_path, finished_runs.TASK, settings).runs) == [
     *("fed_avg", "superquantile_theta_0.5"),
   ]

@@ -1,13 +1,10 @@
 """Names of runs: from a config to its folder and to what people read."""
 
-import math
 import pathlib
 import random
 
 import pytest
 
-from privacy.settings import part
-from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import names
@@ -57,7 +54,6 @@ _METHODS = (
   dict(theta=0.5, threshold="reweighting", smoothing=0.05),
   dict(threshold="geometric", threshold_noise_multiplier=2.0, update_noise_multiplier=1.5),
   dict(theta=0.05),
-  dict(wanted_updates=25),  # Who decides theta by the number of updates has none of its own.
   dict(algorithm="fed_avg", epsilon=0.5, update_sum="distributed"),
   dict(algorithm="fed_avg", epsilon=0.5, update_sum="distributed", noise_shares="helpers"),
   dict(algorithm="fed_avg", epsilon=0.5, relation="replace_one"),
@@ -74,7 +70,6 @@ _METHODS = (
 def test_names_know_what_the_flags_say(values):
   config, own = _config(**values), _name(**values)
   has_theta = config.algorithm in ("superquantile", "fed_avg_sub")
-  has_theta = has_theta and "wanted_updates" not in values
   assert own.theta == (values.get("theta", 0.5) if has_theta else None)
   assert own.epsilon == config.epsilon
   assert own.is_superquantile == (config.algorithm == "superquantile")
@@ -94,33 +89,6 @@ def test_every_algorithm_is_named_here():
   assert run_config.flags()["algorithm"].choices == tuple(methods.METHODS)
 
 
-def test_flags_of_other_algorithms_are_no_part_of_the_folder():
-  everything = dict(
-    theta=0.3, proximal_weight=1.0, q=2.0, temperature=4.0, ascent_rate=5.0, utility_bound=6.0
-  )
-  everything.update(beta=7.0, fairness_strength=0.8, decision_step=9.0)
-  everything["threshold"] = "tree"
-  expected = {
-    "fed_avg": "fed_avg",
-    "fed_avg_sub": "fed_avg_sub_theta_0.3",
-    "fed_prox": "fed_prox_mu_1",
-    "q_fed_avg": "q_fed_avg_q_2",
-    "tilted_erm": "tilted_erm_t_4",
-    "agnostic_fed_avg": "agnostic_fed_avg_rate_5",
-    "prop_fair": "prop_fair_M_6",
-    "semi_vred": "semi_vred_beta_7",
-    "gifair": "gifair_lambda_0.8",
-    "aaggff": "aaggff_step_9",
-    "superquantile": "superquantile_theta_0.3_tree",
-  }
-  assert expected == {
-    algorithm: names.folder(
-      run_config.from_flags({"algorithm": algorithm, **{k: str(v) for k, v in everything.items()}})
-    )
-    for algorithm in methods.METHODS
-  }
-
-
 def test_methods_are_ordered_as_in_the_papers_tables():
   ordered = [_name(**values) for values in _METHODS]
   others = [_other("mine"), _name(run_name="zz")]
@@ -131,38 +99,10 @@ def test_methods_are_ordered_as_in_the_papers_tables():
   assert sorted(shuffled, key=_order) == expected
 
 
-@pytest.mark.parametrize(
-  "values, afl",
-  [
-    (dict(algorithm="q_fed_avg", q=10.0), True),
-    (dict(algorithm="q_fed_avg", q=1.0), False),
-    (dict(algorithm="q_fed_avg", q=100.0), False),
-    (dict(algorithm="fed_prox", proximal_weight=10.0), False),
-    (dict(algorithm="tilted_erm", temperature=10.0), False),
-  ],
-)
-def test_afl_is_q_fed_avg_with_exponent_ten(values, afl):
-  assert names.is_afl(_config(**values)) == afl
-  assert ("AFL" in _name(**values).label) == afl
-
-
 def test_without_epsilon_is_without_what_private_runs_alone_have():
   private = _name(algorithm="q_fed_avg", q=1.0, share_weight=0.5, clip_norm=1.0, epsilon=2.0)
   assert private == "q_fed_avg_q_1_k_0.5_epsilon_2"
   assert private.without_epsilon == "q_fed_avg_q_1"
-
-
-def test_plain_is_a_method_with_nothing_but_its_own_parameter_and_the_options_of_fed_avg():
-  others = [str(name) for name in map(lambda v: _name(**v), _METHODS) if not name.is_plain]
-  assert others == [
-    *("superquantile_theta_0.5_reweighting", "superquantile_theta_0.5_reweighting_smoothing_0.05"),
-    "superquantile_theta_0.5_geometric_z_2_update_z_1.5",
-    "superquantile_theta_0.25_tree_epsilon_0.5",
-    "superquantile_theta_0.25_tree_private_coin_replace_one_epsilon_0.5",
-  ]
-  assert _name(theta=0.5, server_optimizer="adam", keep="best").is_plain
-  assert not _name(theta=0.5, server_optimizer="adam", threshold="primal_dual").is_plain
-  assert not _name(run_name="mine").is_plain and not _other("mine").is_plain
 
 
 def test_the_baseline_is_fed_avg_with_the_same_options():
@@ -221,52 +161,22 @@ def test_letters_that_do_not_print_are_replaced(letter):
     assert names.Name(name, _config(run_name=name)).label == shown
 
 
-# Folders of tasks and runs.
-
-
 @pytest.mark.parametrize(
-  "values, folder, title",
+  "values, path, title",
   [
-    (dict(task="synthetic"), "synthetic", "synthetic"),
-    (dict(task="sent140_lstm"), "sent140_lstm", "sent140_lstm"),
+    (dict(task="synthetic"), "results/synthetic/superquantile_theta_0.5/seed_0", "synthetic"),
     (
-      dict(task="emnist_linear", data="standin"),
-      "emnist_linear_standin",
+      dict(algorithm="q_fed_avg", q=0.1, task="emnist_linear", data="standin", seed=3),
+      "results/emnist_linear_standin/q_fed_avg_q_0.1/seed_3",
       "emnist_linear (stand-in: generated data)",
     ),
-    (
-      dict(task="synthetic", sampling="diurnal"),
-      "synthetic_diurnal",
-      "synthetic (clients come and go by the hour)",
-    ),
-    (
-      dict(task="sent140_lstm", data="standin", sampling="diurnal"),
-      "sent140_lstm_standin_diurnal",
-      "sent140_lstm (stand-in: generated data) (clients come and go by the hour)",
-    ),
+    # A name replaces the method's; letters that do not print are replaced.
+    (dict(task="a\x1b", run_name="mine", output_dir="a/b"), "a/b/a\x1b/mine/seed_0", "a\ufffd"),
   ],
 )
-def test_what_cannot_be_compared_has_a_folder_of_its_own_and_says_so(values, folder, title):
-  assert names.task_folder(_config(**values)) == folder
+def test_a_run_has_a_folder_and_its_task_a_title(values, path, title):
+  assert names.run_path(_config(**values)) == pathlib.Path(path)
   assert names.task_title(_config(**values)) == title
-
-
-def test_titles_of_tasks_hold_nothing_that_does_not_print():
-  title = names.task_title(_config(task="a\x1b[2J", data="standin"))
-  assert title == "a�[2J (stand-in: generated data)"
-
-
-def test_run_path_is_task_method_and_seed_below_the_output_directory():
-  config = _config(
-    algorithm="q_fed_avg", q=0.1, task="emnist_convnet", data="standin", seed=3, output_dir="a/b"
-  )
-  assert names.run_path(config) == pathlib.Path("a/b/emnist_convnet_standin/q_fed_avg_q_0.1/seed_3")
-
-
-def test_run_name_replaces_the_methods_name():
-  config = _config(algorithm="q_fed_avg", q=0.1, run_name="mine", output_dir="out")
-  assert names.folder(config) == "mine"
-  assert names.run_path(config) == pathlib.Path("out/synthetic/mine/seed_0")
 
 
 # The experiments.
@@ -297,26 +207,3 @@ def test_methods_of_an_experiment_have_folders_of_their_own_that_can_be_read(nam
   budgets = {name.epsilon for name in found}
   without = {None} if preset.with_public or not preset.epsilons else set()
   assert budgets == set(preset.epsilons) | without
-
-
-@pytest.mark.parametrize("name", presets.PRESETS)
-def test_methods_of_an_experiment_have_their_parameters_and_no_others(name):
-  every = {name for kind in methods.METHODS.values() for name in part.own_flags(kind)}
-  for method in presets.PRESETS[name].methods():
-    parameters = part.own_flags(methods.METHODS[method["algorithm"]])
-    assert method.keys() & every <= set(parameters)
-    for flag in method.keys() & every:
-      assert run_config.defaults()[flag] is None or flag in ("theta", "min_theta", "max_theta")
-    assert {name for name, one in parameters.items() if one.is_required} <= method.keys()
-    for value in method.values():
-      if isinstance(value, preset_lib.Grid):
-        assert value.default in (*value.values, None)
-        assert len(set(value.values)) == len(value.values) > 1
-        assert all(math.isfinite(number) and number > 0 for number in value.values)
-
-
-def test_paper_experiments_compare_with_every_baseline():
-  for name in ("synthetic", "emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm"):
-    shown = " ".join(map(names.label, _runs_of_a_preset(presets.PRESETS[name])))
-    for expected in ("FedAvg", "FedAvg-Sub", "FedProx", "q-FFL", "Tilted-ERM", "AFL", "Agnostic"):
-      assert expected in shown, name

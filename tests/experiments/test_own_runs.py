@@ -73,7 +73,8 @@ def _errors_outside(run, table, predict):
 
 def _export(lab, run, kind):
   out = lab.folder / f"exported_{kind}"
-  result = lab.bare("export", str(run), f"--format={kind}", f"--out={out}", "--overwrite")
+  shutil.rmtree(out, ignore_errors=True)
+  result = lab.bare("export", str(run), f"--format={kind}", f"--out={out}")
   assert result.code == 0, result.err
   return out
 
@@ -122,7 +123,8 @@ def _inputs_by_hand(run, training_table, later_table):
 
 def _evaluate(lab, run, table, *flags):
   out = lab.folder / f"of_{table.stem}.csv"
-  flags = (f"--data_dir={table}", f"--out={out}", "--overwrite", *flags)
+  out.unlink(missing_ok=True)
+  flags = (f"--data_dir={table}", f"--out={out}", *flags)
   result = lab.bare("evaluate", str(run), *flags)
   assert result.code == 0, result.err
   return _read(out)
@@ -275,14 +277,12 @@ def test_later_table_s_clients_that_have_trained_are_measured_apart(lab, compare
     assert place == next((split for split, ids in in_run.items() if client in ids), "")
   trained = sites & in_run["train"]
   assert 0 < len(trained) < len(sites)
-  assert f"{len(trained)} of them have trained the model" in result.out
-  assert f"{len(sites & in_run['test'])} its test clients, " in result.out
+  assert f"are no forecast for others, {len(trained)}:" in result.out
   _, others, its = result.out.split("that have ")
   for text, group in ((others, sites - trained), (its, trained)):
     mean = np.mean([e for e, client in zip(found["error"], found["client_id"]) if client in group])
     (row,) = (line.split() for line in text.splitlines() if line.split()[:1] == ["mean"])
     assert row[1] == f"{100 * mean:.1f}"
-  assert "Left out: 1 with fewer than 6 examples (--min_examples_per_client)." in result.out
 
 
 @pytest.fixture(scope="module")

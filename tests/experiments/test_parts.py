@@ -15,7 +15,6 @@ import pytest
 from privacy import parts
 from privacy.settings import part
 import tasks
-from tff_superquantile import secure_sums
 from tff_superquantile.experiments import run
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import names
@@ -37,7 +36,6 @@ def _resolved(config):
   "config, flags",
   [
     (run.RunConfig(), dict()),
-    (run.RunConfig(method=run.Superquantile(theta=0.25)), dict(theta=0.25)),
     (
       run.RunConfig(method=run.QFedAvg(q=2), server=run.Adam(), keep=run.Best(patience=3)),
       dict(algorithm="q_fed_avg", q=2.0, server_optimizer="adam", keep="best", patience=3),
@@ -54,18 +52,10 @@ def _resolved(config):
         learning_rate_schedule="cosine",
       ),
     ),
-    (
-      run.RunConfig(cohort=run.Diurnal(size=20)),
-      dict(sampling="diurnal", clients_per_round=20),
-    ),
-    (run.RunConfig(cohort=run.Poisson()), dict(sampling="poisson")),
+    (run.RunConfig(cohort=run.Poisson(size=20)), dict(sampling="poisson", clients_per_round=20)),
     (
       run.RunConfig(task=run.Request(num_train_clients=30, validation_fraction=0.1)),
       dict(num_train_clients=30, validation_fraction=0.1),
-    ),
-    (
-      run.RunConfig(privacy=run.Budget(epsilon=3, clip=_CLIP)),
-      dict(epsilon=3.0, clip_norm=0.1),
     ),
     (
       run.RunConfig(method=run.SemiVRed(beta=1), privacy=run.Budget(epsilon=3, clip=_CLIP)),
@@ -118,7 +108,7 @@ _TREE = dict(threshold="tree")
   [
     (dict(epsilon=3.0), _TREE),
     (dict(epsilon=3.0, num_bins=16, secure_sum="integer", rho_ratio=0.3), _TREE),
-    (dict(epsilon=3.0, wanted_updates=5, noise_shares="helpers"), _TREE),
+    (dict(epsilon=3.0, noise_shares="helpers"), _TREE),
     (dict(update_noise_multiplier=2.0, threshold_noise_multiplier=3.0), _TREE),
     (dict(epsilon=3.0, theta=1.0), {}),
     (dict(epsilon=3.0, algorithm="fed_avg"), {}),
@@ -175,11 +165,30 @@ def test_flags_and_names_are_those_of_before_there_were_parts(kept):
   assert run_config.differences(written, resolved) == []
 
 
-def test_runs_with_sums_of_integers_go_on_modulo_m():
+def test_runs_of_earlier_versions_go_on():
   config = run_config.of(epsilon=3.0, clip_norm=0.1, threshold="tree", client_split="by_id")
-  flags = {**config.to_flags(), "secure_sum": "integer"}
+  # Sums were of integers; flags that are left out change nothing.
+  flags = {**config.to_flags(), "secure_sum": "integer", **dict.fromkeys(run_config.LEFT, "a")}
+  for engine in run_config.LEFT["engine"]:
+    assert run_config.from_flags({**flags, "engine": engine}) == config
+    assert run_config.differences({**flags, "engine": engine}, config) == []
+  # Ray's workers added up in other blocks.
+  flags.update(engine="ray", num_blocks="3")
   assert run_config.from_flags(flags) == config
-  assert run_config.differences(flags, config) == []
+  different = run_config.differences(flags, config)
+  assert different == ["--engine=ray there,  here", "--num_blocks=3 there,  here"]
+
+
+@pytest.mark.parametrize("flags", [dict(wanted_updates="5"), dict(sampling="diurnal")])
+def test_a_run_of_an_earlier_version_that_cannot_be_here_has_its_folders_name(flags, tmp_path):
+  path = tmp_path / "synthetic/superquantile_updates_5/seed_0"
+  path.mkdir(parents=True)
+  texts = {**run.RunConfig().to_flags(), **flags}
+  (path / "flags.txt").write_text("".join(f"--{n}={text}\n" for n, text in texts.items()))
+  (found,) = run.find_runs(tmp_path)
+  assert found.config is None and found.method.label == "superquantile_updates_5"
+  differences = run_config.differences(found.flags, run.RunConfig())
+  assert len(differences) == 1 and min(flags) in differences[0]
 
 
 def test_no_flag_has_two_meanings():
@@ -224,7 +233,6 @@ def test_what_is_wrong_cannot_be_written_down(write, said):
 @pytest.mark.parametrize(
   "flags, said",
   [
-    (dict(worker_timeout=-1.0), "worker_timeout = -1.0; expected at least"),
     (dict(secure_sum="bogus"), "secure_sum = 'bogus'; expected one of"),
     (dict(algorithm="fed_avg", num_bins=10**10), "num_bins = 10000000000; expected at most"),
   ],
@@ -307,7 +315,6 @@ def test_every_kind_of_a_part_is_a_public_name():
 
 def test_whoever_computes_with_a_part_has_a_builder_for_each_class():
   assert set(thresholds.BUILDERS) == set(parts.THRESHOLDS.values())
-  assert set(secure_sums.NUMBERS) == set(parts.numbers())
 
 
 _RIGHT = """

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import tensorflow_federated as tff
 
-from tff_superquantile import atomic_files
 from tff_superquantile import distribution
 from tff_superquantile import evaluation
 from tff_superquantile.experiments.plan import stages
@@ -21,11 +20,9 @@ from tff_superquantile.experiments.references import personal
 from tff_superquantile.experiments.report import comparison
 from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.training import personalizing
 from tff_superquantile.simulation import client_files
@@ -93,17 +90,6 @@ def test_validation_clients_choose_the_epochs_of_a_private_run_which_tells_of_te
   }
 
 
-def test_runs_are_refused_before_they_begin(lab):
-  for flags, message in (
-    (("--personalize=0",), "Found personalize = 0; expected at least 1"),
-    (("--personal_learning_rate=0.1",), "without --personalize"),
-    (("--personalize=1", "--personal_proximal_weight=-1"), "Found personal_proximal_weight = -1.0"),
-  ):
-    result = lab.train("--num_rounds=1", "--output_dir=refused", *flags)
-    assert result.code == 2 and message in result.err.replace("\n", " "), result.err
-  assert not list((lab.folder / "refused").rglob("*.csv"))
-
-
 def test_held_out_examples_are_measured_and_those_of_training_tuned_on(tmp_path):
   rng = np.random.default_rng(0)
 
@@ -128,28 +114,15 @@ def test_held_out_examples_are_measured_and_those_of_training_tuned_on(tmp_path)
 # What a report says.
 
 
-def _columns(errors):
-  sizes = np.full(len(errors), 9)
-  ids = [f"client {i}" for i in range(len(errors))]
-  return dict(client_id=ids, num_examples=sizes, loss=np.array(errors), error=np.array(errors))
-
-
 def _fabricate(folder, methods, own=None, seed=0):
   """Writes runs with (shared, chosen) errors of clients by method, and clients' own models'."""
-  for method, of_parts in methods.items():
-    path = folder / "tiny" / method / f"seed_{seed}"
-    flags = {**finished_runs.flags_of(method), "seed": seed, "task": "tiny"}
-    finished_runs.write_folder(path, flags, ())
-    metrics = {}
-    for part, errors in zip(("test", "shared", "chosen"), (of_parts[0], *of_parts)):
-      run_files.write_clients(path / f"{part}_clients.csv", _columns(errors))
-      metrics[part] = {name: distribution.describe(errors) for name in ("loss", "error")}
-    metrics["personal"] = {**metrics["chosen"], "share_kept": 0.5}
-    atomic_files.write_json(path / "metrics.json", metrics)
-  models = {} if own is None else {kept.LOCAL: kept.Reference("own", _columns(own), {})}
-  models[kept.CONSTANT] = kept.Reference("constant", _columns(np.full(len(errors), 0.9)), {})
-  kept.write(folder / "tiny", seed, kept.References("print", models, {}))
-  return grouped.by_method(run_folder.find_runs(folder))
+  parts = {
+    method: {"test": shared, "shared": shared, "chosen": chosen, "personal": chosen}
+    for method, (shared, chosen) in methods.items()
+  }
+  constant = {kept.CONSTANT: np.full(len(next(iter(methods.values()))[0]), 0.9)}
+  references = constant if own is None else {kept.LOCAL: own, **constant}
+  return finished_runs.fabricate(folder, parts, references, place="tiny", seed=seed)
 
 
 _SHARED = np.linspace(0.2, 0.6, 41)
@@ -199,7 +172,6 @@ def test_the_report_has_the_models_side_by_side(tmp_path):
   assert cells["FedAvg"][1].startswith("**−10.0") and cells["FedAvg"][2] == "–"
   assert cells["Superquantile θ = 0.5"][2].startswith("**−10.0")
   assert cells["Superquantile θ = 0.5"][3].startswith("**+15.0")
-  assert "personal-models" in [figure.name for figure in page.figures(content)]
   assert "chosen.error.p90" in set(pd.read_csv(page.write(content, tmp_path)["csv"])["metric"])
   # Without personal models there is nothing of them.
   for path in tmp_path.rglob("chosen_clients.csv"):
@@ -207,8 +179,6 @@ def test_the_report_has_the_models_side_by_side(tmp_path):
   groups = grouped.by_method(run_folder.find_runs(tmp_path))
   its = evidence.Evidence(groups, decision.decide(groups).evidence.references)
   assert list(personal.tables_of(its)) == []
-  with pytest.raises(style.NothingToDraw):
-    personal.figure(its)
 
 
 def test_a_cross_validation_pools_personal_models(tmp_path):

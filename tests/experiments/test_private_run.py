@@ -1028,8 +1028,6 @@ def test_a_run_that_goes_on_keeps_its_noise(tmp_path):
     (dict(theta=0.1, clip_norm="adaptive"), 0.8, True),
     # A fixed norm follows nothing.
     (dict(theta=0.1, clip_norm=1.0), 0.8, False),
-    # At most half of eight, and no fewer than a tenth.
-    (dict(wanted_updates=6, min_theta=0.1, max_theta=0.5, clip_norm=1.0), 4, False),
     (dict(algorithm="semi_vred", beta=10.0, clip_norm=1.0), 8, False),
   ],
 )

@@ -1,5 +1,7 @@
 """Who takes part in the rounds of a private run, with which seed, and with which examples."""
 
+import pathlib
+
 import flat
 import numpy as np
 import pytest
@@ -37,11 +39,15 @@ def _with_shares(**values):
   return flat.complete(_release(**values), num_bins=16)
 
 
+def _name(handle):
+  return pathlib.Path(handle["path"]).stem
+
+
 def _rounds(files, release, key=_KEY):
   select = selection.build_selection(files, run_config.of(), release, key)
   rounds = [select(r) for r in _ROUNDS]
   for round_num, handles in zip(_ROUNDS, rounds):
-    names = [str(handle["client_id"]) for handle in handles]
+    names = [_name(handle) for handle in handles]
     assert len(set(names)) == len(names)
     for name, handle in zip(names, handles):
       # Whoever it is and whatever it is there for, its noise is its own, by the key.
@@ -53,7 +59,7 @@ def _rounds(files, release, key=_KEY):
 
 
 def _names(handles, with_examples=True):
-  return [str(h["client_id"]) for h in handles if (h["index"] >= 0) == with_examples]
+  return [_name(h) for h in handles if (h["index"] >= 0) == with_examples]
 
 
 def _poisson(clients_per_round, max_clients=None, key=_KEY):

@@ -8,11 +8,14 @@ import os
 import pathlib
 import shutil
 import signal
+from unittest import mock
 
+from absl import logging
 import commands
 import pytest
 
 from privacy.settings import command_line
+from tff_superquantile.engine.cohort import programs
 from tff_superquantile.experiments import sweep
 from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.plan import tuning
@@ -157,7 +160,6 @@ _REFUSED = {
   "--theta=0.5": ("--theta", "--thetas"),
   "--algorithm=fed_avg": ("--algorithm", "--experiment"),
   "--run_name=mine": ("--run_name",),
-  "--wanted_updates=4": ("--wanted_updates", "--experiment"),
   "--tune=some": ("--tune", "none", "methods", "all"),
   "--seeds=a": ("--seeds=a", "numbers"),
   "--seeds=0,1,0": ("seeds",),
@@ -278,30 +280,53 @@ def test_more_runs_than_cores_share_them_all():
   assert sorted(core for share in shares[8:] for core in share) == list(range(8))
 
 
-def test_a_fork_tells_the_warnings_of_this_project_and_why_it_failed():
-  messages = pool.Messages()
+def test_a_process_goes_on_with_its_method():
+  a, b = (run_config.of(algorithm=name, task="synthetic") for name in ("fed_avg", "superquantile"))
+  waiting = {i: dataclasses.replace(one, seed=i) for i, one in enumerate((a, b, a, b))}
+  worker = pool._Worker([], [0], 1)
+  assert worker.choose(waiting) == 0
+  worker._method = b
+  assert worker.choose(waiting) == 1
+  assert worker.choose({i: waiting[i] for i in (0, 2, 3)}) == 3
+  assert worker.choose({i: waiting[i] for i in (2, 0)}) == 2
+
+
+def test_a_run_says_the_warnings_of_this_project_and_none_of_the_run_before(
+  tmp_path, monkeypatch, capsys
+):
+  """Runs of one process: the first warns, the second is killed, the third is in another process."""
   ours = str(commands.ROOT / "tff_superquantile/simulation/training_loop.py")
-  for level, path, text in (
-    (stdlib_logging.WARNING, ours, "Found the weights\nunmoved after %d rounds"),
-    (stdlib_logging.INFO, ours, "info"),
-    (stdlib_logging.ERROR, ours, "error"),
-    (stdlib_logging.WARNING, "/usr/lib/tensorflow/save.py", "of others"),
-  ):
-    messages.handle(stdlib_logging.LogRecord("absl", level, path, 160, text, (20,), None))
-  if (fork := os.fork()) == 0:
-    messages.write("failure", "Found NaN.")
-    os._exit(0)
-  os.waitpid(fork, 0)
-  assert messages.read("warning") == ["Found the weights\nunmoved after 20 rounds"]
-  assert messages.read("failure") == ["Found NaN."]
+  logger, pids = logging.get_absl_logger(), tmp_path / "pids"
 
+  def train(config):
+    with open(pids, "a") as file:
+      file.write(f"{os.getpid()} ")
+    os.write(1, b"seed %d\n" % config.seed)
+    for level, path, text in (
+      (stdlib_logging.WARNING, ours, "Found the weights\nunmoved after %d rounds"),
+      (stdlib_logging.INFO, ours, "info %d"),
+      (stdlib_logging.ERROR, ours, "error %d"),
+      (stdlib_logging.WARNING, "/usr/lib/tensorflow/save.py", "of others %d"),
+    ):
+      if config.seed == 0:
+        logger.handle(stdlib_logging.LogRecord("absl", level, path, 160, text, (20,), None))
+    if config.seed == 1:
+      os.kill(os.getpid(), signal.SIGKILL)
 
-def test_a_run_that_is_killed_is_named_with_its_log(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(pool, "_carry_out", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-  config = run_config.of(task="synthetic", num_rounds=1, output_dir=str(tmp_path))
-  (name,) = pool.run_all([config], 1)
-  message = f"Failed: {name}: SIGKILL ended it; its last words are in {tmp_path}/{name}/log.txt"
-  assert message in capsys.readouterr().err
+  monkeypatch.setattr(pool.train, "train", train)
+  configs = [
+    run_config.of(task="synthetic", num_rounds=1, output_dir=str(tmp_path), seed=seed)
+    for seed in range(3)
+  ]
+  (killed,) = pool.run_all(configs, 1)
+  err = capsys.readouterr().err
+  assert killed.endswith("seed_1") and err.count("Warning: ") == 1
+  assert "seed_0: Found the weights\nunmoved after 20 rounds" in err
+  assert f"{killed}: SIGKILL ended it; its last words are in {tmp_path}/{killed}/log.txt" in err
+  first, second, third = pids.read_text().split()
+  assert first == second != third
+  logs = [(tmp_path / killed).with_name(f"seed_{seed}") / "log.txt" for seed in range(3)]
+  assert [log.read_text().split("\n")[0] for log in logs[::2]] == ["seed 0", "seed 2"]
 
 
 def test_bad_input_ends_all_runs_with_one_sentence(lab):
@@ -326,7 +351,7 @@ def _num_rows(lab):
 def interrupted(lab, base):
   """{signal: (result, processes left behind)} of one sweep, ended again and again; its last end.
 
-  One of its runs fails in the end.
+  One of its runs fails in the end. The last is the number of programs that this end has traced.
   """
   flags = (*_SEEDS, *base.flags, "--seconds_per_checkpoint=0")
   ends = {}
@@ -360,7 +385,8 @@ def interrupted(lab, base):
     shutil.rmtree(broken, ignore_errors=True)
   broken.mkdir(parents=True)
   (broken / "checkpoints").touch()  # No folder: the run trips over it.
-  return ends, lab.sweep(*flags)
+  with mock.patch.object(programs, "Program", wraps=programs.Program) as traced:
+    return ends, lab.sweep(*flags), traced.call_count
 
 
 @pytest.mark.parametrize("name, code", [("SIGTERM", 143), ("SIGINT", 130), ("SIGKILL", -9)])
@@ -390,8 +416,8 @@ def test_interrupted_sweep_ends_where_an_uninterrupted_run_does(lab, base):
   commands.assert_same_results(lab.folder / "seeds" / commands.METHOD / "seed_0", base.path)
 
 
-@pytest.mark.usefixtures("interrupted")
-def test_seeds_and_methods_differ(lab):
+def test_seeds_and_methods_differ_and_seeds_share_their_programs(lab, interrupted):
+  assert interrupted[2] <= 2 * 3  # Of a method: first state, model of a state, round.
   found = {}
   for path in (lab.folder / "seeds").rglob("metrics.json"):
     manifest = json.loads((path.parent / "manifest.json").read_text())

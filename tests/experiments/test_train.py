@@ -378,7 +378,6 @@ _REFUSED_AT_ONCE = {
   "--output_dir=": ("output_dir", "Found no folder", "name it"),
   "--no_such_flag=1": ("no_such_flag",),
   "--flagfile=no_such_file": ("no_such_file",),
-  "--theta=0.5 --wanted_updates=5": ("--theta=0.5", "leave out one"),
 }
 
 

@@ -10,7 +10,6 @@ import sys
 import types
 
 import commands
-import finished_runs
 import pytest
 
 from privacy.settings import part
@@ -87,8 +86,11 @@ def test_the_metric_of_the_runs_decides(search):
   assert search.describe()["criterion"] == "validation.balanced_error.p90"
 
 
-@pytest.fixture
-def troubled(search):
+def _refuse(constant):
+  raise AssertionError(f"{constant} is no JSON")
+
+
+def test_runs_that_failed_or_diverged_are_never_chosen_and_written_as_json(search, tmp_path):
   """Of six runs one diverged to NaN, one to infinity, one left nothing and one half a file."""
   nan, infinite, _, torn, *finite = search.candidates
   _finish(nan.config, **{_P90: math.nan})
@@ -98,20 +100,8 @@ def troubled(search):
   path.write_text(path.read_text()[:-1])
   for candidate, result in zip(finite, (0.9, 0.8)):
     _finish(candidate.config, **{_P90: result})
-  return search
-
-
-def test_runs_that_failed_or_diverged_are_never_chosen(troubled):
-  assert troubled.results() == [math.inf, math.inf, math.inf, math.inf, 0.9, 0.8]
-  assert troubled.choose() == {"q": 9.0}
-
-
-def _refuse(constant):
-  raise AssertionError(f"{constant} is no JSON")
-
-
-def test_what_was_tried_is_written_as_json_that_others_read(troubled, tmp_path):
-  tuning.write(tmp_path / "results" / "synthetic", [troubled])
+  assert search.results() == [math.inf, math.inf, math.inf, math.inf, 0.9, 0.8]
+  tuning.write(tmp_path / "results" / "synthetic", [search])
   text = (tmp_path / "results" / "synthetic" / "tuning.json").read_text()
   assert json.loads(text, parse_constant=_refuse) == [
     {
@@ -127,69 +117,7 @@ def test_what_was_tried_is_written_as_json_that_others_read(troubled, tmp_path):
   ]
 
 
-def test_search_without_a_result_names_method_and_criterion(search):
-  for candidate in search.candidates:
-    _finish(candidate.config, **{_LOSS: 0.5})  # Not what is looked at.
-  with pytest.raises(RuntimeError) as error:
-    search.choose()
-  sentence = str(error.value)
-  for words in ("Found no run of q-FFL ", "validation.error.p90", "6", "log.txt"):
-    assert words in sentence
-  assert "\n" not in sentence
-
-
 # What is tried.
-
-
-def test_method_is_tried_with_all_combinations_of_its_grids():
-  settings = _settings(
-    algorithm="tilted_erm",
-    temperature=preset_lib.Grid((1.0, 5.0), default=1.0),
-    moving_average_rate=preset_lib.Grid((0.1, 0.2, 0.3), default=0.1),
-    l2=1e-4,
-    seed=7,
-    output_dir="a/b",
-  )
-  before = dict(settings)
-  search = tuning.method_search(_preset(), settings)
-  assert settings == before
-  assert (search.method, search.criterion) == ("tilted_erm", _P90)
-  values = [
-    dict(temperature=t, moving_average_rate=rate) for t in (1.0, 5.0) for rate in (0.1, 0.2, 0.3)
-  ]
-  assert [candidate.values for candidate in search.candidates] == values
-  apart = dict(output_dir="a/b/tuning", validation_fraction=0.5)
-  assert [candidate.config for candidate in search.candidates] == [
-    run_config.of(**{**settings, **apart, **one}) for one in values
-  ]
-  paths = [str(names.run_path(candidate.config)) for candidate in search.candidates]
-  assert paths[1] == "a/b/tuning/synthetic/tilted_erm_t_1_average_0.2/seed_7"
-  assert len(set(paths)) == 6
-
-
-def test_runs_that_tune_are_apart_from_those_that_are_reported(tmp_path):
-  settings = _settings(
-    algorithm="q_fed_avg", q=preset_lib.Grid((1.0, 2.0), default=1.0), output_dir=str(tmp_path)
-  )
-  search = tuning.method_search(_preset(), settings)
-  for candidate, result in zip(search.candidates, (0.5, 0.4)):
-    _finish(candidate.config, **{_P90: result})
-  assert search.choose() == {"q": 2.0}
-  assert run_folder.find_runs(tmp_path) == []
-  _finish(run_config.of(**tuning.with_defaults(settings)), **{_P90: 0.3})
-  (run,) = run_folder.find_runs(tmp_path)
-  assert run.method == "q_fed_avg_q_1"
-
-
-@pytest.mark.parametrize(
-  "preset, given, used", [(0.5, 0.0, 0.5), (0.5, 0.25, 0.25), (0.0, 0.0, 0.0)]
-)
-def test_clients_are_held_out_as_the_user_says_or_the_experiment(preset, given, used):
-  settings = _settings(
-    validation_fraction=given, algorithm="q_fed_avg", q=preset_lib.Grid((1.0, 2.0), 1.0)
-  )
-  search = tuning.method_search(_preset(validation_fraction=preset), settings)
-  assert {candidate.config.task.validation_fraction for candidate in search.candidates} == {used}
 
 
 @pytest.mark.parametrize("private, used", [({}, 0.0), (dict(epsilon=5.0, clip_norm=1.0), 0.5)])
@@ -210,32 +138,17 @@ def test_shared_values_are_tried_in_all_combinations_with_fed_avg(tmp_path):
     algorithm="fed_avg", output_dir=str(tmp_path), client_learning_rate=7.0, l2=0.1
   )
   search = tuning.shared_search(grid, _preset(), settings)
-  assert (search.method, search.criterion) == ("fed_avg", _LOSS)
-  values = [
-    dict(client_learning_rate=rate, learning_rate_decay=decay)
-    for rate in (0.3, 0.1)
-    for decay in (0.5, 1.0, 0.25)
-  ]
-  assert [candidate.values for candidate in search.candidates] == values
+  tried = [dict(zip(grid.values, pair)) for pair in itertools.product(*grid.values.values())]
+  assert [candidate.values for candidate in search.candidates] == tried
   for candidate in search.candidates:
     assert candidate.values.items() <= candidate.config.values().items()
     assert candidate.config.algorithm == "fed_avg" and candidate.config.local.l2 == 0.1
   # These are no part of a method's name, yet no two runs may share a folder.
-  paths = {names.run_path(candidate.config) for candidate in search.candidates}
-  assert len(paths) == 6
-  assert all(path.parent.parent == tmp_path / "tuning" / "synthetic" for path in paths)
+  assert len({names.run_path(candidate.config) for candidate in search.candidates}) == 6
   # The criterion is the training loss, whatever the validation clients say.
   for i, candidate in enumerate(search.candidates):
     _finish(candidate.config, **{_LOSS: [5, 4, 1, 2, 3, 6][i], _P90: [1, 1, 1, 0, 1, 1][i]})
   assert search.choose() == dict(client_learning_rate=0.3, learning_rate_decay=0.25)
-  assert search.results() == [5, 4, 1, 2, 3, 6]
-
-
-def test_without_tuning_there_are_the_defaults():
-  settings = _settings(algorithm="q_fed_avg", q=preset_lib.Grid((1.0, 2.0), default=2.0))
-  assert tuning.is_tuned(settings)
-  plain = tuning.with_defaults(settings)
-  assert plain == {**settings, "q": 2.0} and not tuning.is_tuned(plain)
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
@@ -249,6 +162,10 @@ def test_no_experiment_is_tuned_on_test_clients(name):
   for grid in preset.shared_grids:
     assert grid.values.keys() <= set(run_config.flags())
     assert all(len(set(values)) == len(values) > 1 for values in grid.values.values())
+  for value in itertools.chain(*(method.values() for method in preset.methods())):
+    if isinstance(value, preset_lib.Grid):
+      assert value.default in (*value.values, None)
+      assert len(set(value.values)) == len(value.values) > 1
 
 
 # Commands for a cluster, step by step: what tuning runs would have found is made up.
@@ -407,25 +324,22 @@ def test_search_in_which_every_run_failed_ends_with_a_sentence(lab):
   assert result.out == ""
 
 
-@pytest.mark.parametrize("arguments", [("--tune=none",), ("--quick",)])
-def test_without_tuning_the_comparison_comes_first(lab, arguments):
-  result = lab.bare(
-    "sweep", "--experiment=emnist_linear", "--seeds=0", "--print_commands", *arguments
-  )
-  configs = _configs(result.out.splitlines())
-  folders = [names.folder(config) for config in configs]
-  assert {"fed_prox_mu_0.01", "q_fed_avg_q_0.1", "tilted_erm_t_1"} <= set(folders)
-  assert {config.task.validation_fraction for config in configs} == {0.0}
-  assert {config.output_dir for config in configs} == {"results"}
-
-
-def test_quick_experiment_can_be_tuned_all_the_same(lab):
-  result = lab.bare(
-    "sweep", "--experiment=emnist_linear", "--quick", "--tune=methods", "--print_commands"
-  )
-  configs = _configs(result.out.splitlines())
-  assert len(configs) == 19 and {config.num_rounds for config in configs} == {60}
-  assert {config.output_dir for config in configs} == {"results/tuning"}
+@pytest.mark.parametrize(
+  "arguments, num_runs, tuned",
+  [
+    (("--tune=none",), 10, False),
+    (("--quick",), 10, False),
+    (("--quick", "--tune=methods"), 19, True),
+  ],
+)
+def test_a_quick_comparison_is_tuned_if_it_is_asked_for(lab, arguments, num_runs, tuned):
+  flags = ("--experiment=emnist_linear", "--seeds=0", "--thetas=0.5", "--print_commands")
+  configs = _configs(lab.bare("sweep", *flags, *arguments).out.splitlines())
+  assert len(configs) == num_runs
+  assert {config.output_dir for config in configs} == {"results/tuning" if tuned else "results"}
+  assert {config.task.validation_fraction for config in configs} == {0.5 if tuned else 0.0}
+  folders = {names.folder(config) for config in configs}
+  assert {"fed_prox_mu_0.01", "q_fed_avg_q_0.1", "tilted_erm_t_1"} <= folders
 
 
 # A whole experiment.
@@ -458,20 +372,6 @@ with concurrent.futures.ThreadPoolExecutor(2) as pool:
 _TRIED = {5.0: "q_fed_avg_q_5", 0.001: "q_fed_avg_q_0.001"}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Experiment:
-  """An experiment, in the order of what was done."""
-
-  folder: pathlib.Path
-  first_commands: commands.Result
-  folder_after_printing: bool
-  in_shell: commands.Result
-  after_tuning: dict[str, tuple[bytes, int]]
-  second_commands: commands.Result
-  sweep: commands.Result
-  last_commands: commands.Result
-
-
 def _files(folder):
   """{path: (content, time)} of what the runs have left, but for those that say how it went."""
   return {
@@ -481,120 +381,55 @@ def _files(folder):
   }
 
 
-@pytest.fixture(scope="module")
-def experiment(lab):
+def test_an_experiment_that_a_shell_tunes_and_a_sweep_ends(lab):
+  folder = lab.folder / "whole"
+
   def sweep(*more):
     # The runs of a forked sweep are no children of it: none would be seen to stay behind.
     start = lab.fork if "--print_commands" in more else lab.python
     command = start("-c", _SWEEP, *lab.small([*_ARGUMENTS, *more]))
     result = command.wait()
-    assert not command.left_behind()
+    assert result.code == 0 and not command.left_behind(), result.err
     return result
 
-  folder = lab.folder / "whole"
-  first = sweep("--print_commands", "--tune=methods")
-  exists = folder.exists()
-  in_shell = lab.python("-c", _IN_A_SHELL, *first.out.splitlines()).wait()
-  after_tuning = _files(folder)
-  return _Experiment(
-    folder,
-    first,
-    exists,
-    in_shell,
-    after_tuning,
-    second_commands=sweep("--print_commands"),
-    sweep=sweep(),
-    last_commands=sweep("--print_commands"),
-  )
+  def printed(said, *more):
+    """The folders of the runs that can start now."""
+    result = sweep("--print_commands", *more)
+    assert result.err == f"{said}\n"
+    return [str(names.run_path(c)) for c in _configs(result.out.splitlines())], result.out
 
-
-def _p90(experiment, method):
-  path = experiment.folder / "tuning" / "synthetic" / method / "seed_0" / "metrics.json"
-  return json.loads(path.read_text())["validation"]["error"]["p90"]
-
-
-def _best(experiment):
-  """The value of q whose run is best by metrics.json."""
-  return min(_TRIED, key=lambda q: _p90(experiment, _TRIED[q]))
-
-
-def test_first_the_runs_that_tune_are_printed_and_nothing_is_done(experiment):
-  result = experiment.first_commands
-  assert result.code == 0
-  assert result.err == "2 of 2 runs are left: tuning each method on validation clients\n"
-  assert not experiment.folder_after_printing
-  folders = [str(names.run_path(c)) for c in _configs(result.out.splitlines())]
+  said = "2 of 2 runs are left: tuning each method on validation clients"
+  folders, lines = printed(said, "--tune=methods")
+  assert not folder.exists()
   assert folders == [f"whole/tuning/synthetic/{method}/seed_0" for method in _TRIED.values()]
-
-
-def test_printed_commands_are_carried_out_by_a_shell(experiment):
-  assert experiment.in_shell.code == 0, experiment.in_shell.err
-  for method in _TRIED.values():
-    assert f"Finished: whole/tuning/synthetic/{method}/seed_0\n" in experiment.in_shell.out
-  found = {path.parent.parent.name for path in (experiment.folder / "tuning").rglob("metrics.json")}
-  assert found == set(_TRIED.values())
-
-
-def test_best_of_a_grid_is_not_its_first_nor_its_default(experiment):
-  # Or the tests below would say little.
-  assert _best(experiment) == 0.001
-
-
-def test_then_the_runs_of_the_comparison_are_printed(experiment):
-  result = experiment.second_commands
-  assert (result.code, result.err) == (
-    0,
-    "4 of 4 runs are left: every method with every seed\n",
-  )
-  best = _TRIED[_best(experiment)]
-  assert [str(names.run_path(c)) for c in _configs(result.out.splitlines())] == [
-    f"whole/synthetic/{method}/seed_{seed}" for seed in (0, 1) for method in ("fed_avg", best)
-  ]
-
-
-def test_experiment_compares_what_was_best_on_validation_clients(experiment):
-  assert experiment.sweep.code == 0, experiment.sweep.err
-  best = _best(experiment)
-  methods = {"fed_avg", _TRIED[best]}
-  runs = run_folder.find_runs(experiment.folder)
-  assert {(run.method, run.seed) for run in runs} == {(m, s) for m in methods for s in (0, 1)}
-  assert all(run.finished and run.last_round == 3 for run in runs)
-  assert {float(run.flags["q"]) for run in runs if run.method != "fed_avg"} == {best}
-
-
-def test_what_was_tried_and_chosen_is_written(experiment):
-  text = (experiment.folder / "synthetic" / "tuning.json").read_text()
-  assert json.loads(text) == [
-    {
-      "method": "q_fed_avg",
-      "criterion": _P90,
-      "tried": [{"q": q, "result": _p90(experiment, method)} for q, method in _TRIED.items()],
-      "chosen": {"q": _best(experiment)},
-    }
-  ]
-
-
-def test_runs_that_were_finished_elsewhere_are_not_run_again(experiment):
-  assert len(experiment.after_tuning) > 2 * 5
-  files = _files(experiment.folder)
-  assert {path: files.get(path) for path in experiment.after_tuning} == experiment.after_tuning
-
-
-def test_experiment_says_what_it_does_and_reports_the_comparison_alone(experiment):
-  lines = experiment.sweep.out.splitlines()
-  assert lines[:3] == [
+  in_shell = lab.python("-c", _IN_A_SHELL, *lines.splitlines()).wait()
+  assert in_shell.code == 0, in_shell.err
+  p90 = {
+    q: json.loads((lab.folder / path / "metrics.json").read_text())["validation"]["error"]["p90"]
+    for q, path in zip(_TRIED, folders)
+  }
+  assert p90[0.001] < p90[5.0]  # The best is not the first, nor the default.
+  after_tuning = _files(folder)
+  methods = ("fed_avg", _TRIED[0.001])
+  compared = [f"whole/synthetic/{method}/seed_{seed}" for seed in (0, 1) for method in methods]
+  assert printed("4 of 4 runs are left: every method with every seed")[0] == compared
+  assert sweep().out.splitlines()[:3] == [
     "Experiment synthetic into whole/synthetic",
     "2 runs: tuning each method on validation clients",
     "4 runs: every method with every seed",
   ]
-  report = (experiment.folder / "synthetic" / "report.md").read_text(encoding="utf-8")
-  for q, method in _TRIED.items():
-    shown = names.label(run_config.from_flags(finished_runs.flags_of(method)))
-    assert (shown in report) == (q == _best(experiment))
-  assert not list((experiment.folder / "tuning").rglob("report.*"))
-
-
-def test_at_last_nothing_is_left_to_do(experiment):
-  result = experiment.last_commands
-  assert (result.code, result.out) == (0, "")
-  assert result.err == "All runs are done; the same command without --print_commands reports.\n"
+  runs = run_folder.find_runs(folder)
+  assert {(run.method, run.seed) for run in runs} == {(m, s) for m in methods for s in (0, 1)}
+  assert all(run.finished and run.last_round == 3 for run in runs)
+  # What was finished elsewhere is not run again.
+  files = _files(folder)
+  assert {path: files.get(path) for path in after_tuning} == after_tuning != {}
+  (entry,) = json.loads((folder / "synthetic" / "tuning.json").read_text())
+  assert entry["tried"] == [{"q": q, "result": result} for q, result in p90.items()]
+  assert (entry["criterion"], entry["chosen"]) == (_P90, {"q": 0.001})
+  report = (folder / "synthetic" / "report.md").read_text(encoding="utf-8")
+  labels = [names.label(run_config.of(algorithm="q_fed_avg", q=q)) for q in _TRIED]
+  assert [label in report for label in labels] == [False, True]
+  assert not list((folder / "tuning").rglob("report.*"))
+  done = "All runs are done; the same command without --print_commands reports."
+  assert printed(done) == ([], "")

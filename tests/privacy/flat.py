@@ -70,12 +70,12 @@ def costs_computed(monkeypatch):
   return computed
 
 
-def tree_for(given, num_bins, scale=None):
+def tree_for(given, num_bins):
   """The tree of a release's histogram."""
   threshold = given.find(parts.PrivateThreshold)
   if not isinstance(threshold, parts.Tree):
     raise ValueError("Found num_bins without a tree threshold.")
-  bare = parts.Tree(noise_multiplier=threshold.z, num_bins=num_bins, scale=scale)
+  bare = parts.Tree(noise_multiplier=threshold.z, num_bins=num_bins)
   return bare.completed(given.limit, given.cohort.expected).mechanism
 
 

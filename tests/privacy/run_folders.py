@@ -75,19 +75,15 @@ def write_json(path, value):
   path.write_text(json.dumps(value))
 
 
-def write(folder, entry, flags, *, columns, rounds=None, num_clients, aborted=(), is_finished=True):
-  """Writes the folder of a run.
+def write(folder, entry, rounds, *, of=None, columns=None, aborted=(), is_finished=True, **flags):
+  """Writes the folder of a run of a ledger, or of a text in its place; returns its path.
 
-  Args:
-    folder: The folder to make.
-    entry: The ledger, or its text.
-    flags: By name; None for one without a value.
-    columns: Those of rounds.csv.
-    rounds: The number of rounds, or the numbers of the rows.
-    num_clients: The number of training clients.
-    aborted: The numbers of aborted rounds.
-    is_finished: Whether the run has finished.
+  All else is that of the ledger `of`, which is `entry` if that is one. `rounds` is their number, or
+  the numbers of the rows, and None is a flag without a value.
   """
+  of = entry if of is None else of
+  columns = columns_of(of.release) if columns is None else columns
+  flags = {**flags_of(of), **flags}
   folder.mkdir(exist_ok=True, parents=True)
   (folder / "privacy.json").write_text(entry if isinstance(entry, str) else entry.to_json())
   numbers = list(range(rounds + 1)) if isinstance(rounds, int) else list(rounds)
@@ -105,7 +101,7 @@ def write(folder, entry, flags, *, columns, rounds=None, num_clients, aborted=()
   manifest = {
     "seed": 0,
     "data": None,
-    "num_clients": {"train": num_clients, "test": 9},
+    "num_clients": {"train": of.release.cohort.population, "test": 9},
     "commitments": {"noise_key": "00", "clients": "11"},
     "flags": hashlib.sha256((folder / "flags.txt").read_bytes()).hexdigest(),
   }

@@ -23,30 +23,23 @@ def _cost(release, num_rounds=_ROUNDS, delta=_DELTA, accountant="tightest"):
 
 
 @pytest.mark.parametrize(
-  "epsilon,z", [(3, 1.7310), (5, 1.2447), (10, 0.8719), (15, 0.7348), (20, 0.6578)]
+  "accountant,delta,golden",
+  [
+    ("rdp", _DELTA, {3: 1.7310, 5: 1.2447, 10: 0.8719, 15: 0.7348, 20: 0.6578}),
+    ("rdp", 1e-5, {3: 2.068, 5: 1.434, 10: 0.964}),
+    ("pld", _DELTA, {3: 1.5957, 5: 1.1632, 10: 0.8264, 15: 0.7004, 20: 0.6290}),
+  ],
 )
-def test_golden_noise_by_rdp(epsilon, z):
-  release = flat.calibrate(epsilon, _DELTA, rho_ratio=None, accountant="rdp", **_RUN)
-  assert release.effective_noise_multiplier == pytest.approx(z, rel=1e-4)
-  assert flat.of(release).threshold_noise_multiplier is None
-  assert epsilon * (1 - 1e-4) < _cost(release, accountant="rdp") <= epsilon
-
-
-@pytest.mark.parametrize("epsilon,z", [(3, 2.068), (5, 1.434), (10, 0.964)])
-def test_golden_noise_at_a_small_delta_by_rdp(epsilon, z):
-  release = flat.calibrate(epsilon, 1e-5, rho_ratio=0, accountant="rdp", **_RUN)
-  assert release.effective_noise_multiplier == pytest.approx(z, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-  "epsilon,z", [(3, 1.5957), (5, 1.1632), (10, 0.8264), (15, 0.7004), (20, 0.6290)]
-)
-def test_golden_noise_by_pld_which_is_the_default_here(epsilon, z):
-  release = flat.calibrate(epsilon, _DELTA, rho_ratio=None, accountant="pld", **_RUN)
-  assert release.effective_noise_multiplier == pytest.approx(z, rel=1e-4)
-  spent = accounting.epsilon(release, _ROUNDS, _DELTA)
-  assert epsilon * (1 - 1e-4) < spent.epsilon <= epsilon
-  assert (spent.accountant, spent.rdp_order) == ("pld", None)
+def test_golden_noise(accountant, delta, golden):
+  for epsilon, z in golden.items():
+    release = flat.calibrate(epsilon, delta, rho_ratio=None, accountant=accountant, **_RUN)
+    assert release.effective_noise_multiplier == pytest.approx(
+      z, rel=1e-4 if delta > 1e-5 else 1e-3
+    )
+    assert epsilon * (1 - 1e-4) < _cost(release, delta=delta, accountant=accountant) <= epsilon
+    if accountant == "pld":  # It is the tightest here.
+      spent = accounting.epsilon(release, _ROUNDS, delta)
+      assert (spent.accountant, spent.rdp_order) == ("pld", None)
 
 
 def test_a_fine_grid_for_many_rounds():

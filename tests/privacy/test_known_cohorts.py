@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import pathlib
 import re
 
@@ -14,7 +13,6 @@ import run_folders
 from scipy import signal
 from scipy import special
 
-from privacy import account
 from privacy import accounting
 from privacy import calibration
 from privacy import cohorts
@@ -23,7 +21,6 @@ from privacy import ledger
 from privacy import parts
 from privacy import releases
 from privacy import server as server_lib
-from privacy import statements
 from privacy.audit import flags as audit_flags
 from privacy.noise import banded
 
@@ -139,23 +136,6 @@ def test_what_follows_noisy_measurements():
   assert banded.relative_error(c, 50) == pytest.approx(rms[0] / rms[1])
 
 
-def test_the_command_plans_known_cohorts(capsys):
-  run = ("--population=11", "--clients_per_round=2", "--num_rounds=12", "--delta=1e-5")
-  command = ("calibrate", *run, "--epsilon=2", "--sampling=cyclic", "--bands=4")
-  assert account.run([*command, "--threshold=primal_dual", "--rho_ratio=0.2", "--json"]) == 0
-  found = json.loads(capsys.readouterr().out)
-  expected = calibration.calibrate(
-    releases.Release(
-      cohort=cohorts.Cyclic(11, 2),
-      parts=(parts.PrimalDual(share=0.2), parts.UpdateSum()),
-      coefficients=banded.checked(banded.optimal(4, banded.Participation(12, 6))),
-    ),
-    *(2.0, 1e-5, 12),
-  )
-  assert found["effective_noise_multiplier"] == expected.effective_noise_multiplier
-  assert (found["accountant"], found["sampling"]) == ("gaussian", "cyclic")
-
-
 def test_the_noise_of_models_that_forget_is_as_the_page_says():
   page = pathlib.Path(__file__).resolve().parents[2] / "docs/how_to/choose_sampling.md"
   text = page.read_text(encoding="utf-8").partition("## Why average")[2]
@@ -182,13 +162,6 @@ def test_the_noise_of_models_that_forget_is_as_the_page_says():
         mean = signal.lfilter(np.full(size, 1 / size), [1.0], model)
         expected.append(f"{z * np.linalg.norm(mean):.1f}")
     assert cells.split(" | ") == expected
-
-
-def test_known_cohorts_do_not_cover_the_time_of_a_round():
-  # Who is in a round is public; who of them is in the tail and trains, and on how much, is not.
-  release = flat.release(11, 2, 3.0, 2.0, "cyclic", threshold_kind="primal_dual")
-  (said,) = [one for one in statements.not_covered(release) if one.startswith("Timing")]
-  assert "how many of its clients train" in said and "cohort" not in said
 
 
 @pytest.mark.parametrize("sampling", [cohorts.CYCLIC, cohorts.SPACED])

@@ -14,8 +14,6 @@ import run_folders
 from privacy import accounting
 from privacy import audit
 from privacy import ledger
-from privacy import server
-from privacy import statements
 
 _DELTA = 1e-5
 _PLANNED = 50
@@ -45,20 +43,10 @@ def _ledger(release=None, rounds_done=_PLANNED, claim=3.0, **kwargs):
 
 def _folder(path, entry=None, rounds=_PLANNED, flags=None, of=None, **kwargs):
   """A run's folder, with the flags of a ledger, `of`, which need not be the one in the folder."""
-  of = _ledger() if of is None else of
+  entry, of = (_ledger() if one is None else one for one in (entry, of))
   numbers = rounds + 1 if isinstance(rounds, int) else len(rounds)
-  return run_folders.write(
-    path,
-    _ledger() if entry is None else entry,
-    {**run_folders.flags_of(of), **(flags or {})},
-    **{
-      "columns": run_folders.columns_of(of.release),
-      "rounds": rounds,
-      "num_clients": flat.of(of.release).population,
-      "is_finished": numbers > _PLANNED,
-      **kwargs,
-    },
-  )
+  kwargs = {"is_finished": numbers > _PLANNED, **kwargs, **(flags or {})}
+  return run_folders.write(path, entry, rounds, of=of, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -77,28 +65,6 @@ def test_round_trip(given):
   assert found == entry
   assert flat.of(found.release).tree == flat.of(entry.release).tree
   assert json.loads(entry.to_json())["release"]["population"] == 600
-
-
-def test_contents():
-  entry = _ledger(rounds_done=10)
-  assert entry.epsilon_spent == accounting.epsilon(_release(), 10, _DELTA).epsilon
-  assert entry.epsilon_server == server.server_epsilon(_release(), _PLANNED, _DELTA).epsilon
-  assert entry.claim == {"epsilon": 3.0, "delta": _DELTA}
-  said = " ".join(entry.guarantee)
-  for words in (
-    "Gaussian mechanism",
-    "zero-out",
-    "Poisson",
-    "probability 0.1",
-    "Adversary",
-    f"Noise of {flat.of(_release()).tree.num_shares} clients",
-  ):
-    assert words in said
-  not_covered = " ".join(entry.not_covered)
-  for words in ("hyperparameters", "held-out clients", "noise key", "secret"):
-    assert words in not_covered
-  assert _ledger(_GEOMETRIC).epsilon_server is None
-  assert "one-bit" in _ledger(_GEOMETRIC).guarantee[0]
 
 
 def test_quick_enough_for_every_round(monkeypatch):
@@ -124,12 +90,12 @@ def test_meter_of_something_else():
     (lambda e: "[]", "no JSON object"),
     (lambda e: e.update(spare=1), "differ.*spare"),
     (lambda e: e.update(accounting="magic"), "magic"),
-    (lambda e: e.update(accounting="paper"), "'paper' in the ledger; expected one of tightest"),
+    (lambda e: e.update(accounting="paper"), "'paper'; expected one of tightest"),
     (lambda e: e.update(claim=3), "claim"),
     (lambda e: e["claim"].update(delta=2), "delta = 2"),
     (lambda e: e["claim"].update(delta="x"), "delta = 'x'"),
     (lambda e: e["release"].update(tree=7), "tree that is no JSON object"),
-    (lambda e: e["release"]["tree"].update(local_stddev="x"), "cannot be read"),
+    (lambda e: e["release"]["tree"].update(local_stddev="x"), "local_stddev = 'x' in the ledger"),
   ],
 )
 def test_bad_ledgers(tmp_path, change, message):
@@ -140,16 +106,6 @@ def test_bad_ledgers(tmp_path, change, message):
     ledger.Ledger.from_json(text)
   with pytest.raises(ValueError, match=message):
     audit.audit_folder(_folder(tmp_path / "run", text))
-
-
-def test_good_folders(tmp_path):
-  found = audit.audit_folder(_folder(tmp_path))
-  assert found.holds
-  assert found.failures == found.notes == ()
-  assert found.num_rounds == _PLANNED
-  assert 2.99 < found.spent.epsilon <= 3.0
-  assert found.epsilon_rdp > found.spent.epsilon
-  assert found.rounds.aborted == 0
 
 
 def test_a_running_run(tmp_path):
@@ -359,25 +315,6 @@ def test_a_ledger_of_another_run_that_is_right_in_itself(tmp_path, changes, said
 
 
 @pytest.mark.parametrize(
-  "changes,said",
-  [
-    (dict(claim_epsilon=4.0), "--epsilon=3.0 and the ledger 4"),
-    (dict(claim_epsilon=None), "--epsilon=3.0 and the ledger none"),
-    (dict(delta=1e-4), "--delta=1e-05 and the ledger 0.0001"),
-    (dict(accountant="rdp"), "--accounting=tightest and the ledger rdp"),
-    (dict(rounds_done=7), "rounds.csv has 8 rounds and the ledger 7"),
-    (dict(num_rounds_planned=7), "--num_rounds=8 and the ledger 7"),
-    (dict(clip_norm=1.0), "--clip_norm=0.5 and the ledger 1"),
-    (dict(clip_norm=None), "--clip_norm=0.5 and the ledger none"),
-  ],
-)
-def test_a_ledger_with_another_claim(tmp_path, changes, said):
-  entry = _private_ledger(_private_release(), **changes)
-  failures = audit.audit_folder(_private_run(tmp_path / "run", entry=entry)).failures
-  assert any(said in failure for failure in failures), failures
-
-
-@pytest.mark.parametrize(
   "changes",
   [
     dict(protocol="helpers"),
@@ -394,7 +331,7 @@ def test_good_folders_of_other_runs(tmp_path, changes):
   if "num_parameters" in changes:
     run_folders.write_weights(folder, 10**6)
   found = audit.audit_folder(folder)
-  assert found.failures == ()
+  assert found.failures == found.notes == ()
   assert 2.99 < found.spent.epsilon <= 3.0
   assert found.ledger.epsilon_server == found.server.epsilon
 
@@ -417,13 +354,6 @@ def test_repeated_and_aborted_rounds(tmp_path):
   assert "10 rows" in found.notes[0] and "2 rounds were aborted" in found.notes[1]
 
 
-def test_rows_that_were_removed(tmp_path):
-  entry = _ledger(rounds_done=10)
-  found = audit.audit_folder(_folder(tmp_path, entry, rounds=[1, 2, _PLANNED]))
-  assert not found.holds
-  assert found.num_rounds == _PLANNED
-
-
 def test_plans_that_go_too_far(tmp_path):
   entry = run_folders.ledger_of(_release(), 100, done=40, claim=3.0, delta=_DELTA)
   found = audit.audit_folder(_folder(tmp_path, entry, rounds=40))
@@ -434,8 +364,6 @@ def test_plans_that_go_too_far(tmp_path):
 @pytest.mark.parametrize(
   "flags,holds",
   [
-    (dict(update_noise_multiplier=0.5), False),
-    (dict(threshold_noise_multiplier=1.0), False),
     (dict(clip_norm="five"), False),
     (dict(num_rounds=_PLANNED + 1), False),
     (dict(num_rounds=_PLANNED - 1), True),
@@ -443,7 +371,6 @@ def test_plans_that_go_too_far(tmp_path):
     (dict(num_train_clients=700), True),
     (dict(clip_norm=5, clip_unit="gradient", client_learning_rate=0.1), True),
     (dict(clip_norm=0.5, clip_unit="gradient", client_learning_rate=0.1), False),
-    (dict(rho_ratio=""), False),
     (dict(epsilon="None"), False),
     (dict(task="synthetic"), True),
   ],
@@ -487,14 +414,6 @@ def test_a_large_delta_is_mentioned(tmp_path):
   entry = run_folders.ledger_of(_GEOMETRIC, 5, delta=0.01)
   folder = _folder(tmp_path, entry, rounds=5, of=entry)
   assert "one client chosen at random" in audit.audit_folder(folder).notes[-1]
-
-
-def test_sentences():
-  fixed = statements.guarantee(flat.release(600, 60, 3, None, "fixed_size"))
-  assert "zero-out (a client's data removed, the" in fixed[1] and "60 of 600 clients" in fixed[2]
-  assert "thresholds of all rounds" in fixed[3] and "models" not in fixed[3]
-  none = statements.guarantee(flat.release(600, 60, None, 2, "none"))
-  assert "none that counts" in none[2] and "and the cohorts" in none[3]
 
 
 @functools.cache

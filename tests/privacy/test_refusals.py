@@ -93,7 +93,6 @@ _CALLS = (
       noise_multiplier=ranges.SCALE.at(2.0),
       num_bins=ranges.Range(64, (0, 1, 48, 8.5, 2**17)),
       expected_clients=ranges.Range(100, (0, -1)),
-      scale=ranges.Range(5, (0, 4, 4.5)),
       num_shares=ranges.Range(100, (99, 0)),
     ),
   ),

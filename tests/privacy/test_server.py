@@ -60,29 +60,6 @@ def _mixture_epsilon(release, rounds, delta):
   return optimize.brentq(lambda e: law @ gaussian.delta(e, mu) - delta, 0, 400)
 
 
-def test_golden():
-  release = flat.calibrate(
-    3,
-    1 / 2500,
-    population=2500,
-    clients_per_round=100,
-    num_rounds=_ROUNDS,
-    rho_ratio=0.5,
-    num_bins=64,
-    accountant="rdp",
-  )
-  # The clients' noise, with that of more shares than of those who report.
-  spent = server.server_epsilon(release, _ROUNDS, _DELTA, 60)
-  by_all = gaussian.epsilon(math.sqrt(60) / flat.of(release).threshold_noise_multiplier, _DELTA)
-  assert by_all < spent.epsilon < 1.4 * by_all
-  assert "trusted with the updates" in spent.explanation
-  more = server.server_epsilon(release, _ROUNDS, _DELTA, _ROUNDS)
-  assert more.epsilon > 2 * spent.epsilon
-  assert "takes part in all of the 1000 rounds." in more.explanation
-  assert server.server_epsilon(release, 0, _DELTA).epsilon == 0.0
-  assert server.server_epsilon(release, _ROUNDS, _DELTA, 0).epsilon == 0.0
-
-
 def test_likely_participations():
   # How often a client takes part, but for one in a thousand.
   release = _release()

@@ -25,28 +25,20 @@ def _mechanisms(draw):
 
 
 @given(_mechanisms())
-def test_noise_is_what_was_asked_for_over_the_sensitivity_with_rounding(pair):
+def test_formulas(pair):
   _, m = pair
   sensitivity = m.scale * m.clip_norm + math.sqrt(m.num_entries) / 2
   assert m.sensitivity == pytest.approx(sensitivity)
   # Two units of variance on each integer are not counted as noise.
   z = math.sqrt(m.local_stddev**2 * m.num_shares - 2) / sensitivity
   assert z == pytest.approx(m.noise_multiplier, rel=1e-12)
-
-
-@given(_mechanisms())
-def test_noise_of_a_client_is_close_to_a_gaussian(pair):
-  _, m = pair
   assert m.local_stddev >= shares.MIN_STDDEV == 2
   # What the sum's being discrete costs is nothing beside the mechanism, in all coordinates.
   assert shares.slack(m.local_stddev, m.num_shares) * m.num_entries < 1e-8
-
-
-@given(_mechanisms())
-def test_rounding_costs_a_hundredth_at_most(pair):
-  _, m = pair
-  rounding = math.sqrt(m.num_entries) / 2
-  assert rounding <= 0.01 * (1 + 1e-12) * m.scale * m.clip_norm
+  # Rounding costs a hundredth at most.
+  assert math.sqrt(m.num_entries) / 2 <= 0.01 * (1 + 1e-12) * m.scale * m.clip_norm
+  bits = m.bits_per_client / m.num_entries
+  assert bits == math.ceil(math.log2(m.modulus)) and 2**bits >= m.modulus
 
 
 @given(_mechanisms())
@@ -64,13 +56,6 @@ def test_nothing_wraps_but_with_a_small_chance(pair):
   # And the modulus is no larger than that takes, up to rounding up.
   t = stddev * math.sqrt(2 * math.log(2 * m.num_entries / 1e-6))
   assert m.modulus <= 2 * (m.num_shares * (m.scale * m.clip_norm + 1.5) + t + 1) + 1
-
-
-@given(_mechanisms())
-def test_bits(pair):
-  _, m = pair
-  bits = m.bits_per_client / m.num_entries
-  assert bits == math.ceil(math.log2(m.modulus)) and 2**bits >= m.modulus
 
 
 @given(_mechanisms(), st.floats(1e-3, 1e3))

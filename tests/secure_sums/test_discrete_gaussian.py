@@ -35,9 +35,10 @@ def test_probabilities(stddev):
   assert 1 - math.fsum(expected) < 1e-15
 
 
-@pytest.mark.parametrize("stddev", _STDDEVS)
-def test_frequencies(stddev):
-  noise = _sample([500, 400], stddev, 11, 3)
+@pytest.mark.parametrize("is_tensor", [False, True])
+@pytest.mark.parametrize("stddev", [*_STDDEVS, 300.0])
+def test_frequencies(stddev, is_tensor):
+  noise = _sample([500, 400], tf.constant(stddev, tf.float64) if is_tensor else stddev, 11, 3)
   assert noise.dtype == np.int64 and noise.shape == (500, 400)
   assert np.abs(noise).max() <= discrete_gaussian.support(stddev)
   law = _law(stddev)
@@ -56,21 +57,14 @@ def test_frequencies(stddev):
     assert abs(np.corrcoef(first.ravel(), other.ravel())[0, 1]) < 0.01
 
 
-def test_the_noise_is_a_function_of_the_seed():
-  first = _sample([1000], 3.3, 5, 6)
-  np.testing.assert_array_equal(first, _sample([1000], 3.3, 5, 6))
+@pytest.mark.parametrize("stddev", [2.2, 3.3, 300.0, tf.constant(3.3, tf.float64)])
+def test_the_noise_is_a_function_of_the_seed(stddev):
+  first = _sample([1001], stddev, 5, 6)
+  np.testing.assert_array_equal(first, _sample([1001], stddev, 5, 6))
   for seed in ((5, 7), (6, 6), (6, 5), (5, 6 + 2**40), (-5, 6)):
-    other = _sample([1000], 3.3, *seed)
+    other = _sample([1001], stddev, *seed)
     assert abs(np.corrcoef(first, other)[0, 1]) < 0.15
-  assert _sample([], 3.3, 5, 6).shape == ()
-
-
-@pytest.mark.parametrize("stddev", _STDDEVS)
-def test_a_deviation_that_is_a_tensor_gives_the_same(stddev):
-  as_tensor = _sample([100_000], tf.constant(stddev, tf.float64), 11, 3)
-  assert as_tensor.dtype == np.int64
-  # The tables' sums may be rounded otherwise, which a value in 10^10 would show.
-  np.testing.assert_array_equal(as_tensor, _sample([100_000], stddev, 11, 3))
+  assert _sample([], stddev, 5, 6).shape == () and _sample([0], stddev, 5, 6).shape == (0,)
 
 
 def test_no_deviation_is_no_noise():
@@ -80,74 +74,80 @@ def test_no_deviation_is_no_noise():
   assert not _sample([1000], tf.constant(1e-6, tf.float64), 11, 3).any()
 
 
-def _oracle(stddev, uniform):
-  """The noise by a search of the table, as it always was: saved runs repeat themselves by it."""
-  table = np.cumsum(discrete_gaussian.probabilities(stddev))[:-1]
-  return np.searchsorted(table, uniform, side="right") - discrete_gaussian.support(stddev)
-
-
-def _extreme_multiples(stddev):
-  """Integers m < 2^52 next to the steps of the distribution, both ends, and powers of two."""
-  table = np.cumsum(discrete_gaussian.probabilities(stddev))
-  powers = 2 ** np.arange(53)
-  centres = np.concatenate([np.floor(table * 2.0**52).astype(np.int64), powers, 2**52 - powers])
-  multiples = np.unique(centres[:, np.newaxis] + np.arange(-2, 4))
-  return multiples[(multiples >= 0) & (multiples < 2**52)]
-
-
-_MANY_STDDEVS = (1e-4, 0.05, 0.2, *_STDDEVS, 2.218, 9.99, 100.0, 1113.38, 11_111.1)
-
-
-@pytest.mark.parametrize("stddev", _MANY_STDDEVS)
-def test_the_guide_finds_what_a_search_finds(stddev):
-  table = np.cumsum(discrete_gaussian.probabilities(stddev))[:-1]
-  smallest = -discrete_gaussian.support(stddev)
-  guide = discrete_gaussian._build_guide(table, smallest)
-  assert guide is not None and guide.shifts.nbytes <= max(1000, 6 * table.nbytes)
-  uniform = np.concatenate(
-    [
-      _extreme_multiples(stddev) * 2.0**-52,
-      tf.random.stateless_uniform([100_000], [4, 5], dtype=tf.float64).numpy(),
-    ]
+def _words(monkeypatch, words):
+  words = np.asarray(words)
+  monkeypatch.setattr(
+    discrete_gaussian, "_words", lambda size, seed, dtype: tf.constant(words[:size], dtype)
   )
 
-  def invert(uniform):
-    return discrete_gaussian._invert(table, smallest, uniform)
 
-  expected = _oracle(stddev, uniform)
-  signature = [tf.TensorSpec([None], tf.float64)]
-  # XLA takes seconds to read a large table.
-  for jit_compile in (False, True)[: 1 + (stddev < 5000.0)]:
-    function = tf.function(
-      invert, input_signature=signature, autograph=False, jit_compile=jit_compile
-    )
-    np.testing.assert_array_equal(function(uniform), expected)
-
-
-@pytest.mark.parametrize("stddev", [0.5, 25.5, 1113.38, 60_000.0])
-def test_the_noise_is_the_inverse_of_the_distribution(stddev):
-  for seed in ((1, 2), (-(2**62), 2**63 - 1)):
-    uniform = tf.random.stateless_uniform([70, 31], seed, dtype=tf.float64)
-    np.testing.assert_array_equal(_sample([70, 31], stddev, *seed), _oracle(stddev, uniform))
+def _alias(masses):
+  """The table, whose parts add up to the masses."""
+  own, other = discrete_gaussian._alias(masses)
+  size = 2**62 // own.size
+  assert own.min() >= 0 and own.max() <= size
+  found = own.copy()
+  np.add.at(found, other, size - own)
+  np.testing.assert_array_equal(found[: masses.size], masses)
+  assert not found[masses.size :].any()
+  return own, other
 
 
-def test_codes_increase_wherever_the_exponent_changes():
-  multiples = _extreme_multiples(1113.38)
-  codes = discrete_gaussian._codes(tf.constant(multiples * 2.0**-52)).numpy()
-  assert np.all(np.diff(codes) > 0)
-  np.testing.assert_array_equal(
-    codes, discrete_gaussian._codes_of_multiples(multiples.astype(np.float64))
-  )
-  # As many bits for either end, the least number and the largest.
-  assert codes[0] == -(53 * 2**52) + 1 and codes[-1] == -codes[0]
+@pytest.mark.parametrize("stddev", [1e-4, 0.05, *_STDDEVS, 2.218, 100.0, 1113.38])
+def test_masses_and_their_alias_table(stddev):
+  law, width = discrete_gaussian.probabilities(stddev), discrete_gaussian.support(stddev)
+  masses = discrete_gaussian._masses(law)
+  for of_law in (masses, discrete_gaussian._masses(np.outer(law[:64], law[:64]).ravel())):
+    assert sum(map(int, of_law)) == 2**62 and of_law.min() >= 0
+    _alias(of_law)
+  exact = _law(stddev)
+  expected = [exact[x] for x in range(-width, width + 1)]
+  np.testing.assert_allclose(masses / 2.0**62, expected, rtol=0, atol=1e-15)
 
 
-def test_a_table_without_a_guide_is_searched():
-  table = np.cumsum(discrete_gaussian.probabilities(60_000.0))[:-1]
-  assert discrete_gaussian._build_guide(table, -discrete_gaussian.support(60_000.0)) is None
-  # Two entries without a number between them, or too near to one another for a guide.
-  for near in ([0.3, 0.3], [0.3, 0.3 + 2.0**-50]):
-    assert discrete_gaussian._build_guide(np.array(near), -1) is None
-    uniform = np.array([0.0, 0.25, near[0], near[1], 0.75])
-    found = discrete_gaussian._invert(np.array(near), -1, tf.constant(uniform))
-    np.testing.assert_array_equal(found, np.searchsorted(near, uniform, side="right") - 1)
+@pytest.mark.parametrize("most_cells", [2**17, 0])
+@pytest.mark.parametrize(
+  "masses", [[2**62], [2**61, 2**61], [2**61, 0, 0, 2**61], [3, 2**62 - 10, 0, 7], [2**60] * 4]
+)
+def test_a_word_chooses_by_the_masses(monkeypatch, masses, most_cells):
+  """Words at all ends of the table's parts, against integers of Python."""
+  monkeypatch.setattr(discrete_gaussian, "_MOST_CELLS", most_cells)
+  masses, values = np.array(masses), np.arange(len(masses)) - 2
+  own, other = _alias(masses)
+  size, bits = 2**62 // own.size, own.size.bit_length() - 1
+  expected, words = [], []
+  for cell in range(own.size):
+    for number in {0, own[cell] - 1, own[cell], own[cell] + 1, size - 1}:
+      if 0 <= number < size:
+        expected.append(values[cell if number < own[cell] else other[cell]])
+        words.append(((int(number) - size // 2) << (bits + 2)) + cell)
+  if not most_cells:
+    words = [*range(20), *(2**62 - 1 - n for n in range(20)), -1, -(2**62), 2**61, 2**61 - 1]
+    ends = [sum(map(int, masses[: i + 1])) for i in range(len(masses))]
+    expected = [next(v for v, end in zip(values, ends) if w % 2**62 < end) for w in words]
+  _words(monkeypatch, words)
+  found = discrete_gaussian._choose(values, masses, len(words), None)
+  np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("stddev", [180.0, 411.7])
+def test_blocks_have_the_law(monkeypatch, stddev):
+  """All words, each once; and the law of what blocks leave."""
+  law, left = discrete_gaussian.probabilities(stddev), []
+  bits = (law.size // 1024).bit_length() - 1
+  words = np.arange(2**16) + (np.arange(2**bits) << (32 - bits))[:, np.newaxis]
+  _words(monkeypatch, words.astype(np.uint32).astype(np.int32).ravel())
+
+  def choose(values, masses, size, seed):
+    assert np.all(seed != (1, 2))
+    left.append(masses[: law.size] / 2.0**62)
+    np.testing.assert_array_equal(values[: law.size], 7 + np.arange(law.size))
+    return tf.fill([size], np.int64(-1))
+
+  monkeypatch.setattr(discrete_gaussian, "_choose", choose)
+  masses = discrete_gaussian._masses(law)
+  drawn = discrete_gaussian._choose_by_blocks(7, masses, words.size, np.array([1, 2])).numpy()
+  assert np.mean(drawn < 0) < 0.05
+  found = np.bincount(drawn[drawn >= 0] - 7, minlength=law.size) / words.size
+  found += np.mean(drawn < 0) * left[0]
+  np.testing.assert_allclose(found, law, rtol=1e-13, atol=2.0**-61)

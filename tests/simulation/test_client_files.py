@@ -1,6 +1,5 @@
 """Client files: what is written is what a graph, a data set and `load` read back."""
 
-import collections
 import fcntl
 import json
 import multiprocessing
@@ -51,28 +50,16 @@ def test_load_returns_what_was_written(tmp_path, dtype, shape):
     np.testing.assert_array_equal(files.decode(x), x.astype(np.float32) * np.float32(0.5))
 
 
-def test_load_keeps_the_order_asked_for(tmp_path):
+def test_subset(tmp_path):
   clients = make_clients()
   files = client_files.write_client_files(tmp_path / "c", clients)
-  x, _, offsets = files.load(["f3", "f1"])
-  assert offsets.tolist() == [0, 3, 4]
-  np.testing.assert_array_equal(x[:3], clients[2][1])
-  np.testing.assert_array_equal(x[3:], clients[0][1])
-
-
-def test_input_spec_is_the_models_not_the_stored_one(tmp_path):
-  files = client_files.write_client_files(tmp_path / "c", make_clients())
-  x_spec, y_spec = files.input_spec
-  assert x_spec == tf.TensorSpec([None, 2, 3], tf.float32)
-  assert y_spec == tf.TensorSpec([None], tf.int32)
-
-
-def test_subset(tmp_path):
-  files = client_files.write_client_files(tmp_path / "c", make_clients())
   part = files.subset(["f3", "f1"])
   assert part.client_ids == ("f3", "f1")
   assert part.num_examples.tolist() == [3, 1]
-  assert len(part.load()[1]) == 4
+  for x, _, offsets in (part.load(), files.load(["f3", "f1"])):
+    assert offsets.tolist() == [0, 3, 4]
+    np.testing.assert_array_equal(x[:3], clients[2][1])
+    np.testing.assert_array_equal(x[3:], clients[0][1])
   with pytest.raises(ValueError, match="'f2'"):
     part.load(["f2"])
   with pytest.raises(ValueError, match="'f2'"):
@@ -99,13 +86,16 @@ def test_graph_and_decode_give_identical_floats(tmp_path, dtype, scale):
   read = client_files.build_examples_fn(files, shuffle=False)
   outputs = read.get_concrete_function().structured_outputs
   assert tuple(tf.TensorSpec(t.shape, t.dtype) for t in outputs) == files.input_spec
+  x_spec, y_spec = files.input_spec  # The model's, and not the stored one.
+  assert x_spec == tf.TensorSpec([None, 2, 3], tf.float32)
+  assert y_spec == tf.TensorSpec([None], tf.int32)
   for client_id, x, y in clients:
     got_x, got_y = read(files.handle(client_id, (1, 2)))
     np.testing.assert_array_equal(got_x, files.decode(x).numpy())
     np.testing.assert_array_equal(got_y, y)
 
 
-def test_the_number_of_dropped_clients_is_kept(tmp_path):
+def test_clients_are_converted_once_and_the_number_of_dropped_ones_is_kept(tmp_path):
   written = []
 
   def write():
@@ -116,15 +106,13 @@ def test_the_number_of_dropped_clients_is_kept(tmp_path):
   def count_dropped():
     return 100 * len(written)
 
-  def open_or_write():
-    return client_files.open_or_write_client_files(
-      tmp_path / "c", write, count_dropped=count_dropped
+  for _ in range(2):
+    files = client_files.open_or_write_client_files(
+      tmp_path / "c", write, x_scale=0.25, count_dropped=count_dropped
     )
-
-  num_dropped = 100 * len(make_clients())  # Counted when all are written, and once.
-  assert open_or_write().num_dropped == num_dropped
-  written.clear()
-  assert open_or_write().num_dropped == num_dropped
+    # Counted when all are written, and once.
+    assert (files.num_dropped, files.x_scale) == (100 * len(make_clients()), 0.25)
+    assert len(written) == len(make_clients())
   assert client_files.write_client_files(tmp_path / "d", make_clients()).num_dropped is None
 
 
@@ -168,10 +156,10 @@ def test_a_handle_without_examples_reads_none(tmp_path, dtype, shuffle, shape):
     files.handle_without_examples("f9", (0, 0))
 
 
-def test_data_is_not_embedded_in_the_graph(tmp_path):
+def test_neither_data_nor_their_place_are_in_the_graph(tmp_path):
   clients = [(f"c{i}", np.zeros((500, 2, 3), np.uint8), np.zeros(500, np.int32)) for i in range(50)]
   sizes = []
-  for name, some in (("a", clients[:1]), ("b", clients)):
+  for name, some in (("a", clients[:1]), ("another_place", clients)):
     files = client_files.write_client_files(tmp_path / name, some)
     read = client_files.build_examples_fn(files, shuffle=True)
     sizes.append(read.get_concrete_function().graph.as_graph_def().ByteSize())
@@ -179,7 +167,7 @@ def test_data_is_not_embedded_in_the_graph(tmp_path):
 
 
 def test_reads_inside_a_tff_computation(tmp_path):
-  clients = make_clients(dtype=np.uint8)
+  clients = make_clients(["a b", ".", "é"], dtype=np.uint8)
   files = client_files.write_client_files(tmp_path / "c", clients, x_scale=1 / 255)
   read = client_files.build_examples_fn(files, shuffle=False)
 
@@ -188,7 +176,7 @@ def test_reads_inside_a_tff_computation(tmp_path):
     return read(handle)
 
   assert str(computation.type_signature) == (
-    "(<client_id=str,seed=int64[2],index=int32> -> <float32[?,2,3],int32[?]>)"
+    "(<path=str,seed=int64[2],index=int32> -> <float32[?,2,3],int32[?]>)"
   )
   for client_id, x, y in clients:
     got_x, got_y = computation(files.handle(client_id, (0, 0)))
@@ -243,19 +231,6 @@ def test_a_cache_under_a_file_is_refused(tmp_path):
     client_files.write_client_files(tmp_path / "f" / "c", make_clients())
 
 
-def test_open_or_write_converts_once(tmp_path):
-  calls = []
-
-  def make():
-    calls.append(1)
-    return make_clients()
-
-  for _ in range(2):
-    files = client_files.open_or_write_client_files(tmp_path / "c", make, x_scale=0.25)
-    assert files.x_scale == 0.25
-  assert len(calls) == 1
-
-
 def test_of_several_processes_one_converts(tmp_path):
   def make():
     with open(tmp_path / "made", "a", encoding="utf-8") as file:
@@ -273,16 +248,6 @@ def test_of_several_processes_one_converts(tmp_path):
     process.join()
   assert [process.exitcode for process in processes] == [0, 0, 0]
   assert (tmp_path / "made").read_text() == "once "
-
-
-def test_a_directory_of_an_earlier_format_is_written_anew(tmp_path):
-  client_files.write_client_files(tmp_path / "c", make_clients())
-  _set("format_version", 1)(tmp_path / "c")
-  with pytest.raises(ValueError, match="version 1"):
-    client_files.open_client_files(tmp_path / "c")
-  files = client_files.open_or_write_client_files(tmp_path / "c", lambda: make_clients(["new"]))
-  assert files.client_ids == ("new",)
-  assert os.listdir(tmp_path) == ["c"]
 
 
 def test_what_killed_conversions_left_is_removed(tmp_path):
@@ -401,16 +366,3 @@ def test_decode_refuses_what_load_does_not_return(tmp_path):
   files = client_files.write_client_files(tmp_path / "c", make_clients(), x_scale=1 / 255)
   with pytest.raises(ValueError, match="float32"):
     files.decode(np.zeros((1, 2, 3), np.float32))
-
-
-def test_handle_matches_its_type(tmp_path):
-  files = client_files.write_client_files(tmp_path / "c", make_clients(["a b"]))
-  handle = files.handle("a b", np.array([1, 2], np.int32))
-  assert isinstance(handle, collections.OrderedDict) and list(handle) == [
-    "client_id",
-    "seed",
-    "index",
-  ]
-  assert handle["client_id"] == "a%20b" and handle["index"] == 0
-  at_client = tff.tensorflow.computation(lambda handle: handle["index"], client_files.HANDLE_TYPE)
-  assert at_client(handle) == 0

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tff_superquantile.simulation import cohorts
-from tff_superquantile.simulation import seeds
 
 _CLIENTS = tuple(f"client_{i}" for i in range(20))
 
@@ -25,42 +24,6 @@ def test_cohort_holds_that_many_different_clients(num_clients, data, seed, round
   assert len(set(cohort)) == size and set(cohort) <= set(clients)
 
 
-_builders = pytest.mark.parametrize(
-  "build", [cohorts.build_fixed_size_sampler, cohorts.build_poisson_sampler]
-)
-
-
-@_builders
-def test_same_seed_and_round_give_the_same_cohort_in_any_order_of_asking(build):
-  first = build(_CLIENTS, 5, seed=3)
-  second = build(list(_CLIENTS), 5, seed=3)
-  forwards = [first(round_num) for round_num in range(1, 30)]
-  backwards = [second(round_num) for round_num in reversed(range(1, 30))][::-1]
-  assert forwards == backwards
-  assert forwards == [first(round_num) for round_num in range(1, 30)]
-
-
-@_builders
-def test_global_random_state_neither_matters_nor_changes(build):
-  sample = build(_CLIENTS, 5, seed=0)
-  np.random.seed(1)
-  before = sample(1)
-  state = np.random.get_state()[1].tolist()
-  np.random.seed(1)
-  assert np.random.get_state()[1].tolist() == state
-  np.random.seed(2)
-  assert sample(1) == before
-
-
-@_builders
-def test_rounds_and_seeds_differ(build):
-  samples = [build(_CLIENTS, 10, seed) for seed in range(10)]
-  drawn = {tuple(sample(round_num)) for sample in samples for round_num in range(10)}
-  assert len(drawn) == 100
-  # Nor is one seed's history another's, shifted by some rounds.
-  assert samples[0](1) != samples[1](0)
-
-
 def test_every_client_and_every_pair_is_equally_likely():
   num_rounds, size, n = 20_000, 3, 6
   sample = cohorts.build_fixed_size_sampler(range(n), size, seed=0)
@@ -75,31 +38,6 @@ def test_every_client_and_every_pair_is_equally_likely():
   tolerance = 5 * np.sqrt(0.25 / num_rounds)
   np.testing.assert_allclose(np.diag(together), alone, atol=tolerance)
   np.testing.assert_allclose(together[~np.eye(n, dtype=bool)], pair, atol=tolerance)
-
-
-def test_everybody_may_take_part():
-  cohort = cohorts.build_fixed_size_sampler(_CLIENTS, len(_CLIENTS), seed=0)(1)
-  assert sorted(cohort) == sorted(_CLIENTS)
-
-
-@pytest.mark.parametrize("size", [0, -1, 21, 10_000, float("nan"), float("inf")])
-def test_impossible_sizes_are_refused(size):
-  builders = [cohorts.build_poisson_sampler, cohorts.build_diurnal_sampler]
-  if np.isfinite(size):
-    builders.append(cohorts.build_fixed_size_sampler)
-  for build in builders:
-    with pytest.raises(ValueError, match=f"clients_per_round = {size} with 20"):
-      build(_CLIENTS, size, seed=0)
-    with pytest.raises(ValueError, match="with 0 training clients"):
-      build([], 1, seed=0)
-
-
-def test_purposes_rounds_and_seeds_have_streams_of_their_own():
-  keys = [(s, p, r) for s in (0, 1, 256) for p in ("cohort", "batches") for r in (0, 1, 256)]
-  draws = {key: tuple(seeds.generator(*key).integers(2**31, size=4)) for key in keys}
-  assert len(set(draws.values())) == len(keys)
-  assert draws == {key: tuple(seeds.generator(*key).integers(2**31, size=4)) for key in keys}
-  assert draws[0, "cohort", 0] == tuple(seeds.generator(0, "cohort").integers(2**31, size=4))
 
 
 @pytest.mark.parametrize("num_clients,size", [(12, 3), (11, 3), (7, 7), (5, 2), (9, 1)])
@@ -138,8 +76,34 @@ def test_spaced_clients_wait(separation):
     assert sizes.max() == 20 > sizes.min()
 
 
-def test_impossible_turns_are_refused():
-  with pytest.raises(ValueError, match="clients_per_round = 21 of population = 20"):
-    cohorts.build_cyclic_sampler(_CLIENTS, 21, seed=0)
-  with pytest.raises(ValueError, match="separation = 5 with 5 of 20 clients.*expected 1 to 4"):
-    cohorts.build_spaced_sampler(_CLIENTS, 5, 5, seed=0)
+@pytest.mark.parametrize(
+  "build, size, message",
+  [
+    *((cohorts.build_fixed_size_sampler, size, "clients_per_round") for size in (0, -1, 2.5, 21)),
+    *((cohorts.build_poisson_sampler, size, "clients_per_round") for size in (0, -1, np.nan, 21)),
+    (cohorts.build_cyclic_sampler, 21, "clients_per_round = 21 of population = 20"),
+    (
+      lambda clients, size, seed: cohorts.build_spaced_sampler(clients, size, 5, seed),
+      5,
+      "separation = 5 with 5 of 20 clients.*expected 1 to 4",
+    ),
+  ],
+)
+def test_impossible_cohorts_are_refused(build, size, message):
+  with pytest.raises(ValueError, match=message):
+    build(_CLIENTS, size, 0)
+
+
+def test_who_is_there_follows_the_hour_as_documented():
+  num_clients, num_days = 1000, 40
+  sample = cohorts.build_spaced_sampler(range(num_clients), num_clients, 1, seed=0)
+  sizes = np.array([len(sample(round_num)) for round_num in range(num_days * 24)])
+  by_hour = sizes.reshape(num_days, 24).mean(axis=0) / num_clients
+  # The resultant of the mixture of time zones, at 15 degrees an hour, and of the habits.
+  zones = np.sum([0.47, 0.29, 0.07, 0.17] * np.exp(1j * np.pi / 12 * np.arange(4)))
+  swing = abs(zones) * np.exp(-((2 * np.pi * 1.5 / 24) ** 2) / 2)
+  angles = 2 * np.pi * np.arange(24) / 24
+  harmonic = 4 * np.mean(by_hour * np.exp(-1j * angles))
+  assert abs(harmonic) == pytest.approx(swing, abs=0.03)  # Phases are a draw.
+  fitted = 0.5 * (1 + np.real(harmonic * np.exp(1j * angles)))
+  np.testing.assert_allclose(by_hour, fitted, atol=5 * 0.5 / np.sqrt(num_clients * num_days))

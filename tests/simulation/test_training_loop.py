@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextlib
 import csv
 import gc
 import os
@@ -155,22 +156,13 @@ def test_a_model_that_does_not_move_is_said_once(bed, caplog, since, resumed, nu
 
 
 def test_evaluates_first_last_and_every_few_rounds(bed):
-  bed.run(num_rounds=10)
+  state = bed.run(num_rounds=10)
   assert bed.evaluated == [0, 4, 8, 10]
   assert [key for key, value in bed.recorder.released if "test_error_mean" in value] == [
     *(0, 4, 8, 10)
   ]
-
-
-def test_evaluates_the_weights_after_the_round(bed):
-  state = bed.run()
   assert bed.recorder.released[0][1] == {"test_error_mean": 0.5}
-  assert bed.recorder.released[-1][1]["test_error_mean"] == state["weights"][1]
-
-
-def test_evaluation_is_optional(bed):
-  bed.run(evaluate=None)
-  assert bed.recorder.keys == list(range(1, _NUM_ROUNDS + 1))
+  assert bed.recorder.released[-1][1]["test_error_mean"] == state["weights"][1]  # After the round.
 
 
 def test_saves_every_round_when_asked_to_and_the_last_one_in_any_case(bed):
@@ -261,41 +253,28 @@ def test_unreadable_checkpoint_is_passed_over(bed, uninterrupted, round_num):
   assert again.process.rounds == 0
 
 
-def _diverge_in_round(number, **counts):
+@pytest.mark.parametrize(
+  "counts, diverges",
+  [
+    (dict(num_excluded=2), True),
+    (dict(num_excluded=1, tail_size=0), True),  # The other is not in the tail, and doesn't train.
+    (dict(num_excluded=1, tail_size=1), False),
+    (dict(num_excluded=0, tail_size=0), False),  # A noisy threshold can lie above every loss.
+  ],
+)
+def test_a_run_that_diverges_ends_and_keeps_its_last_good_state(bed, counts, diverges):
   def read_metrics(metrics, round_num):
-    read_metrics.round += 1
-    return {**metrics, **(counts if read_metrics.round >= number else {})}
+    return {**metrics, **(counts if round_num >= 4 else {})}
 
-  read_metrics.round = 0
-  return read_metrics
-
-
-def test_diverged_run_ends_and_keeps_its_last_good_state(bed):
-  read_metrics = _diverge_in_round(4, cohort_size=2, num_excluded=2)
   said = "2 clients of round 4.*--client_learning_rate"
-  with pytest.raises(training_loop.DivergedError, match=said):
+  with (
+    pytest.raises(training_loop.DivergedError, match=said)
+    if diverges
+    else (contextlib.nullcontext())
+  ):
     bed.run(read_metrics=read_metrics)
-  assert bed.versions() == [3]
-  assert bed.recorder.keys == [0, 1, 2, 3]
-
-
-def test_tail_that_diverges_ends_the_run_too(bed):
-  """Half of the clients are not in the tail: they are not left out, and don't train either."""
-  read_metrics = _diverge_in_round(4, cohort_size=2, num_excluded=1, tail_size=0)
-  with pytest.raises(training_loop.DivergedError):
-    bed.run(read_metrics=read_metrics)
-  assert bed.versions() == [3]
-
-
-def test_some_clients_left_out_is_no_divergence(bed):
-  bed.run(read_metrics=_diverge_in_round(1, cohort_size=2, num_excluded=1, tail_size=1))
-  assert bed.recorder.keys[-1] == _NUM_ROUNDS
-
-
-def test_nobody_in_the_tail_is_no_divergence(bed):
-  """A noisy threshold can lie above every loss."""
-  bed.run(read_metrics=_diverge_in_round(3, cohort_size=2, num_excluded=0, tail_size=0))
-  assert bed.recorder.keys[-1] == _NUM_ROUNDS
+  assert bed.versions() == [3 if diverges else _NUM_ROUNDS]
+  assert bed.recorder.keys == list(range(4 if diverges else _NUM_ROUNDS + 1))
 
 
 class Interrupt:

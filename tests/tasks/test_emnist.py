@@ -1,7 +1,6 @@
 """EMNIST tasks: which writers a seed takes, from either format, and what is kept on disk."""
 
 import json
-import lzma
 import os
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import numpy as np
 import pools
 import pytest
 
-import tasks
 from tasks.emnist import readers
 
 
@@ -58,26 +56,6 @@ def test_a_database_is_divided_by_seed(client_split, sqlite_dir, cache_dir, writ
     assert client_split is None or len(train) == 3
     train_sets.add(frozenset(train))
   assert len(train_sets) > 1
-
-
-def test_formats_give_identical_floats(leaf_dir, sqlite_dir, cache_dir, writers):
-  leaf, database = (
-    pools.by_client(emnist_fixtures.load(d, cache_dir)) for d in (leaf_dir, sqlite_dir)
-  )
-  assert set(leaf) == set(database) == set(writers) - {"f0003"}
-  for writer, (x, y) in leaf.items():
-    np.testing.assert_array_equal(x, database[writer][0])
-    np.testing.assert_array_equal(y, database[writer][1])
-    levels, labels = writers[writer]
-    np.testing.assert_array_equal(np.rint(255 * x).reshape(-1, 784), levels)
-    np.testing.assert_array_equal(y, labels)
-
-
-def test_clients_fit_the_models(leaf_dir, cache_dir):
-  files = emnist_fixtures.load(leaf_dir, cache_dir)["train"]
-  assert files.x_dtype == "uint8" and files.x_scale == 1 / 255
-  for name in ("emnist_linear", "emnist_convnet"):
-    assert tasks.get_task(name).build_model(0).input_spec == files.input_spec
 
 
 def test_pixels_of_more_than_eight_bits_are_kept(tmp_path):
@@ -143,20 +121,6 @@ def test_files_are_converted_once_and_again_when_they_change(writers, tmp_path, 
   assert len(read) == 3 and read[-1].endswith("all_data_test.json")
 
 
-def test_a_compressed_database_is_used_and_not_left_unpacked(sqlite_dir, cache_dir, tmp_path):
-  contents = (sqlite_dir / "emnist_all.sqlite").read_bytes()
-  compressed = tmp_path / "data" / "emnist_all.sqlite.lzma"
-  compressed.parent.mkdir()
-  compressed.write_bytes(lzma.compress(contents, format=lzma.FORMAT_ALONE, preset=0))
-  expected = pools.by_client(emnist_fixtures.load(sqlite_dir, cache_dir))
-  for data_dir in (compressed.parent, compressed):
-    found = pools.by_client(emnist_fixtures.load(data_dir, tmp_path / "cache"))
-    assert set(found) == set(expected)
-    for writer in expected:
-      np.testing.assert_array_equal(found[writer][0], expected[writer][0])
-  assert [name.rsplit("_", 1)[0] for name in os.listdir(tmp_path / "cache")] == ["emnist_all"]
-
-
 def test_directories_without_data_say_what_was_looked_for(tmp_path):
   for name, parts in (
     ("nowhere", (str(tmp_path / "nowhere"), "emnist_all.sqlite", "train/*.json")),
@@ -197,7 +161,6 @@ def test_a_split_by_sample_is_put_together(writers, tmp_path):
     np.testing.assert_array_equal(y, np.concatenate([labels[::2], labels[1::2]]))
     expected = np.concatenate([levels[::2], levels[1::2]]).reshape(-1, 28, 28)
     np.testing.assert_array_equal(np.rint(255 * x), expected)
-  assert readers.DATA_SET.describe(str(tmp_path)).startswith("9 writers, of whom 7 have 100 images")
 
 
 def test_clients_of_both_splits_are_refused(writers, tmp_path):

@@ -3,7 +3,6 @@
 import emnist_fixtures
 import numpy as np
 
-from tasks.emnist import parquet
 from tasks.emnist import readers
 from tff_superquantile.doctor import __main__ as doctor
 
@@ -14,20 +13,6 @@ def _synthetic():
   for levels, _ in writers.values():
     levels.reshape(-1, 28, 28)[:, 8:, :] = 255
   return dict(zip(("7", "40", "321"), writers.values()))
-
-
-def _handwriting(path):
-  """The images of three real writers; they are digits, and not EMNIST."""
-  with np.load(path) as arrays:
-    images, labels, offsets = (arrays[name] for name in ("images", "labels", "offsets"))
-    ids = arrays["writer_ids"]
-  return {
-    str(ids[i]): (
-      255 - images[offsets[i] : offsets[i + 1]].reshape(-1, 784),
-      labels[offsets[i] : offsets[i + 1]].astype(np.int64),
-    )
-    for i in range(3)
-  }
 
 
 def _write_all(folder, writers):
@@ -71,10 +56,6 @@ def test_all_formats_hold_the_same_clients(tmp_path):
   assert doctor.check_data(str(paths["black"]), "")[0].state.startswith("EMNIST: ")
 
 
-def test_all_formats_hold_the_same_handwriting(shared_dir, tmp_path):
-  _assert_the_same(tmp_path, _handwriting(shared_dir / "data" / "handwriting_by_writer.npz"))
-
-
 def test_one_writers_images_do_not_turn_those_of_others(tmp_path):
   writers = _synthetic()
   first = min(writers)  # By which it was once decided whether paper is black.
@@ -99,7 +80,7 @@ def test_broken_parquet_files(tmp_path):
   import pyarrow as pa
   from pyarrow import parquet as pyarrow_parquet
 
-  path = tmp_path / parquet.FILE_NAME
+  path = tmp_path / "train-00000-of-00001.parquet"
   path.write_bytes(b"no Parquet")
   _assert_wrong(path, "not readable as Parquet", "flwrlabs/femnist")
   assert doctor.check_data(str(tmp_path), "")[0].status == "FAIL"

@@ -7,11 +7,9 @@ import re
 
 import messy
 import numpy as np
+import own_tables
 import pools
 import pytest
-
-import tasks
-from tasks import task
 
 _NUMBERS = ("age", "dose", "charge")
 
@@ -114,13 +112,8 @@ _OF_TEXT = {
 
 def _load(path, content):
   path.write_bytes(content if isinstance(content, bytes) else content.encode())
-  request = task.Request(
-    data_dir=str(path),
-    cache_dir=str(path.parent / "cache"),
-    **dict(client_column="site", label_column="outcome", seed=1),
-  )
-  one = tasks.get_task("own").for_request(request)
-  return one.description, pools.by_client(one.load_clients(request))
+  one, splits = own_tables.load(path, seed=1)
+  return one.description, pools.by_client(splits)
 
 
 def _check(tmp_path, seed):

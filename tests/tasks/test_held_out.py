@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import own_tables
 import pytest
 
 import tasks
@@ -21,25 +22,15 @@ def table(tmp_path):
   (tmp_path / "t.csv").write_text("\n".join(lines))
   values = {f"c{i}": [float(v) for c, v in rows if c == f"c{i}"] for i in range(len(_SIZES))}
 
-  def request(**options):
-    return request_lib.Request(
-      cache_dir=str(tmp_path / "cache"),
-      data_dir=str(tmp_path / "t.csv"),
-      client_column="site",
-      label_column="outcome",
-      **options,
-    )
-
-  return request, values
+  return tmp_path / "t.csv", values
 
 
-def _load(request):
+def _load(path, **options):
   """Returns the clients of each split with the values of their rows, and the feature's mean."""
-  task = tasks.get_task("own").for_request(request)
-  encoding = json.loads(task.columns)
-  (feature,) = encoding["features"]
+  task, splits = own_tables.load(path, **options)
+  (feature,) = json.loads(task.columns)["features"]
   found = {}
-  for split, files in task.load_clients(request).items():
+  for split, files in splits.items():
     x, _, offsets = files.load()
     values = x[:, 0].astype(np.float64) * feature["std"] + feature["mean"]
     spans = zip(files.client_ids, offsets, offsets[1:])
@@ -49,8 +40,8 @@ def _load(request):
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_every_row_is_trained_on_or_tested_on(table, seed):
-  request, values = table
-  found, mean = _load(request(held_out_examples=0.3, seed=seed))
+  path, values = table
+  found, mean = _load(path, held_out_examples=0.3, seed=seed)
   assert set(found["train"]) == set(values)
   assert set(found["test"]) == set(values) - {"c0"}, "a single row is not tested on"
   for client, own in values.items():
@@ -64,35 +55,23 @@ def test_every_row_is_trained_on_or_tested_on(table, seed):
 
 
 def test_which_rows_are_held_out_follows_from_the_seed(table):
-  request, _ = table
+  path, _ = table
   first, again, other = (
-    _load(request(held_out_examples=0.3, seed=seed))[0]["test"]["c4"] for seed in (0, 0, 1)
+    _load(path, held_out_examples=0.3, seed=seed)[0]["test"]["c4"] for seed in (0, 0, 1)
   )
   assert first == again
   assert first != other
 
 
 def test_a_fold_is_not_read_from_the_cache_of_another_split(table):
-  request, values = table
+  path, _ = table
   means = []
   for options in ({}, {"folds": 5}, {"folds": 2}, {"held_out_examples": 0.5}):
-    found, mean = _load(request(seed=1, **options))
+    found, mean = _load(path, seed=1, **options)
     trained = [value for own in found["train"].values() for value in own]
     assert mean == pytest.approx(np.mean(trained), abs=1e-5), options
     means.append(mean)
   assert len(set(means)) == len(means)
-
-
-@pytest.mark.parametrize(
-  "values, sentence",
-  [
-    (dict(held_out_examples=0.2, folds=3), "expected one of them"),
-    (dict(held_out_examples=0.2, is_private=True), "what is tested on is not"),
-  ],
-)
-def test_refuses_what_cannot_be_tested_on(table, values, sentence):
-  with pytest.raises(ValueError, match=sentence):
-    table[0](**values)
 
 
 def test_other_tasks_have_no_use_for_it():

@@ -6,11 +6,10 @@ import re
 
 import messy
 import numpy as np
+import own_tables
 import pools
 import pytest
 
-import tasks
-from tasks import task
 from tasks.own import doubts
 from tasks.own import notation
 from tasks.own import values
@@ -29,11 +28,8 @@ def ask(tmp_path):
       file = path / inner if inner else path
       file.parent.mkdir(parents=True, exist_ok=True)
       file.write_bytes(of_file if isinstance(of_file, bytes) else of_file.encode())
-    asked = dict(client_column="site", label_column="outcome", seed=1)
-    asked |= dict(data_dir=str(path), cache_dir=str(tmp_path / "cache"), **changes)
-    request = task.Request(**asked)
-    one = tasks.get_task("own").for_request(request)
-    return one, pools.by_client(one.load_clients(request))
+    one, splits = own_tables.load(path, **{"seed": 1, **changes})
+    return one, pools.by_client(splits)
 
   return ask
 

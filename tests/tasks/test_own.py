@@ -171,30 +171,6 @@ def test_columns_of_a_run_are_those_of_its_own_table_and_need_none(ask, table, m
   np.testing.assert_array_equal(bare.preprocessing(request).apply(raw), way.apply(raw))
 
 
-def test_texts_and_classes_that_look_like_numbers_are_known_again(ask):
-  def text(codes, labels):
-    rows = (f"s{i % 6},{labels[i % len(labels)]},{codes[i % len(codes)]}\n" for i in range(25))
-    return _HEADER + "".join(rows)
-
-  def load(columns="", **given):
-    one, request = ask(None, text=text(**given), columns=columns)
-    found = pools.by_client(one.load_clients(request))
-    return one, found["s1"][0][0].tolist(), found["s1"][1][0]
-
-  # The second row is of s1. Codes have zeros in front; the later ones alone look like numbers.
-  one, x, y = load(codes=["02", "01", "x"], labels=["no", "01", "x"])
-  assert (x, y, one.labels) == ([1, 0, 0], 0, ("01", "no", "x"))
-  _, x, y = load(one.columns, codes=["03", "02"], labels=["01", "01"])
-  assert (x, y) == ([0, 1, 0], 0)
-  # Classes are numbers, of any length, and then have points or are in another order.
-  one, _, y = load(codes=["a", "b"], labels=["1234567", "1234568", "0", "1"])
-  assert one.labels == ("0", "1", "1234567", "1234568") and y == 3
-  for labels, y in ((["1", "1234568.0"], 3), (["1234567", "0"], 0)):
-    assert load(one.columns, codes=["a", "b"], labels=labels)[2] == y
-  one, _, _ = load(codes=["a", "b"], labels=["True", "False"])
-  assert load(one.columns, codes=["b", "a"], labels=["true"])[2] == 1
-
-
 def test_numbers_of_a_later_table_are_in_the_unit_of_the_run(ask, table):
   numbers = table.assign(outcome=1e3 + 50 * table["age"])
   one, request = ask(numbers, features="age")
@@ -306,21 +282,14 @@ def test_the_cache_follows_content_and_flags_and_is_read_again(ask, table, monke
   directories += [open_directory(min_examples_per_client=4), open_directory(num_train_clients=3)]
   directories += [open_directory(is_private=True), open_directory(label_kind="classes")]
   assert len(set(directories)) == len(directories)
+  # The digest is of the data, and of what is read of them.
+  given = ({}, dict(seed=1), dict(model="mlp"), dict(features="age"))
+  digests = [ask(**changes)[0].data_digest for changes in given]
+  assert digests[0] == digests[1] == digests[2] != digests[3]
   monkeypatch.setattr(user_table, "UserTable", None)  # Nothing is converted again.
   assert open_directory() == first
   described = ask()[0].description
   assert "102 examples of 12 clients (site)" in described
-
-
-def test_digest_tells_data_apart_but_not_splits(ask, table):
-  digest = ask()[0].data_digest
-  assert digest == ask(seed=1)[0].data_digest == ask(model="mlp")[0].data_digest
-  others = [
-    ask(features="age"),
-    ask(min_examples_per_client=4),
-    ask(table.assign(age=table.number)),
-  ]
-  assert len({digest, *(one.data_digest for one, _ in others)}) == 4
 
 
 def test_defaults_fit_few_clients_and_many(ask):
@@ -453,14 +422,6 @@ def test_mistakes_are_sentences(ask, text, changes, said):
   with pytest.raises(ValueError, match=said) as caught:
     ask(None, text=text, **changes)
   assert "\n" not in str(caught.value)
-
-
-def test_the_table_of_the_mistakes_is_good_without_them(ask):
-  one, request = ask(None, text=_GOOD)
-  assert {s: len(f.client_ids) for s, f in one.load_clients(request).items()} == {
-    "train": 5,
-    "test": 1,
-  }
 
 
 def test_too_many_categories_are_dropped_or_refused_where_they_are_named(ask, table):

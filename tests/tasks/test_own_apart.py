@@ -1,15 +1,12 @@
 """Attacks on private runs on a table: one training client's rows are others, or none."""
 
 import numpy as np
+import own_tables
 import pandas as pd
 import pytest
 
-import tasks
-from tasks import task
-
 _SEED = 14  # Of a dozen clients, two are to test on and two for validation.
 _IDS = [f"Köln, {i:02d}" for i in range(12)]
-_COLUMNS = dict(client_column="site", label_column="outcome")
 
 
 def _table(labels=(0, 1)):
@@ -47,17 +44,10 @@ def _load(tmp_path, name, table, form="csv", **changes):
   """The task, its splits, and {client: (bytes of x and y, number of examples in a round)}."""
   folder = tmp_path / name
   folder.mkdir()
-  columns = {**_COLUMNS, "client_column": None if form == "folder" else "site"}
-  request = task.Request(
-    **{
-      **dict(cache_dir=str(tmp_path / "cache"), data_dir=str(_write(table, folder, form))),
-      **dict(seed=_SEED, validation_fraction=0.25, is_private=True),
-      **columns,
-      **changes,
-    }
-  )
-  one = tasks.get_task("own").for_request(request)
-  splits = one.load_clients(request)
+  columns = dict(client_column=None if form == "folder" else "site")
+  asked = dict(seed=_SEED, validation_fraction=0.25, is_private=True, **columns)
+  path = _write(table, folder, form)
+  one, splits = own_tables.load(path, **{**asked, "cache_dir": str(tmp_path / "cache"), **changes})
   found = {}
   for files in splits.values():
     x, y, offsets = files.load()

@@ -8,15 +8,14 @@ import re
 import socket
 
 import numpy as np
+import own_tables
 import pandas as pd
 import pools
 import pyarrow as pa
 from pyarrow import parquet
 import pytest
 
-import tasks
 from tasks import data_set
-from tasks import task
 from tasks.own import drift
 from tasks.own import encoding as encoding_lib
 from tasks.own import features
@@ -45,9 +44,9 @@ def ask(tmp_path):
   """Asks for the task of a table, after writing its columns."""
 
   def ask(form="csv", name="table", label=None, raw=None, **changes):
-    asked = dict(client_column="site", label_column="y", seed=14, validation_fraction=0.25)
+    asked = {**dict(label_column="y", seed=14, validation_fraction=0.25), **changes}
     columns = dict(site=_SITES, y=_TURN % 2, v=_TURN % 5)
-    columns.update(changes.pop("put", {}))
+    columns.update(asked.pop("put", {}))
     if label is not None:
       columns["y"] = label
     path = tmp_path / f"{name}.{form}"
@@ -57,10 +56,7 @@ def ask(tmp_path):
       parquet.write_table(pa.table(columns), path)
     else:
       pd.DataFrame(columns).to_csv(path, index=False)
-    asked = {**asked, "data_dir": str(path), "cache_dir": str(tmp_path / "cache"), **changes}
-    request = task.Request(**asked)
-    one = tasks.get_task("own").for_request(request)
-    return one, one.load_clients(request)
+    return own_tables.load(path, **asked)
 
   return ask
 
@@ -343,14 +339,12 @@ def test_files_without_rows_are_clients(tmp_path, is_private, which):
   folder.mkdir()
   for i in range(_NUM_CLIENTS):
     (folder / f"s{i}.csv").write_text("y,v\n" + "".join(f"{j % 2},{j}\n" for j in range(6)))
-  asked = dict(label_column="y", seed=14, cache_dir=str(tmp_path / "cache"))
-  request = task.Request(data_dir=str(folder), is_private=is_private, **asked)
-  before = tasks.get_task("own").for_request(request).load_clients(request)
+  asked = dict(label_column="y", client_column=None, seed=14, is_private=is_private)
+  _, before = own_tables.load(folder, **asked)
   emptied = which(before["train"].client_ids)
   assert emptied in ("s0", "s9")  # The first and the last of all.
   (folder / f"{emptied}.csv").write_text("y,v\n")
-  one = tasks.get_task("own").for_request(request)
-  splits = one.load_clients(request)
+  one, splits = own_tables.load(folder, **asked)
   if not is_private:
     assert "dropped: 1 clients with fewer than 1 examples" in one.description
     assert emptied not in {i for files in splits.values() for i in files.client_ids}
@@ -372,19 +366,14 @@ def test_in_private_runs_a_clients_types_change_its_own_rows_alone(tmp_path, col
   folder.mkdir()
   columns = dict(y=[0, 1] * 4, v=list(range(8)), w=list("aabbaabb"))
 
-  def load():
-    asked = dict(label_column="y", seed=14, cache_dir=str(tmp_path / "cache"), is_private=True)
-    request = task.Request(data_dir=str(folder), **asked)
-    one = tasks.get_task("own").for_request(request)
-    return one, one.load_clients(request)
-
+  asked = dict(label_column="y", client_column=None, seed=14, is_private=True)
   for i in range(_NUM_CLIENTS):
     parquet.write_table(pa.table(columns), folder / f"s{i}.parquet")
-  one, splits = load()
+  one, splits = own_tables.load(folder, **asked)
   whole, changed = pools.by_client(splits), splits["train"].client_ids[0]
   other = {**columns, column: [value] * 8}
   parquet.write_table(pa.table(other), folder / f"{changed}.parquet")
-  two, parts = load()
+  two, parts = own_tables.load(folder, **asked)
   assert two.columns == one.columns and two.description == one.description
   assert parts["train"].client_ids == splits["train"].client_ids
   found = pools.by_client(parts)
@@ -446,7 +435,6 @@ def strange(request):
 
 
 def test_what_is_no_regular_file_is_refused(tmp_path, strange):
-  asked = dict(label_column="y", client_column="site", cache_dir=str(tmp_path / "cache"))
   folder = tmp_path / "tables"
   folder.mkdir()
   (folder / "a.csv").write_text("site,y,v\n1,2,3\n")
@@ -455,16 +443,14 @@ def test_what_is_no_regular_file_is_refused(tmp_path, strange):
     strange(path)
     paths = [folder] if strange.kind in ("folder", "broken link") else [folder, path]
     for data_dir in map(str, paths):
-      request = task.Request(data_dir=data_dir, **asked)
       _refused(
-        lambda request=request: tasks.get_task("own").for_request(request),
-        f"{path} is no regular file",
+        lambda to=data_dir: own_tables.load(to, label_column="y"), f"{path} is no regular file"
       )
     path.rmdir() if path.is_dir() else path.unlink()
 
 
 def test_files_of_other_tasks_are_regular(tmp_path, strange):
-  one = data_set.DataSet("D", ("d.csv",), "c", "user", "texts", 1, lambda x, y: True, str, "r")
+  one = data_set.DataSet("D", ("d.csv",), "c", "user", "texts", 1)
   path = tmp_path / "d.csv"
   strange(path)
   if strange.kind not in ("folder", "broken link"):

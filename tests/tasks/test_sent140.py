@@ -1,11 +1,8 @@
 """Sent140 tasks: which users there are, what becomes of a tweet, and what is kept on disk."""
 
 import csv
-import json
-import logging
 import os
 
-import emnist_fixtures
 import numpy as np
 import pytest
 import sent140_fixtures
@@ -14,8 +11,6 @@ import tasks
 from tasks.sent140 import features
 from tasks.sent140 import glove
 from tasks.sent140 import readers
-from tff_superquantile.experiments.run import run_config
-from tff_superquantile.simulation import client_files
 
 _NAMES = ("sent140_linear", "sent140_lstm")
 _COUNTS = [51, 50, 52, 49, 50, 53, 50]  # user03 has one too few.
@@ -104,14 +99,6 @@ def test_tweets_are_the_vectors_of_their_words(name, users, leaf_dir, cache_dir)
       assert got_label == label
 
 
-@pytest.mark.parametrize("name", _NAMES)
-def test_formats_give_the_same_tweets(name, leaf_dir, csv_dir, cache_dir):
-  leaf, stanford = (
-    by_user(sent140_fixtures.load(name, directory, cache_dir)) for directory in (leaf_dir, csv_dir)
-  )
-  assert set(leaf) == _KEPT and leaf == stanford
-
-
 def test_the_csv_is_cut_in_half_the_same_way_by_every_seed(csv_dir, cache_dir):
   halves = {
     tuple(frozenset(splits[split].client_ids) for split in ("train", "test"))
@@ -123,27 +110,6 @@ def test_the_csv_is_cut_in_half_the_same_way_by_every_seed(csv_dir, cache_dir):
   [(train, test)] = halves
   assert len(train) == len(test) == 3 and train | test == _KEPT
   assert {"user00", "user01", "user02"} != set(train)  # Shuffled, not by name.
-
-
-@pytest.mark.parametrize("name", _NAMES)
-def test_leaf_files_of_another_threshold_need_that_one(name, tmp_path):
-  """What LEAF's preprocess.sh leaves with -k 30, read with the flag of a run."""
-  sent140_fixtures.with_glove(tmp_path)
-  sent140_fixtures.write_leaf(
-    tmp_path,
-    sent140_fixtures.make_users([30, 49, 29]),
-    sent140_fixtures.make_users([31, 12], prefix="other"),
-  )
-  flags = dict(task=name, data_dir=str(tmp_path), cache_dir=str(tmp_path / "cache"))
-  least = run_config.of(**flags, min_examples_per_client=30)
-  splits = tasks.get_task(name).load_clients(least.request())
-  assert {split: sorted(files.num_examples) for split, files in splits.items()} == {
-    "train": [30, 49],
-    "test": [31],
-  }
-  assert [splits[split].num_dropped for split in ("train", "test")] == [1, 1]
-  with emnist_fixtures.refused("no user with 50 tweets among 3", "--min_examples_per_client"):
-    tasks.get_task(name).load_clients(run_config.of(**flags).request())
 
 
 def test_a_user_who_falls_below_the_limit_is_one_who_goes(csv_dir, cache_dir, tmp_path):
@@ -186,21 +152,6 @@ def test_the_model_follows_the_dimension_of_the_vectors(name, dimension, leaf_di
     assert sum(w.size for w in model.initial_weights[0]) == sizes[name]
 
 
-def test_unknown_words_are_counted(leaf_dir, tmp_path, caplog):
-  with caplog.at_level(logging.INFO, logger="absl"):
-    sent140_fixtures.load("sent140_linear", leaf_dir, tmp_path)
-  data = json.loads((leaf_dir / "train" / "all_data_train.json").read_text())
-  words = [
-    word
-    for user in ("user00", "user01", "user02")
-    for x in data["user_data"][user]["x"]
-    for word in features.split_words(x[4])
-  ]
-  unknown = sum(word not in sent140_fixtures.WORDS for word in words)
-  assert 0 < unknown < len(words)
-  assert f"{100 * unknown / len(words):.1f} % of {len(words)} words" in caplog.text
-
-
 @pytest.mark.parametrize("changed", ["data", "vectors", "min_examples", "represent", "nothing"])
 def test_files_are_converted_again_when_what_they_follow_from_changes(
   changed, users, tmp_path, monkeypatch
@@ -224,47 +175,6 @@ def test_files_are_converted_again_when_what_they_follow_from_changes(
     min_examples_per_client=51 if changed == "min_examples" else 50,
   )
   assert len(read) == (changed != "nothing")
-
-
-def test_missing_vectors(users, tmp_path):
-  path = sent140_fixtures.write_csv(tmp_path / "tweets.csv", users)
-  with emnist_fixtures.refused("glove.6B.50d.txt", str(tmp_path), "--glove"):
-    sent140_fixtures.load("sent140_linear", path, tmp_path / "cache")
-  sent140_fixtures.with_glove(tmp_path)
-  assert sent140_fixtures.load("sent140_linear", path, tmp_path / "cache")
-
-
-def test_a_split_by_sample_is_put_together(users, tmp_path):
-  whole = sent140_fixtures.with_glove(tmp_path / "whole")
-  sent140_fixtures.write_csv(whole / readers.CSV_NAME, users)
-  halves = sent140_fixtures.with_glove(tmp_path / "halves")
-  parts = [
-    {user: tweets[rows] for user, tweets in users.items()} for rows in (slice(20), slice(20, None))
-  ]
-  sent140_fixtures.write_leaf(halves, *parts)
-  first, second = (
-    sent140_fixtures.load("sent140_linear", folder, tmp_path / "cache")
-    for folder in (whole, halves)
-  )
-  for split, files in first.items():
-    assert sorted(files.client_ids) == sorted(second[split].client_ids)
-    assert sorted(files.num_examples) == sorted(second[split].num_examples)
-
-
-def test_a_cache_that_does_not_count_the_dropped_is_used(leaf_dir, tmp_path, monkeypatch):
-  arguments = ("sent140_linear", leaf_dir, tmp_path)
-  with monkeypatch.context() as earlier_version:
-    write = client_files.open_or_write_client_files
-    earlier_version.setattr(
-      client_files,
-      "open_or_write_client_files",
-      lambda directory, make_clients, count_dropped: write(directory, make_clients),
-    )
-    expected = sent140_fixtures.load(*arguments)
-  monkeypatch.setattr(glove, "read_vectors", lambda *_: pytest.fail("converted again"))
-  assert sent140_fixtures.load(*arguments)["train"].client_ids == expected["train"].client_ids
-  with pytest.raises(ValueError, match="3 training clients, without clients of fewer than 50 exam"):
-    sent140_fixtures.load(*arguments, num_train_clients=4)
 
 
 def test_real_vectors_tell_good_from_bad(shared_dir, tmp_path):

@@ -9,7 +9,6 @@ from tff_superquantile import noise_source
 from tff_superquantile import secure_sums
 from tff_superquantile import superquantile
 from tff_superquantile import threshold as threshold_lib
-from tff_superquantile.threshold import AdaptiveTheta
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
@@ -167,9 +166,3 @@ def test_the_private_threshold_of_strange_cohorts():
   assert np.isfinite([m["threshold"] for m in found]).all()
   sizes = [float(m["estimated_tail_size"]) for m in found]
   assert min(sizes) >= 3.0 - 1e-6 and sizes[-1] == 10.0
-
-
-@pytest.mark.parametrize("build", [threshold_lib.build_primal_dual_quantile, _private])
-def test_it_does_not_adapt(build):
-  with pytest.raises(ValueError, match="AdaptiveTheta.*expected a number"):
-    build(AdaptiveTheta(5, 0.1, 1.0))

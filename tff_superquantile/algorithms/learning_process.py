@@ -15,7 +15,6 @@ from tff_superquantile.algorithms.private import private as private_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
 from tff_superquantile.client_work import process
-from tff_superquantile.threshold import Theta
 from tff_superquantile.threshold import ThresholdProcess
 
 _AggregationFactory: TypeAlias = (
@@ -137,7 +136,7 @@ def build(
   threshold: ThresholdProcess | None = None,
   hooks: client_work.ClientHooks | None = None,
   divisor_fn: _DivisorFn | None = None,
-  theta: Theta = 1.0,
+  theta: float = 1.0,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process of an algorithm, whose `options` are the caller's.
 

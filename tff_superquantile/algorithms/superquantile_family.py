@@ -11,14 +11,13 @@ from privacy import checks
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
-from tff_superquantile.threshold import Theta
 from tff_superquantile.threshold import ThresholdFn
 from tff_superquantile.threshold import exact
 
 
 def build_superquantile_family(
   model_fn: local_model.Model,
-  thetas: Sequence[Theta],
+  thetas: Sequence[float],
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
   server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   *,
@@ -42,7 +41,7 @@ def build_superquantile_family(
   `build_superquantile_fed_avg`, or, for theta = 1, of `build_fed_avg`, whose metrics have no
   `threshold`. `get_model_weights` returns r `tff.learning.models.ModelWeights`.
 
-  The thetas are different numbers in (0, 1], or `AdaptiveTheta`s. The other arguments are those of
+  The thetas are different numbers in (0, 1]. The other arguments are those of
   `build_superquantile_fed_avg`, for all models. The threshold cannot be private: a round would
   release it once for each model, with noise from the same seeds.
   """

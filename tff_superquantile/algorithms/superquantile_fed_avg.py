@@ -6,14 +6,13 @@ from typing_extensions import Unpack
 from tff_superquantile.algorithms import learning_process
 from tff_superquantile.client_work import local_model
 from tff_superquantile.client_work import optimizers
-from tff_superquantile.threshold import Theta
 from tff_superquantile.threshold import ThresholdFn
 from tff_superquantile.threshold import exact
 
 
 def build_superquantile_fed_avg(
   model_fn: local_model.Model,
-  theta: Theta,
+  theta: float,
   client_optimizer_fn: optimizers.OptimizerOrKerasFn,
   server_optimizer_fn: optimizers.OptimizerOrKerasFn | None = None,
   *,
@@ -47,8 +46,7 @@ def build_superquantile_fed_avg(
 
   Args:
     model_fn: See `Options`.
-    theta: The tail fraction, in (0, 1], or a `tff_superquantile.threshold.AdaptiveTheta`, which
-      chooses it in each round by the number of clients; the metrics then hold it, too.
+    theta: The tail fraction, in (0, 1].
     client_optimizer_fn: See `Options`.
     server_optimizer_fn: See `Options`.
     threshold: "exact", the exact quantile (the server sees the losses), "reweighting", the paper's
@@ -58,9 +56,7 @@ def build_superquantile_fed_avg(
       server sees no loss; None for none, with theta = 1.
     **options: See `Options`. With `private`, the threshold must be a private one, or None, which is
       DP-FedAvg. The divisor then is the threshold's estimate of the tail size, at least
-      theta * expected_clients / 2 (of an adaptive theta, half of the tail that it wants of
-      `expected_clients`); only `build_tree_quantile` takes an `AdaptiveTheta`, for which its noisy
-      histogram estimates the number of clients, at no cost in privacy.
+      theta * expected_clients / 2.
 
   Raises:
     ValueError: If the threshold's name is unknown, or there is none for a theta below 1.

@@ -1,8 +1,8 @@
 """Checks this machine, and says how to mend its faults.
 
-    superquantile doctor [--data_dir=PATH] [--output_dir=DIR] [--cache_dir=DIR]
+    superquantile doctor [--output_dir=DIR] [--cache_dir=DIR]
 
-Python, platform, memory and disk; the packages against requirements.lock; a private run of
+Python, platform and disk; the packages against requirements.lock; a private run of
 one round; the data sets. Needs nothing but Python to start: `python3 -m tff_superquantile.doctor`.
 
 Exit status: 0 all is well (there may be notes), 1 something fails, 2 bad flags, 130 interrupted.
@@ -66,31 +66,17 @@ def _check_round(command: Sequence[str] = (*_TRAIN, *_ROUND.split())) -> machine
   return machine.fail("round", f"{state}{words and f' Its last words: {words}'}", remedy)
 
 
-def check_data(data_dir: str, cache_dir: str) -> Sequence[machine.Finding]:
-  """Says what is in the path that the user named, or else which data sets were downloaded."""
+def check_data(cache_dir: str) -> list[machine.Finding]:
+  """Says which data sets were downloaded."""
   import tasks
 
   data_sets = [tasks.get_task(name).data_set for name in tasks.task_names()]
-  findings = []
-  for data_set in dict.fromkeys(filter(None, data_sets)):
-    place = data_dir or data_set.downloads[0].find(cache_dir)
-    try:
-      is_here = machine.ok(data_set.name, data_set.describe(place) if place else "")
-      missing = machine.note(data_set.name, "not here", data_set.remedy)
-      findings.append(is_here if place else missing)
-    except ValueError as error:
-      remedy = f"Delete {place}; it is loaded anew."
-      findings.append(machine.fail(data_set.name, f"Found that {error}.", remedy))
-  if not data_dir:
-    return findings
-  contents = [f"{name}: {state}" for status, name, state, _ in findings if status == "ok"]
-  if contents:
-    return [machine.ok("--data_dir", " and ".join(contents))]
-  names = ", ".join(finding.name for finding in findings)
-  state = f"Found no data set in --data_dir={data_dir}; expected one of {names}."
-  reasons = [f"{finding.name}: {finding.state}" for finding in findings]
-  remedy = "\n".join([*reasons, "Name another directory or file, or get the data again."])
-  return [machine.fail("--data_dir", state, remedy)]
+  return [
+    machine.ok(data_set.name, place)
+    if (place := data_set.downloads[0].find(cache_dir))
+    else machine.note(data_set.name, "not here", data_set.remedy)
+    for data_set in dict.fromkeys(filter(None, data_sets))
+  ]
 
 
 def _check_all(options: argparse.Namespace) -> Iterator[machine.Finding]:
@@ -104,7 +90,7 @@ def _check_all(options: argparse.Namespace) -> Iterator[machine.Finding]:
   if run.remedy in _REMEDIES.values():
     return
   try:
-    yield from check_data(options.data_dir, options.cache_dir)
+    yield from check_data(options.cache_dir)
   except Exception as error:  # Any error is the finding.
     message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     yield machine.fail("data", f"Found {message}.", machine.REINSTALL)
@@ -120,7 +106,6 @@ def _lines(finding: machine.Finding) -> str:
 
 def define(parser: command_line.Parser) -> None:
   add = functools.partial(command_line.add_flag, parser)
-  add("data_dir", str, "", "data of a task, as for train")
   add("output_dir", str, "results", "where results are to go")
   add("cache_dir", str, user_cache.default_dir(), "where data are kept")
 

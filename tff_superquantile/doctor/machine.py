@@ -1,4 +1,4 @@
-"""Checks the machine: Python, platform, memory, disk and packages.
+"""Checks the machine: Python, platform, disk and packages.
 
 Needs the standard library alone: these checks run where nothing is installed, on any Python 3.
 """
@@ -18,16 +18,12 @@ import sys
 import tempfile
 from typing import Any, NamedTuple
 
-from tff_superquantile.engine.processes import limits
-
 # The same as in setup.cfg and scripts/venv.sh: those that TensorFlow 2.21 has wheels for, and the C
 # library that TensorFlow Federated's wheel asks for.
 PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
 MIN_GLIBC = (2, 31)
 
 _GB = 10**9
-# A run holds as much with cohorts of 100: docs/performance.md.
-_RUN_BYTES = _GB
 # A run leaves less than a MB, but the clients' files of the largest task take 0.6 GB.
 _LEAST_DISK_BYTES = _GB // 10
 _AMPLE_DISK_BYTES = _GB
@@ -62,7 +58,6 @@ def check_all(output_dir: str, cache_dir: str) -> Iterator[Finding]:
   """Yields what can be told without any package."""
   yield check_python()
   yield check_platform()
-  yield check_memory()
   yield check_folder("results", output_dir, "--output_dir=DIR")
   yield check_folder("cache", cache_dir, "--cache_dir=DIR", _AMPLE_CACHE_BYTES)
   yield check_packages()
@@ -94,43 +89,6 @@ def check_platform() -> Finding:
     " newer, for which TensorFlow Federated 0.87 has a wheel.",
     "Use such a machine, as Debian 11 or Ubuntu 20.04 are, or a container (on Windows, WSL 2).",
   )
-
-
-def _number(*paths: pathlib.Path) -> int | None:
-  """Returns the number in the first file that is there; None for a word, or without a file."""
-  texts = [text for text in (limits.read(path).strip() for path in paths) if text]
-  return int(texts[0]) if texts and re.fullmatch(r"-?\d+", texts[0]) else None
-
-
-def _available_bytes() -> int | None:
-  """Returns the memory without swapping: the machine's, or the container's if it has less."""
-  kilobytes = re.search(r"(?m)^MemAvailable:\s*(\d+) kB", limits.read(limits.ROOT / "proc/meminfo"))
-  available = [int(kilobytes[1]) * 1024] if kilobytes else []
-  for folder in limits.folders("memory"):
-    limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
-    if limit is not None:
-      used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
-      # Files that were read count as used, but make room.
-      stat = limits.read(folder / "memory.stat")
-      cached = re.search(r"(?m)^(?:total_)?inactive_file (\d+)$", stat)
-      available.append(max(0, limit - used + (int(cached[1]) if cached else 0)))
-  return min(available, default=None)
-
-
-def check_memory() -> Finding:
-  """Checks whether a run has the memory that it needs, and each core its run."""
-  available = _available_bytes()
-  if available is None:
-    return note("memory", "Found no MemAvailable in /proc/meminfo; it cannot be told.")
-  memory, at_once = f"{available / _GB:.1f} GB available", available // _RUN_BYTES
-  state = f"Found {memory}; expected {_RUN_BYTES / _GB:g} GB"
-  if at_once == 0:
-    remedy = "End other programs, or raise the memory limit of the container."
-    return fail("memory", f"{state}, which a run takes.", remedy)
-  if at_once < limits.num_cores():
-    state += " for each core, as a sweep starts a run on each."
-    return note("memory", state, f"Start sweeps with --num_workers={at_once}.")
-  return ok("memory", memory)
 
 
 def check_folder(name: str, path: str, other: str, ample: int = _AMPLE_DISK_BYTES) -> Finding:

@@ -7,6 +7,7 @@ from tff_superquantile.evaluation.clients import ClientMetrics
 from tff_superquantile.evaluation.clients import Evaluator
 from tff_superquantile.evaluation.clients import Measured
 from tff_superquantile.evaluation.clients import build_evaluator
+from tff_superquantile.evaluation.clients import build_evaluators
 from tff_superquantile.evaluation.clients import build_predict
 from tff_superquantile.evaluation.clients import measured
 from tff_superquantile.evaluation.clients import num_classes
@@ -14,8 +15,7 @@ from tff_superquantile.evaluation.clients import pooled
 from tff_superquantile.evaluation.errors import is_single_score
 from tff_superquantile.evaluation.examples import ClientExamples
 from tff_superquantile.evaluation.examples import examples_of_datasets
-from tff_superquantile.evaluation.federated import build_evaluators
-from tff_superquantile.evaluation.federated import build_federated_evaluator
+from tff_superquantile.evaluation.examples import examples_of_files
 from tff_superquantile.evaluation.personalization import Personalized
 from tff_superquantile.evaluation.personalization import Personalizer
 
@@ -29,10 +29,10 @@ __all__ = (
   "SplitExamples",
   "build_evaluator",
   "build_evaluators",
-  "build_federated_evaluator",
   "build_predict",
   "describe",
   "examples_of_datasets",
+  "examples_of_files",
   "is_single_score",
   "measured",
   "num_classes",

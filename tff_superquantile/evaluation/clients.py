@@ -16,6 +16,7 @@ from tff_superquantile.client_work import local_model
 from tff_superquantile.evaluation import errors
 from tff_superquantile.evaluation import examples as examples_lib
 from tff_superquantile.measures import measure as measure_lib
+from tff_superquantile.simulation import client_files
 
 # Examples in one forward pass: large enough to keep the cores busy, small enough for their caches.
 BATCH_SIZE = 2048
@@ -85,31 +86,14 @@ def num_classes(model: tff.learning.models.FunctionalModel) -> int:
   return 2 if errors.is_single_score(output) else output.shape[1]
 
 
-def build_losses_and_errors(
-  model: tff.learning.models.FunctionalModel,
-  error: str = "misclassification",
-  *,
-  of_whole_batches: bool = False,
-) -> Callable[[Any, tf.Tensor, tf.Tensor], tf.Tensor]:
-  """Builds a TensorFlow function from (weights, x, y) to losses and errors, float64 [n, 2].
-
-  float64 keeps sums over many examples precise. `error` is a key of `errors.ERRORS`, whose
-  `of_examples` they are. The loss of an example is that of a batch of it alone; with
-  `of_whole_batches`, for batches of one client, it is the batch's mean, by one call of the model's
-  loss.
-  """
-  of_output = _build_of_output(model, error, of_whole_batches)
-
-  def losses_and_errors(weights: Any, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    return of_output(model.predict_on_batch(weights, x, training=False), y)
-
-  return losses_and_errors
-
-
 def _build_of_output(
-  model: tff.learning.models.FunctionalModel, error: str, of_whole_batches: bool
+  model: tff.learning.models.FunctionalModel, error: str
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-  """Builds the part of `build_losses_and_errors` that follows the model's output."""
+  """Builds a TensorFlow function from a model's output and labels to losses and errors.
+
+  They are float64 [n, 2], which keeps sums over many examples precise: the loss of a batch of each
+  example alone, and the `of_examples` of `error`, a key of `errors.ERRORS`.
+  """
   loss_fn = local_model.with_autograph(model.loss)
   error_fn = errors.ERRORS[error].of_examples
 
@@ -118,12 +102,8 @@ def _build_of_output(
     return tf.cast(loss_fn(output=output, label=label), tf.float32)
 
   def losses_and_errors(output: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    found = error_fn(output, y)
-    if of_whole_batches:
-      losses = tf.fill(tf.shape(found), tf.cast(loss_fn(output=output, label=y), tf.float32))
-    else:
-      losses = tf.vectorized_map(example_loss, (output, y))
-    return tf.cast(tf.stack([losses, found], axis=1), tf.float64)
+    losses = tf.vectorized_map(example_loss, (output, y))
+    return tf.cast(tf.stack([losses, error_fn(output, y)], axis=1), tf.float64)
 
   return losses_and_errors
 
@@ -359,7 +339,7 @@ def build_evaluator(
   if like is not None:
     return Evaluator(examples, like.of_batch, like.error)
   if isinstance(model, tff.learning.models.FunctionalModel):
-    of_output = _build_of_output(model, error, of_whole_batches=False)
+    of_output = _build_of_output(model, error)
     spec, graph = weights_spec(model), tf.Graph().as_default()  # As in `build_predict`.
 
     def of_rows(
@@ -384,3 +364,28 @@ def build_evaluator(
 
   with graph:
     return Evaluator(examples, of_batch.get_concrete_function(), error)
+
+
+def build_evaluators(
+  model: tff.learning.models.FunctionalModel,
+  splits: Mapping[str, client_files.ClientFiles],
+  error: str = "misclassification",
+) -> dict[str, Evaluator]:
+  """Builds an evaluator of each split's clients, whose examples are read into memory.
+
+  Args:
+    model: The model.
+    splits: The clients by the names of splits; those whose files are alike share a trace.
+    error: As in `build_evaluator`.
+
+  Returns:
+    The evaluators by the names of splits.
+  """
+  evaluators: dict[str, Evaluator] = {}
+  by_kind: dict[tuple, Evaluator] = {}
+  for split, files in splits.items():
+    kind = (files.x_shape, files.x_dtype, files.x_scale)
+    examples = examples_lib.examples_of_files(files)
+    evaluators[split] = build_evaluator(model, examples, by_kind.get(kind), error)
+    by_kind.setdefault(kind, evaluators[split])
+  return evaluators

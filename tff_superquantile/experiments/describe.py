@@ -48,45 +48,40 @@ def _row(split: str, files: Any, is_hidden: bool) -> tuple[str, ...]:
   return (split, clients, *(f"{size:g}" for size in sizes), *of_labels)
 
 
-def table(config: run_config.RunConfig) -> str:
-  """Returns the table of a run's clients, a line for each split."""
+def _task(config: run_config.RunConfig) -> tuple[Any, Any]:
+  """Returns the task of a run, and what it asks of it."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run.training import client_split
 
   config = client_split.fill_in(config)
-  splits = build.get_task(config).load_clients(config.request())
-  rows: list[tuple[str, ...]] = [_HEADINGS]
-  for split in _ORDER:
-    if split in splits:
-      rows.append(_row(split, splits[split], config.is_private and split == "train"))
-  return command_line.table(rows, indent="")
+  return build.get_task(config), config.request()
 
 
 def clients_and_inputs(config: run_config.RunConfig) -> tuple[int, int]:
   """Returns the number of all clients of a run's files, and of all inputs of their examples."""
-  with cli.starting_tensorflow():
-    from tff_superquantile.experiments.run import build
-    from tff_superquantile.experiments.run.training import client_split
-
-  config = client_split.fill_in(config)
+  task, request = _task(config)
   # No model is made: TensorFlow must not be at work in a process that is to be forked.
-  pools = build.get_task(config).all_clients(config.request())
+  pools = task.all_clients(request)
   inputs = (int(files.num_examples.sum()) * math.prod(files.x_shape) for files in pools)
   return sum(len(files.client_ids) for files in pools), sum(inputs)
 
 
 def print_description(config: run_config.RunConfig) -> None:
   """Prints what was found in the user's files, and the table of the clients."""
-  with cli.starting_tensorflow():
-    from tff_superquantile.experiments.run import build
-
-  said = [names.task_title(config), build.get_task(config).description, table(config)]
-  print("\n".join(filter(None, said)), flush=True)
+  task, request = _task(config)
+  splits = task.load_clients(request)
+  rows = [
+    _row(split, splits[split], config.is_private and split == "train")
+    for split in _ORDER
+    if split in splits
+  ]
+  table = command_line.table([_HEADINGS, *rows], indent="")
+  print("\n".join(filter(None, [names.task_title(config), task.description, table])), flush=True)
 
 
 def main(args: argparse.Namespace) -> None:
-  print_description(train_flags.config(args))
+  print_description(run_config.of(**train_flags.values(args)))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ their distribution, those of all examples together, and the share and the recall
 writes a row a client, as a run's own test_clients.csv, and `place`, the client's place in the run:
 `train` if it has trained the model, `validation`, `test`, or nothing if it is new to the run. The
 clients are the run's own, or those of other files of the same task, such as writers that came
-later. Those that have trained the model are measured apart, and a sentence counts those that are
-left out. The exit code is 0, or 2 for a mistake in the arguments, a bad folder or other data.
+later. Those that have trained the model are measured apart. The exit code is 0, or 2 for a mistake
+in the arguments, a bad folder or other data.
 
 The numbers are exact. Of a private run, they are computed for its test clients, who are outside of
 its guarantee, and for clients of other data. The command assumes that no client of other data has
@@ -84,7 +84,6 @@ def define(parser: command_line.Parser) -> None:
     help="a CSV file to write, a row a client with its measures and place, the split of the run in"
     " which it was; by default none is written",
   )
-  add("overwrite", bool, False, "replace FILE if it is there")
   clients = parser.add_argument_group("which clients of other data, by default as many as the run")
   for name in _NUMBERS:
     command_line.add_flag(clients, name, int, None, "as for train")
@@ -95,19 +94,7 @@ def evaluate(
 ) -> Evaluated:
   """Computes all measures of every client of a split under a finished run's model.
 
-  Args:
-    folder: The folder of the run.
-    split: "test", "train", "validation" or "all".
-    overrides: Values of the run's flags that say which clients there are, in place of its own.
-
-  Returns:
-    The columns `client_id`, `num_examples`, `loss` (nats), `error` (fraction of a client's
-    examples, or root mean squared error in standard deviations of labels) and those of
-    `tff_superquantile.measures`; and the predictions.
-
-  Raises:
-    ValueError: If there is no such run or split, the data are another task's, or exact numbers of
-      these clients are not to be had of a private run.
+  `overrides` are values of the run's flags that say which clients there are, in place of its own.
   """
   overrides = overrides or {}
   run = run_folder.find_finished(folder)
@@ -144,34 +131,6 @@ def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
     for client_id in run.clients(split).get("client_id", np.array([])).tolist()
   }
   return np.array([found.get(client_id, "") for client_id in ids], dtype=str)
-
-
-def left_out(
-  folder: pathlib.Path, split: str, overrides: Mapping[str, Any], ids: Sequence[str]
-) -> str:
-  """Says how many clients of the data `evaluate` has left out, and why; "" if `ids` are all."""
-  run = run_folder.find_finished(folder)
-  config = _config(run, split, overrides)
-  chosen = {} if split == _ALL else finished_run.load_task(run, config)[1]
-  others = {s: set(files.client_ids) - set(ids) for s, files in chosen.items() if s != split}
-  reasons = [(len(its), f"in the split {name}") for name, its in others.items()]
-  if not config.is_private:
-    _, pools = finished_run.load_task(run, _without_limits(config, {}), everybody=True)
-    sizes = {i: int(n) for one in pools.values() for i, n in zip(one.client_ids, one.num_examples)}
-    rest = set(sizes).difference(ids, *others.values())
-    least = _least_examples(config)
-    few = sum(sizes[client_id] < least for client_id in rest)
-    reasons.append((few, f"with fewer than {least} examples (--min_examples_per_client)"))
-    reasons.append((len(rest) - few, "beyond the number of clients that was asked for"))
-  said = [f"{number} {why}" for number, why in reasons if number]
-  return f"Left out: {', '.join(said)}." if said else ""
-
-
-def _least_examples(config: run_config.RunConfig) -> int:
-  """Returns the number of examples that a client of a run has at least."""
-  import tasks
-
-  return config.task.min_examples_per_client or tasks.get_task(config.task.name).min_examples
 
 
 def _config(run: run_folder.Run, split: str, overrides: Mapping[str, Any]) -> run_config.RunConfig:
@@ -242,8 +201,7 @@ def _evaluate(
   with bar:
     for start in range(0, len(files.client_ids), _CLIENTS_AT_ONCE):
       ids = files.client_ids[start : start + _CLIENTS_AT_ONCE]
-      x, y, offsets = files.load(ids)
-      examples = evaluation.ClientExamples(ids, x, y, offsets, files.decode)
+      examples = evaluation.examples_of_files(files, ids)
       evaluator = evaluation.build_evaluator(model, examples, evaluator, error)
       of_clients, predictions = evaluator.predict(weights)
       found = evaluation.measured(of_clients, predictions, error)
@@ -267,7 +225,7 @@ def _check_siblings(
 
 def main(args: argparse.Namespace) -> None:
   if args.out is not None:
-    finished_run.check_new(args.out, args.overwrite)
+    finished_run.check_new(args.out)
   overrides = finished_run.given(args, train_flags.WHERE_DATA_IS)
   for name, value in finished_run.given(args, _NUMBERS).items():
     overrides[name] = str(value)
@@ -297,8 +255,7 @@ def main(args: argparse.Namespace) -> None:
     else:
       of_all = (chosen.columns, chosen.predictions, task.labels, run.error_kind)
       print(evaluation_text.together(*of_all))
-  sentences = [left_out(args.folder, args.split, overrides, list(columns["client_id"]))]
-  for sentence in filter(None, (*sentences, *task.remarks)):
+  for sentence in task.remarks:
     print(sentence)
   if args.out is not None:
     print(f"Written: {args.out}")

@@ -76,25 +76,12 @@ def together(
 
 def groups(where: np.ndarray, is_private: bool) -> list[tuple[str, np.ndarray]]:
   """Returns (heading, which clients) of the distributions to show, by the clients' `places`."""
-  has_trained = where == "train"
   if is_private:
     said = "A private run keeps no list of its training clients: none is assumed to be among these."
     return [(said, np.ones(len(where), bool))]
-  if not has_trained.any():
-    return [("None of them has trained the model.", ~has_trained)]
-  if has_trained.all():
-    return [("All of them have trained the model, by their ids.", has_trained)]
-  counts = {place: int(np.sum(where == place)) for place in ("validation", "test", "")}
-  names = {"validation": "its validation clients", "test": "its test clients", "": "new to it"}
-  others = ", ".join(f"{n} {names[place]}" for place, n in counts.items() if n)
-  return [
-    (
-      f"{has_trained.sum()} of them have trained the model, by their ids; the others are"
-      f" {others}.\nThe {(~has_trained).sum()} that have not trained it:",
-      ~has_trained,
-    ),
-    (
-      f"The {has_trained.sum()} that have trained it, whose errors are no forecast for others:",
-      has_trained,
-    ),
-  ]
+  has_trained = where == "train"
+  headings = {
+    "have not trained the model, by their ids": ~has_trained,
+    "have trained the model, and whose errors are no forecast for others": has_trained,
+  }
+  return [(f"Those that {said}, {its.sum()}:", its) for said, its in headings.items() if its.any()]

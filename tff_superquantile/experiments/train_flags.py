@@ -13,7 +13,7 @@ WHERE_DATA_IS = ("data_dir", "glove", "cache_dir")
 
 def define(parser: command_line.Parser) -> None:
   """Adds the flags of a run, also of the parts from outside that the arguments name."""
-  parser.read_files()
+  parser.read_files(run_config.LEFT)
   texts = parser.arguments
   named = {}
   for text, following in zip(texts, [*texts[1:], ""]):
@@ -34,61 +34,24 @@ def define(parser: command_line.Parser) -> None:
 def add(group: Any, names: Sequence[str]) -> None:
   """Adds flags of a run to a parser or a group of it; those that nobody gives have no value."""
   for name in names:
-    one = run_config.flags()[name]
-    text = one.help if one.default in (None, "") else f"{one.help} (default: {one.default})"
-    kind = str if one.word else one.kind
-    metavar = "|".join(one.choices) or one.kind.__name__.upper()
+    flag = run_config.flags()[name]
+    text = flag.help if flag.default in (None, "") else f"{flag.help} (default: {flag.default})"
+    kind = str if flag.word else flag.kind
+    metavar = "|".join(flag.choices) or flag.kind.__name__.upper()
     command_line.add_flag(
       group,
       name,
       kind,
       argparse.SUPPRESS,
       text,
-      metavar=f"{metavar}|{one.word}" if one.word else metavar,
+      metavar=f"{metavar}|{flag.word}" if flag.word else metavar,
     )
 
 
-def given(args: argparse.Namespace) -> dict[str, Any]:
+def values(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the values of a run's flags that are on the command line, by name; also `secure`."""
   flags = run_config.flags()
   values = {name: getattr(args, name) for name in [*flags, "secure"] if name in args}
   for name in (name for name in values if name in flags and flags[name].word):
     values[name] = flags[name].parse(values[name])
   return values
-
-
-def config(args: argparse.Namespace) -> run_config.RunConfig:
-  """Returns the config that the command line asks for, checked."""
-  asked = given(args)
-  # The flags of a run, which --flagfile brings, have the theta that then means nothing, too.
-  if "theta" in asked and asked.get("wanted_updates") and args.flagfile is None:
-    raise ValueError(
-      f"Found --theta={asked['theta']:g} with --wanted_updates={asked['wanted_updates']}, by which"
-      " theta follows the cohort's size; leave out one of them."
-    )
-  return run_config.of(**asked)
-
-
-def define_task(parser: command_line.Parser, *, has_data: bool = True) -> None:
-  """Adds the flags of a command on the finished runs of a task, and on where their data is now."""
-  add(parser, ["output_dir", "task", *(WHERE_DATA_IS if has_data else ())])
-
-
-def finished_task(args: argparse.Namespace) -> tuple[str, str, dict[str, str]]:
-  """Returns --output_dir, --task and what to override of `WHERE_DATA_IS`.
-
-  Without --task it is the only one with finished runs.
-  """
-  # With NumPy, which the --help of a run spares.
-  from tff_superquantile.experiments.run import run_folder
-
-  asked, defaults = given(args), run_config.defaults()
-  output_dir, task = (asked.get(name, defaults[name]) for name in ("output_dir", "task"))
-  if "task" not in asked:
-    tasks = sorted({run.task for run in run_folder.find_runs(output_dir) if run.finished})
-    if len(tasks) > 1:
-      raise ValueError(
-        f"Found finished runs of {', '.join(tasks)} in {output_dir}; choose one by --task."
-      )
-    task = tasks[0] if tasks else task
-  return output_dir, task, {name: asked[name] for name in WHERE_DATA_IS if name in asked}

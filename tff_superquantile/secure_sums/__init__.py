@@ -1,10 +1,8 @@
 """Computes private sums over the clients: secure sums of integers, with noise."""
 
-from tff_superquantile.secure_sums.adaptive_clipping import NUMBERS
 from tff_superquantile.secure_sums.adaptive_clipping import AdaptiveClipNorm
 from tff_superquantile.secure_sums.adaptive_clipping import AdaptiveClippingSumFactory
 from tff_superquantile.secure_sums.adaptive_clipping import Number
-from tff_superquantile.secure_sums.adaptive_clipping import build_number
 from tff_superquantile.secure_sums.gaussian_sum import GaussianSum
 from tff_superquantile.secure_sums.noisy_sum import DistributedGaussianSumFactory
 from tff_superquantile.secure_sums.noisy_sum import NoisySumFactory
@@ -14,8 +12,6 @@ __all__ = (
   "AdaptiveClippingSumFactory",
   "DistributedGaussianSumFactory",
   "GaussianSum",
-  "NUMBERS",
   "NoisySumFactory",
   "Number",
-  "build_number",
 )

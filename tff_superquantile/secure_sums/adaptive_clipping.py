@@ -48,7 +48,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy import checks
-from privacy import parts
 from tff_superquantile import noise_source
 from tff_superquantile.secure_sums import gaussian_sum
 
@@ -277,16 +276,3 @@ class AdaptiveClippingSumFactory(tff.aggregators.UnweightedAggregationFactory):
       return tff.templates.MeasuredProcessOutput(tff.federated_zip(new_state), result, measured)
 
     return tff.templates.AggregationProcess(initialize, next_fn)
-
-
-# The number with noise that computes each class of `privacy.parts`, and the (first) norm C.
-NUMBERS: dict[type[parts.ReleasedNumber], Callable[[Any, float], Number]] = {
-  parts.AdaptiveClip: lambda clip, norm: AdaptiveClipNorm(clip.z, norm, clip.clip_quantile)
-}
-
-
-def build_number(number: Any, norm: float) -> Number:
-  """Returns what computes a number; a class from elsewhere may have a method `build` of (norm)."""
-  builder = NUMBERS.get(type(number))
-  built: Number = number.build(norm) if builder is None else builder(number, norm)
-  return built

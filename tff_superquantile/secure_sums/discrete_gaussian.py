@@ -2,19 +2,24 @@
 
 from collections.abc import Sequence
 import math
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+from tff_superquantile import noise_source
 
 # Beyond this many standard deviations lies less than 1e-31 of the mass.
 _HALF_WIDTH = 12.0
 # Noise is drawn from a table with 24 numbers for each unit of stddev, here 400 MB.
 _MAX_STDDEV = 2.0**21
-# A uniform number of float64 is a multiple of 2^-52 in [0, 1).
-_UNIFORM_BITS = 52
-# A guide has at most 106 * 2^14 cells, 14 MB.
-_MAX_GUIDE_BITS = 14
+# All probabilities are multiples of 2^-62.
+_MASS_BITS = 62
+# With more values blocks of them are drawn, whose table stays in the cache.
+_MOST_VALUES = 2**12
+# Bits of a word that choose a block.
+_BLOCK_BITS = 16
+# An alias table of more cells, here 4 MB, is no quicker than a search.
+_MOST_CELLS = 2**17
 
 
 def check_stddev(stddev: float) -> float:
@@ -45,76 +50,109 @@ def probabilities(stddev: float) -> np.ndarray:
   return unnormalised / unnormalised.sum()
 
 
-class _Guide(NamedTuple):
-  """Finds uniform numbers in a table without a search, by the first bits of their codes.
+def _masses(law: np.ndarray) -> np.ndarray:
+  """Returns probabilities as integers with the sum 2^62; what rounding leaves is the largest's."""
+  masses = np.rint(np.ldexp(law, _MASS_BITS)).astype(np.int64)
+  masses[np.argmax(law)] += 2**_MASS_BITS - masses.sum()
+  return masses
 
-  Numbers of the same first bits of the code (see `_codes`) are a cell, which has at most one entry
-  of the table. The result is a before that entry's code b and a + 1 from it on: the first bits of
-  code + shift, with shift = (a + 1) 2^width - b. The width is in bits; shifts are int64 [cells],
-  from the cell of the least code on.
+
+def _alias(masses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Builds Walker's table of integer masses with the sum 2^62, int64 [n]: exactly, in integers.
+
+  Its cells, a power of two, have one size and two values at most. Returns how much of each cell is
+  the value of the same position, and the position of the other value. Values of less mass than a
+  cell leave room in theirs, and those of more fill it, in their order; who gives more than it has
+  in excess is itself filled up by the next.
   """
+  bits = (masses.size - 1).bit_length()
+  size = 2 ** (_MASS_BITS - bits)
+  excess = np.append(masses, np.zeros(2**bits - masses.size, np.int64)) - size
+  (small,), (large,) = np.nonzero(excess < 0), np.nonzero(excess >= 0)
+  rooms, surplus = np.append(0, np.cumsum(-excess[small])), np.cumsum(excess[large])
+  own, other = size + np.minimum(excess, 0), np.arange(2**bits)
+  other[small] = large[np.searchsorted(surplus, rooms[:-1], side="right")]
+  # A room that is begun is filled by one value alone.
+  own[large] -= rooms[np.searchsorted(rooms, surplus)] - surplus
+  other[large[:-1]] = large[1:]
+  return own, other
 
-  width: int
-  first_cell: int
-  shifts: np.ndarray
+
+def _words(size: tf.Tensor, seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  """Draws integers of which all bits are random."""
+  return tf.raw_ops.StatelessRandomUniformFullInt(shape=[size], seed=seed, dtype=dtype)
 
 
-def _codes(uniform: tf.Tensor) -> tf.Tensor:
-  """Returns increasing codes of multiples of 2^-52 in [0, 1), int64, fine towards both ends.
+def _choose(values: np.ndarray, masses: np.ndarray, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  """Draws from int64 [n] by integer masses with the sum 2^62: each by 62 bits of a word."""
+  words = _words(size, seed, tf.int64)
+  if masses.size > _MOST_CELLS:
+    numbers = tf.bitwise.bitwise_and(words, np.int64(2**_MASS_BITS - 1))
+    return tf.gather(values, tf.searchsorted(np.cumsum(masses), numbers, side="right"))
+  own, other = _alias(masses)
+  bits = (own.size - 1).bit_length()
+  cell_size, cells = 2 ** (_MASS_BITS - bits), np.arange(2**bits)
+  # The last bits choose a cell. The first ones are a number in [-cell_size / 2, cell_size / 2);
+  # the shift makes it 2 cell for the cell's own value, and from there on 2 cell + 1.
+  shifts = (2 * cells + 1) * cell_size + cell_size // 2 - own
+  numbers = tf.bitwise.right_shift(words, np.int64(64 - _MASS_BITS + bits))
+  numbers += tf.gather(shifts, tf.bitwise.bitwise_and(words, np.int64(2**bits - 1)))
+  both = np.stack([np.resize(values, 2**bits), np.resize(values, 2**bits)[other]], axis=1)
+  return tf.gather(both.ravel(), tf.bitwise.right_shift(numbers, np.int64(_MASS_BITS - bits)))
 
-  The bits of a float64 are an integer that grows like a logarithm. So equal steps of the code of u
-  are equal factors of u where it is small, and of 1 - u where that is. All is exact: w is an odd
-  multiple of 2^-53.
+
+def _choose_by_blocks(
+  smallest: int, masses: np.ndarray, size: tf.Tensor, seed: tf.Tensor
+) -> tf.Tensor:
+  """Draws from smallest, smallest + 1, ... by many integer masses as `_choose`: most by 32 bits.
+
+  A word's last bits choose one of 2^16 cells. Most cells are of a block of 2^k neighbours, as many
+  as the least of these allows, and k other bits choose one of them. The other cells have the masses
+  that are left, for which there is another word.
   """
-  w = uniform + 0.5 ** (_UNIFORM_BITS + 1)
-  return tf.bitcast(w, tf.int64) - tf.bitcast(1.0 - w, tf.int64)
+  bits = (masses.size // 1024).bit_length() - 1
+  width = 2**bits
+  blocks = np.append(masses, np.zeros(-masses.size % width, np.int64)).reshape([-1, width])
+  cell_bits = _MASS_BITS - _BLOCK_BITS
+  counts = (blocks.min(axis=1) << bits) >> cell_bits
+  left = (blocks - (counts << cell_bits >> bits)[:, np.newaxis]).ravel()
+  middles = np.repeat(np.arange(counts.size) * width + width // 2 + smallest, counts)
+  middles = np.resize(middles, 2**_BLOCK_BITS).astype(np.int32)
+  words = _words(size, seed, tf.int32)
+  cells = tf.bitwise.bitwise_and(words, 2**_BLOCK_BITS - 1)
+  drawn = tf.gather(middles, cells) + tf.bitwise.right_shift(words, 32 - bits)
+  others = tf.where(cells >= counts.sum())
+  more = noise_source.for_purpose(seed, "what blocks leave")
+  values = smallest + np.arange(left.size)
+  rest = tf.cast(_choose(values, _masses(left / left.sum()), tf.size(others), more), tf.int32)
+  return tf.cast(tf.tensor_scatter_nd_update(drawn, others, rest), tf.int64)
 
 
-def _codes_of_multiples(multiples: np.ndarray) -> np.ndarray:
-  """Returns `_codes(multiples / 2^52)`, in numpy: a graph may be under construction."""
-  w = np.ldexp(2.0 * multiples + 1.0, -_UNIFORM_BITS - 1)
-  return w.view(np.int64) - (1.0 - w).view(np.int64)
+def _draw(stddev: float, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  """Draws noise, int64 [size], by the table that suits its deviation."""
+  law, smallest = probabilities(stddev), -support(stddev)
+  if law.size > _MOST_VALUES:
+    return _choose_by_blocks(smallest, _masses(law), size, seed)
+  values = np.arange(smallest, -smallest + 1)
+  if law.size**2 <= _MOST_VALUES:  # Two numbers a word.
+    pairs = np.stack(np.meshgrid(values, values), axis=-1).astype(np.int32).view(np.int64).ravel()
+    drawn = _choose(pairs, _masses(np.outer(law, law).ravel()), (size + 1) // 2, seed)
+    return tf.cast(tf.reshape(tf.bitcast(drawn, tf.int32), [-1])[:size], tf.int64)
+  return _choose(values, _masses(law), size, seed)
 
 
-def _build_guide(table: np.ndarray, smallest: int) -> _Guide | None:
-  """Builds the guide of a table as in `_invert`; None if it would be too large."""
-  # With fewer bits, cells about u = 1/2 would be wider than the entries are apart.
-  least_bits = (table.size // 64).bit_length()
-  if least_bits > _MAX_GUIDE_BITS:
-    return None
-  # u = m / 2^52 >= entry if and only if m >= bound. The scaling is exact.
-  bounds = np.ceil(np.ldexp(table, _UNIFORM_BITS))
-  # Every number reaches the entries 0, which very little noise has, and none those beyond 1.
-  smallest += int(np.sum(bounds <= 0.0))
-  bounds = bounds[(bounds > 0.0) & (bounds < 2.0**_UNIFORM_BITS)]
-  codes, codes_before = _codes_of_multiples(bounds), _codes_of_multiples(bounds - 1.0)
-  for bits in range(least_bits, _MAX_GUIDE_BITS + 1):
-    width = _UNIFORM_BITS - bits
-    # No number lies between two codes, so an entry may be moved to where its cell begins.
-    entries = np.maximum(codes >> width << width, codes_before + 1)
-    first_cell = -((_UNIFORM_BITS + 1) << bits)
-    starts = np.arange(first_cell, -first_cell, dtype=np.int64) << width
-    ends = starts + 2**width
-    a = np.searchsorted(entries, starts, side="right")
-    if np.all(np.searchsorted(entries, ends, side="left") - a <= 1):
-      b = np.minimum(np.append(entries, ends[-1])[a], ends)
-      return _Guide(width, first_cell, ((smallest + a + 1) << width) - b)
-  return None
+def _draw_and_reject(stddev: tf.Tensor, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  """Draws noise, int64 [size], without a table: discrete Laplace noise of which three in four stay.
 
-
-def _invert(table: np.ndarray, smallest: int, uniform: tf.Tensor) -> tf.Tensor:
-  """Returns smallest + the number of the table's entries up to each uniform number, int64 [k].
-
-  The table is float64 [n], non-decreasing and not negative; the uniform numbers are float64 [k],
-  multiples of 2^-52 in [0, 1).
+  A difference of two geometric numbers is x with a probability proportional to exp(-|x| / stddev),
+  and stays with exp(-(|x| / stddev - 1)^2 / 2). More stay than are needed, but for less than 1e-20.
   """
-  guide = _build_guide(table, smallest)
-  if guide is None:
-    return tf.searchsorted(table, uniform, side="right", out_type=tf.int64) + smallest
-  width = tf.constant(guide.width, tf.int64)
-  codes = _codes(uniform)
-  cells = tf.bitwise.right_shift(codes, width) - guide.first_cell
-  return tf.bitwise.right_shift(codes + tf.gather(guide.shifts, cells), width)
+  uniform = tf.random.stateless_uniform([3, 2 * size + 100], seed, dtype=tf.float64)
+  scale = tf.maximum(stddev, 1e-9)  # Without noise zero is the only value, and stays.
+  geometric = tf.floor(-scale * tf.math.log(1.0 - uniform[:2]))
+  laplace = geometric[0] - geometric[1]
+  stays = uniform[2] < tf.exp(-0.5 * ((tf.abs(laplace) - stddev) / scale) ** 2)
+  return tf.cast(tf.boolean_mask(laplace, stays)[:size], tf.int64)
 
 
 def sample(
@@ -122,26 +160,15 @@ def sample(
 ) -> tf.Tensor:
   """Draws independent discrete Gaussian noise, int64 of a shape, a function of the seed [2].
 
-  It inverts the distribution function by a table in float64. Each probability is off by less than
-  1e-15 and values rarer than 2^-53 do not occur. This simulates the mechanism of Canonne, Kamath
-  and Steinke (2020), whose exact sampler needs rational arithmetic. A deployment that must
-  withstand an adversary who exploits floating point replaces this function by their sampler.
+  stddev is a number, see `probabilities`, and the noise is in [-support(stddev), support(stddev)];
+  or a tensor, float64 [], not negative, 0 for no noise.
 
-  stddev is a number, see `probabilities`; or a tensor, float64 [], not negative, 0 for no noise.
-  The noise is in [-support(stddev), support(stddev)].
+  Each probability is off by less than 1e-15. Of a number it is that of `probabilities`, rounded to
+  a multiple of 2^-62 (or that of a pair is) and drawn exactly, as random bits choose among
+  integers. Of a tensor it is that of `_draw_and_reject` in float64. This simulates the mechanism of
+  Canonne, Kamath and Steinke (2020), whose exact sampler needs rational arithmetic. A deployment
+  that must withstand an adversary who exploits floating point replaces this function by theirs.
   """
-  uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64)
-  numbers = tf.reshape(uniform, [-1])
-  # The last step of the distribution is left out, so that rounding in the sum leads to no index
-  # beyond the table.
-  if tf.is_tensor(stddev):
-    largest = tf.cast(tf.math.ceil(_HALF_WIDTH * stddev), tf.int64)
-    values = tf.cast(tf.range(-largest, largest + 1), tf.float64)
-    # Without noise zero is the only value, whatever the divisor.
-    unnormalised = tf.exp(-0.5 * (values / tf.maximum(stddev, 1e-9)) ** 2)
-    distribution = tf.cumsum(unnormalised / tf.reduce_sum(unnormalised))
-    index = tf.searchsorted(distribution[:-1], numbers, side="right", out_type=tf.int64)
-    noise = index - largest
-  else:
-    noise = _invert(np.cumsum(probabilities(stddev))[:-1], -support(stddev), numbers)
-  return tf.reshape(noise, tf.shape(uniform))
+  size = tf.reduce_prod(shape) if tf.is_tensor(shape) else math.prod(shape)
+  draw = _draw_and_reject if tf.is_tensor(stddev) else _draw
+  return tf.reshape(draw(stddev, size, seed), shape)

@@ -1,22 +1,19 @@
 """Draws the cohort of each round."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from privacy import cohorts as cohorts_lib
 from tff_superquantile.simulation import seeds
 
-ROUNDS_PER_DAY = 24  # Of the diurnal sampler; the hour is the round modulo this.
-# Home time zones of the diurnal sampler's clients, in hours behind the first, and their shares:
+_ROUNDS_PER_DAY = 24
+# Home time zones of clients that come and go, in hours behind the first, and their shares:
 # Eastern, Central, Mountain and Pacific by population (US census 2020, rounded).
 _ZONE_HOURS = (0.0, 1.0, 2.0, 3.0)
 _ZONE_SHARES = (0.47, 0.29, 0.07, 0.17)
 # The distance of clients' habits from their neighbours', in hours.
 _HABIT_STDDEV_HOURS = 1.5
-# How much likelier than on average a client is to take part at its best time.
-_AMPLITUDE = 0.9
 
 
 def build_fixed_size_sampler(
@@ -26,12 +23,7 @@ def build_fixed_size_sampler(
 
   The same round always gets the same cohort, here and below.
   """
-  client_ids = list(client_ids)
-  if not 1 <= clients_per_round <= len(client_ids):
-    raise ValueError(
-      f"Found clients_per_round = {clients_per_round} with {len(client_ids)} training clients;"
-      f" expected a number from 1 to {len(client_ids)}."
-    )
+  cohorts_lib.FixedSize(len(client_ids), clients_per_round)  # It checks these, as those below do.
 
   def sample(round_num: int) -> list[str]:
     rng = seeds.generator(seed, "cohort", round_num)
@@ -54,20 +46,14 @@ def build_poisson_sampler(
   Cohorts of more than `max_clients` lose clients at random; `privacy.noise.dominating_pairs` says
   what that changes in the accounting. The seed of a private run is its key.
   """
-  client_ids = list(client_ids)
-  if not 0 < clients_per_round <= len(client_ids):
-    raise ValueError(
-      f"Found clients_per_round = {clients_per_round} with {len(client_ids)} training clients;"
-      f" expected a positive number up to {len(client_ids)}."
-    )
-  probability = clients_per_round / len(client_ids)
+  probability = cohorts_lib.Poisson(len(client_ids), clients_per_round).probability
 
   def sample(round_num: int) -> list[str]:
     rng = seeds.generator(seed, "cohort", round_num)
     chosen = np.flatnonzero(rng.random(len(client_ids)) < probability)
     if max_clients is not None and len(chosen) > max_clients:
       chosen = np.sort(rng.choice(chosen, max_clients, replace=False))
-    return [client_ids[i] for i in chosen]
+    return [client_ids[i] for i in chosen.tolist()]
 
   return sample
 
@@ -95,47 +81,6 @@ def build_coin(probability: float, seed: seeds.Seed) -> Callable[[int, str], boo
   return toss
 
 
-def build_diurnal_sampler(
-  client_ids: Sequence[str], clients_per_round: float, seed: seeds.Seed
-) -> Callable[[int], list[str]]:
-  """Returns a function from the round to its cohort: who is available follows the time of day.
-
-  A synthetic trace of devices that are idle and charging mostly at night. Client i takes part in
-  round t by itself with probability
-
-      p_i(t) = clients_per_round / n * (1 + 0.9 cos(2 pi (t / 24 - phase_i))),
-
-  with phase_i, in days, drawn once: a time zone out of four, as of a population of the USA, and a
-  habit that is normal with a standard deviation of 1.5 hours. So a client takes part as often as
-  every other, but at its own time of day, and the expected size of a cohort swings around
-  clients_per_round from 0.2 to 1.8 times, about ninefold; Bonawitz et al. (2019) report fourfold of
-  a population of the USA. Cohorts are block-cyclic as in Eichner et al. (2019): not uniform samples
-  of all clients.
-
-  The accounting of Poisson sampling at clients_per_round / n does not hold for it: at its best time
-  a client's chance is up to 1.9 times that. A cohort may be empty; a size for which a probability
-  would exceed 1 is refused.
-  """
-  client_ids = list(client_ids)
-  # Clipped chances would make cohorts smaller than was asked for.
-  largest = len(client_ids) / (1.0 + _AMPLITUDE)
-  if not 0 < clients_per_round <= largest:
-    raise ValueError(
-      f"Found clients_per_round = {clients_per_round} with {len(client_ids)} training clients;"
-      f" expected a positive number up to {largest:g}, so that at its best time a client takes part"
-      " with a probability of at most 1."
-    )
-  swing = _swing(len(client_ids), seed)
-  mean_probability = clients_per_round / len(client_ids)
-
-  def sample(round_num: int) -> list[str]:
-    probability = mean_probability * (1.0 + _AMPLITUDE * swing(round_num))
-    chosen = seeds.generator(seed, "cohort", round_num).random(len(client_ids)) < probability
-    return [client_id for client_id, is_chosen in zip(client_ids, chosen) if is_chosen]
-
-  return sample
-
-
 def _swing(num_clients: int, seed: seeds.Seed) -> Callable[[int], np.ndarray]:
   """Returns a function from the round to cos(2 pi (t / 24 - phase_i)), [n]."""
   rng = seeds.generator(seed, "availability")
@@ -144,7 +89,7 @@ def _swing(num_clients: int, seed: seeds.Seed) -> Callable[[int], np.ndarray]:
   phases = hours / 24.0
 
   def at(round_num: int) -> np.ndarray:
-    swing: np.ndarray = np.cos(2.0 * np.pi * (round_num / ROUNDS_PER_DAY - phases))
+    swing: np.ndarray = np.cos(2.0 * np.pi * (round_num / _ROUNDS_PER_DAY - phases))
     return swing
 
   return at
@@ -172,10 +117,12 @@ def build_spaced_sampler(
 ) -> Callable[[int], list[str]]:
   """Returns a function from the round to its cohort: of who is there and has waited long enough.
 
-  A client is there with probability (1 + cos(...)) / 2, on the trace of `build_diurnal_sampler`.
-  The cohort are m clients, drawn uniformly from those that are there and have not taken part in the
-  last s - 1 rounds; fewer, or none, if there are not so many. Nothing depends on data. A round,
-  from 0, is the faster the closer it is to the last one asked for.
+  Client i is there with probability (1 + cos(2 pi (t / 24 - phase_i))) / 2 in round t, an hour: a
+  synthetic trace of devices that are idle and charging mostly at night. phase_i, in days, is drawn
+  once: a time zone out of four, as of a population of the USA, and a habit that is normal with a
+  standard deviation of 1.5 hours. The cohort are m clients, drawn uniformly from those that are
+  there and have not taken part in the last s - 1 rounds; fewer, or none, if there are not so many.
+  Nothing depends on data. A round, from 0, is the faster the closer it is to the last asked for.
   """
   cohorts_lib.Spaced(len(client_ids), clients_per_round, separation=separation)  # It checks these.
   swing = _swing(len(client_ids), seed)
@@ -197,17 +144,10 @@ def build_spaced_sampler(
   return sample
 
 
-_Builder = Callable[[Any, Sequence[str], seeds.Seed], Callable[[int], list[str]]]
-
-# The builder of each kind of cohort that a run may have.
-SAMPLERS: dict[type[cohorts_lib.Cohort], _Builder] = {
-  cohorts_lib.FixedSize: lambda cohort, ids, seed: build_fixed_size_sampler(ids, cohort.size, seed),
-  cohorts_lib.Poisson: lambda cohort, ids, seed: build_poisson_sampler(ids, cohort.size, seed),
-  cohorts_lib.Diurnal: lambda cohort, ids, seed: build_diurnal_sampler(ids, cohort.size, seed),
-  cohorts_lib.Cyclic: lambda cohort, ids, seed: build_cyclic_sampler(ids, cohort.size, seed),
-  cohorts_lib.Spaced: lambda cohort, ids, seed: build_spaced_sampler(
-    ids, cohort.size, cohort.separation, seed
-  ),
+_SAMPLERS: dict[type[cohorts_lib.Cohort], Callable[..., Callable[[int], list[str]]]] = {
+  cohorts_lib.FixedSize: build_fixed_size_sampler,
+  cohorts_lib.Poisson: build_poisson_sampler,
+  cohorts_lib.Cyclic: build_cyclic_sampler,
 }
 
 
@@ -215,4 +155,6 @@ def build_sampler(
   cohort: cohorts_lib.Cohort, client_ids: Sequence[str], seed: seeds.Seed
 ) -> Callable[[int], list[str]]:
   """Returns the function from a round to the ids of its cohort, by the kind of the cohort."""
-  return SAMPLERS[type(cohort)](cohort, client_ids, seed)
+  if isinstance(cohort, cohorts_lib.Spaced):
+    return build_spaced_sampler(client_ids, int(cohort.expected), cohort.separation, seed)
+  return _SAMPLERS[type(cohort)](client_ids, cohort.size, seed)

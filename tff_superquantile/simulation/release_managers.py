@@ -169,6 +169,7 @@ class ScalarReleaseManager(tff.program.ReleaseManager):
     # bytes.
     with atomic_files.naming(self._path):
       self._writer = record_writer.RecordWriter(open(self._path, "wb"))
+    self._summaries: dict[str, summary_pb2.Summary] = {}  # By the names of scalars.
     # Closes the file: called at the end, or when this object is collected.
     self.close = weakref.finalize(self, _close, self._writer)
     self._write(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
@@ -182,5 +183,8 @@ class ScalarReleaseManager(tff.program.ReleaseManager):
     """Writes the scalars of a round, plain numbers by name."""
     summary = summary_pb2.Summary()
     for name in sorted(value):
-      summary.MergeFrom(scalar_summary.scalar_pb(name, value[name]))
+      if name not in self._summaries:
+        self._summaries[name] = scalar_summary.scalar_pb(name, 0.0)
+      summary.MergeFrom(self._summaries[name])
+      summary.value[-1].tensor.float_val[0] = value[name]
     self._write(event_pb2.Event(wall_time=time.time(), step=key, summary=summary))

@@ -46,7 +46,7 @@ class Loop:
     select_clients: From the round's number to the cohort's data, or whatever its clients hold.
     num_rounds: The number of the last round; the first is 1.
     read_metrics: From (`process.next`'s metrics, round) to the flat values that are released.
-    evaluate: From (model weights, round) to flat values, or None for no evaluation.
+    evaluate: From (model weights, round) to flat values; none for no evaluation.
     rounds_per_evaluation: Rounds between evaluations; the first and the last state are evaluated
       too.
     release_managers: Get the values of each round, with its number as key.
@@ -63,7 +63,7 @@ class Loop:
   select_clients: Callable[[int], Sequence[Any]]
   num_rounds: int
   read_metrics: Callable[[Any, int], Metrics]
-  evaluate: Callable[[Any, int], Metrics] | None
+  evaluate: Callable[[Any, int], Metrics]
   rounds_per_evaluation: int
   release_managers: Sequence[tff.program.ReleaseManager]
   state_manager: tff.program.FileProgramStateManager
@@ -150,8 +150,6 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
   saved = done
 
   def evaluate(state: Any, round_num: int) -> Metrics:
-    if loop.evaluate is None:
-      return {}
     return loop.evaluate(loop.process.get_model_weights(state), round_num)
 
   def release(values: Metrics, round_num: int) -> None:

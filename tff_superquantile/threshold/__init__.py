@@ -5,8 +5,6 @@ or 1. The soft weightings belong to the other methods and give shares in between
 cohort's losses (soft) or by a client's own loss alone (own_loss).
 """
 
-from tff_superquantile.threshold.adaptive_theta import AdaptiveTheta
-from tff_superquantile.threshold.adaptive_theta import Theta
 from tff_superquantile.threshold.exact import build_exact_quantile
 from tff_superquantile.threshold.exact import build_exact_reweighting
 from tff_superquantile.threshold.exact import build_threshold
@@ -37,13 +35,11 @@ from tff_superquantile.threshold.soft.tilting import build_tilting
 from tff_superquantile.threshold.tree import build_tree_quantile
 
 __all__ = (
-  "AdaptiveTheta",
   "Client",
   "OwnShareFn",
   "PrivateHistogramFactory",
   "RelativeShare",
   "Rows",
-  "Theta",
   "ThresholdFn",
   "ThresholdProcess",
   "build_exact_quantile",

@@ -6,26 +6,22 @@ Equality is `tf.equal` here, because `==` compares tensors as objects in the gra
 import collections
 import collections.abc
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from privacy import checks
 from tff_superquantile import superquantile
-from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import process
 
-# A fixed tail fraction stays a Python float; an `AdaptiveTheta` gives float64 [].
-_ThetaOfRound: TypeAlias = float | tf.Tensor
 
-
-def sorted_tail(rows: process.Rows, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def sorted_tail(rows: process.Rows, theta: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Sorts the losses that count in descending order, and finds the threshold among them.
 
-  Rows of loss NaN or weight 0 are left out; theta is in (0, 1], a number or float64 []. The result
-  is (losses float64 [k], weights float64 [k] with sum 1, index int32 [] of the upper quantile). If
-  no row counts, the only loss is +inf, so that no client is selected.
+  Rows of loss NaN or weight 0 are left out; theta is in (0, 1]. The result is (losses float64 [k],
+  weights float64 [k] with sum 1, index int32 [] of the upper quantile). If no row counts, the only
+  loss is +inf, so that no client is selected.
   """
   counted = [tf.cast(column, tf.float64) for column in rows.counted()[:2]]
   nothing = [tf.constant([value], tf.float64) for value in (np.inf, 1.0)]
@@ -40,7 +36,7 @@ def sorted_tail(rows: process.Rows, theta: _ThetaOfRound) -> tuple[tf.Tensor, tf
 
 
 def _dual_share_at_threshold(
-  losses: tf.Tensor, weights: tf.Tensor, index: tf.Tensor, theta: _ThetaOfRound
+  losses: tf.Tensor, weights: tf.Tensor, index: tf.Tensor, theta: float
 ) -> tf.Tensor:
   """Returns the share in pi*, in [0, 1], that the cap leaves to the clients at the threshold."""
   threshold = losses[index]
@@ -51,7 +47,7 @@ def _dual_share_at_threshold(
 
 
 def _measure(
-  losses: tf.Tensor, weights: tf.Tensor, index: tf.Tensor, theta: _ThetaOfRound
+  losses: tf.Tensor, weights: tf.Tensor, index: tf.Tensor, theta: float
 ) -> collections.OrderedDict[str, tf.Tensor]:
   """Measures the threshold, the mean and the superquantile of a cohort's losses."""
   threshold = losses[index]
@@ -60,31 +56,22 @@ def _measure(
   # A product would be NaN for an empty cohort, whose placeholder loss is infinite.
   at_threshold = tf.where(tf.equal(losses, threshold), share * losses, zeros)
   tail = tf.where(losses > threshold, losses, at_threshold)
-  measurements = collections.OrderedDict(
+  return collections.OrderedDict(
     threshold=tf.cast(threshold, tf.float32),
     loss_mean=tf.cast(tf.reduce_sum(weights * losses), tf.float32),
     loss_superquantile=tf.cast(tf.reduce_sum(weights * tail) / theta, tf.float32),
   )
-  if tf.is_tensor(theta):  # A fixed theta needs no measurement.
-    measurements["theta"] = tf.cast(theta, tf.float32)
-  return measurements
 
 
 def _build(
-  theta: adaptive_theta.Theta,
-  server_fn: Callable[[tf.Tensor, _ThetaOfRound], tuple[Any, collections.OrderedDict]],
+  server_fn: Callable[[process.Rows], tuple[Any, collections.OrderedDict]],
   share_fn: process.ShareFn,
 ) -> process.ThresholdProcess:
-  """Builds a stateless process whose server maps (rows, theta) to (result, measurements)."""
-
-  def stateless_server_fn(state, rows):
-    num_clients = tf.size(rows.counted().losses)
-    return state, *server_fn(rows, adaptive_theta.of_round(theta, num_clients))
-
-  return process.build_process_of_losses(stateless_server_fn, share_fn)
+  """Builds a stateless process whose server maps rows to (result, measurements)."""
+  return process.build_process_of_losses(lambda state, rows: (state, *server_fn(rows)), share_fn)
 
 
-def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProcess:
+def build_exact_quantile(theta: float) -> process.ThresholdProcess:
   """Builds the exact upper (1 - theta)-quantile of the cohort's losses (Algorithm 1's Q).
 
   Exactly ceil(theta * n) clients are at or above it when no losses tie and weights are equal. With
@@ -92,26 +79,23 @@ def build_exact_quantile(theta: adaptive_theta.Theta) -> process.ThresholdProces
   weight.
 
   Args:
-    theta: The tail fraction, in (0, 1], or an `AdaptiveTheta`, which counts each client once whose
-      loss is a number and whose weight is positive.
+    theta: The tail fraction, in (0, 1].
 
   Returns:
     A `ThresholdProcess` whose result is the threshold, float32, in units of the loss (+inf when no
     loss counts). Measurements: `threshold`, `loss_mean`, `loss_superquantile`, weighted as the
-    quantile is; and the round's `theta` if it is adaptive.
+    quantile is.
   """
-  theta = adaptive_theta.check_theta(theta)
+  theta = superquantile.check_theta(theta)
 
-  def server_fn(rows, theta):
+  def server_fn(rows):
     losses, weights, index = sorted_tail(rows, theta)
     return tf.cast(losses[index], tf.float32), _measure(losses, weights, index, theta)
 
-  return _build(theta, server_fn, process.share_at_or_above)
+  return _build(server_fn, process.share_at_or_above)
 
 
-def build_exact_reweighting(
-  theta: adaptive_theta.Theta, smoothing: float = 0.0
-) -> process.ThresholdProcess:
+def build_exact_reweighting(theta: float, smoothing: float = 0.0) -> process.ThresholdProcess:
   """Builds the paper's exact reweighting: clients enter the average with the weights pi*.
 
   Implements the line "reweigh" of the algorithm with exact reweighting, pi* = argmax over the
@@ -120,10 +104,10 @@ def build_exact_reweighting(
   loss and two numbers of the server. theta and the measurements are those of
   `build_exact_quantile`.
   """
-  theta = adaptive_theta.check_theta(theta)
+  theta = superquantile.check_theta(theta)
   if smoothing == 0.0:
 
-    def server_fn(rows, theta):
+    def server_fn(rows):
       losses, weights, index = sorted_tail(rows, theta)
       result = collections.OrderedDict(
         threshold=tf.cast(losses[index], tf.float32),
@@ -139,15 +123,15 @@ def build_exact_reweighting(
       at_threshold = tf.where(at_threshold, result["share_at_threshold"], 0.0)
       return tf.where(loss > result["threshold"], 1.0, at_threshold)
 
-    return _build(theta, server_fn, share_fn)
+    return _build(server_fn, share_fn)
 
   smoothing = checks.scale("smoothing", smoothing)
 
-  def smoothed_server_fn(rows, theta):
+  def smoothed_server_fn(rows):
     # See `paper.smoothed`; here the clients need mu / nu.
     losses, weights, index = sorted_tail(rows, theta)
     largest = losses[0]
-    log_theta = tf.math.log(theta) if tf.is_tensor(theta) else np.log(theta)
+    log_theta = np.log(theta)
     # If no row counts, the placeholder is infinite, and inf - inf is not a number.
     scores = tf.where(tf.math.is_finite(losses), losses - largest, 0.0) / smoothing
     used = tf.cumsum(weights, exclusive=True) / theta
@@ -167,7 +151,7 @@ def build_exact_reweighting(
     score = (loss - result["largest_loss"]) / tf.constant(smoothing, tf.float32)
     return tf.exp(tf.minimum(score + result["log_scale"], 0.0))
 
-  return _build(theta, smoothed_server_fn, smoothed_share_fn)
+  return _build(smoothed_server_fn, smoothed_share_fn)
 
 
 _BUILDERS: dict[str, process.ThresholdFn] = {
@@ -176,10 +160,8 @@ _BUILDERS: dict[str, process.ThresholdFn] = {
 }
 
 
-def build_threshold(
-  threshold: str | process.ThresholdFn, theta: adaptive_theta.Theta
-) -> process.ThresholdProcess:
-  """Builds the threshold process that `threshold` names, for a tail fraction or an `AdaptiveTheta`.
+def build_threshold(threshold: str | process.ThresholdFn, theta: float) -> process.ThresholdProcess:
+  """Builds the threshold process that `threshold` names, for a tail fraction.
 
   It is "exact" (the server sees the losses and takes their quantile), "reweighting" (the paper's
   exact reweighting), or a function of theta that returns a `ThresholdProcess`, such as a

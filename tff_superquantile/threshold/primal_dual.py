@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from privacy import checks
 from tff_superquantile import noise_source
-from tff_superquantile.threshold import adaptive_theta
+from tff_superquantile import superquantile
 from tff_superquantile.threshold import exact
 from tff_superquantile.threshold import process
 from tff_superquantile.threshold import quantile_tracker
@@ -22,9 +22,7 @@ def _of_round(step: float, round_num: tf.Tensor) -> tf.Tensor:
   return step * (1.0 + _EARLY_ROUNDS / (1.0 + tf.cast(round_num, tf.float32)))
 
 
-def build_primal_dual_quantile(
-  theta: adaptive_theta.Theta, *, step: float = 0.01
-) -> process.ThresholdProcess:
+def build_primal_dual_quantile(theta: float, *, step: float = 0.01) -> process.ThresholdProcess:
   """Builds the threshold of primal-dual superquantile optimisation, from the cohort's losses.
 
   The superquantile of the losses of ALL clients is, by Rockafellar and Uryasev (2000),
@@ -48,8 +46,7 @@ def build_primal_dual_quantile(
   training all losses may be the same. Rounds without a loss do not count.
 
   Args:
-    theta: The tail fraction, in (0, 1]. For 1, all losses count and t only falls: FedAvg. An
-      `AdaptiveTheta` is refused, as t follows one quantile over many rounds.
+    theta: The tail fraction, in (0, 1]. For 1, all losses count and t only falls: FedAvg.
     step: The step size of t after the first rounds, in units of the loss. The quantile moves with
       the model; t falls by at most `step_k` in a round.
 
@@ -58,12 +55,7 @@ def build_primal_dual_quantile(
     (+inf until a loss counts). Measurements: `threshold` and `loss_mean`; `loss_superquantile`, the
     objective above for the cohort at t, never below the cohort's superquantile.
   """
-  theta = adaptive_theta.check_theta(theta)
-  if isinstance(theta, adaptive_theta.AdaptiveTheta):
-    raise ValueError(
-      f"Found theta = {theta} with the primal-dual threshold, which follows one quantile over many"
-      " rounds; expected a number, or the threshold exact or tree."
-    )
+  theta = superquantile.check_theta(theta)
   step = checks.scale("step", step)
 
   def initial_state_fn():
@@ -102,7 +94,7 @@ def build_primal_dual_quantile(
 
 
 def build_private_primal_dual_quantile(
-  theta: adaptive_theta.Theta,
+  theta: float,
   noise_multiplier: float,
   expected_clients: float,
   *,

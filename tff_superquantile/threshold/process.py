@@ -12,9 +12,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile import rows
-from tff_superquantile.threshold import adaptive_theta
-
 LOSS_TYPE = tff.TensorType(np.float32)
 # Whole numbers up to here are exact in the rows' float32.
 MAX_CLIENTS = 2**24
@@ -126,13 +123,39 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
     super().__init__(initialize_fn, next_fn, next_is_multi_arg=True)
 
 
-ThresholdFn = Callable[[adaptive_theta.Theta], ThresholdProcess]
+ThresholdFn = Callable[[float], ThresholdProcess]
 
 
 def share_at_or_above(loss: tf.Tensor, threshold: tf.Tensor, client: Client) -> tf.Tensor:
   """Returns the share of a client for a threshold: 1.0 if its loss is at or above it, else 0.0."""
   del client
   return tf.cast(loss >= threshold, tf.float32)
+
+
+def _collect(reports: tff.Value, num_columns: int) -> tff.Value:
+  """Collects {float32[c]}@CLIENTS as float32[n, c]@SERVER, in any order."""
+  row_type = tff.TensorType(np.float32, [num_columns])
+  rows_type = tff.TensorType(np.float32, [None, num_columns])
+
+  @tff.tensorflow.computation
+  def zero():
+    # The static shape of the accumulator must allow it to grow.
+    none = tf.zeros([0, num_columns])
+    return tf.compat.v1.placeholder_with_default(none, [None, num_columns])
+
+  @tff.tensorflow.computation(rows_type, row_type)
+  def accumulate(rows, row):
+    return tf.concat([rows, [row]], axis=0)
+
+  @tff.tensorflow.computation(rows_type, rows_type)
+  def merge(first, second):
+    return tf.concat([first, second], axis=0)
+
+  @tff.tensorflow.computation(rows_type)
+  def report(rows):
+    return rows
+
+  return tff.federated_aggregate(reports, zero(), accumulate, merge, report)
 
 
 def build_process_of_losses(
@@ -176,7 +199,7 @@ def build_process_of_losses(
   )
   def next_of_reports(state, reports):
     state, result, measurements = tff.federated_map(
-      at_server, (state, rows.collect(reports, num_columns))
+      at_server, (state, _collect(reports, num_columns))
     )
     return tff.templates.MeasuredProcessOutput(state, result, measurements)
 

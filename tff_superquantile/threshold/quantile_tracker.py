@@ -10,8 +10,8 @@ import tensorflow_privacy as tfp
 
 from privacy import checks
 from tff_superquantile import noise_source
+from tff_superquantile import superquantile
 from tff_superquantile.secure_sums import gaussian_sum
-from tff_superquantile.threshold import adaptive_theta
 from tff_superquantile.threshold import process
 
 # A record is 1/2 if the loss is below the estimate and -1/2 if not, which bounds a client's effect.
@@ -23,17 +23,6 @@ _COUNTS = tff.types.to_type(collections.OrderedDict(below=np.int32, above=np.int
 _GAIN_OF_MEAN = 0.1
 # From the estimate, the next one, the noisy sum and theta m to the threshold and its tail's size.
 _AtServerFn = Callable[[tf.Tensor, tf.Tensor, tf.Tensor, float], tuple[tf.Tensor, tf.Tensor]]
-
-
-def _fixed(name: str, theta: adaptive_theta.Theta) -> float:
-  """Returns the theta of the threshold `name`; a `ValueError` for one that adapts."""
-  theta = adaptive_theta.check_theta(theta)
-  if isinstance(theta, adaptive_theta.AdaptiveTheta):
-    raise ValueError(
-      f"Found theta = {theta} with the {name} threshold, which releases nothing that tells how"
-      " many clients turned up; expected a number, or build_tree_quantile, whose histogram does."
-    )
-  return theta
 
 
 def _build_server(
@@ -91,7 +80,7 @@ def _build_server(
 
 def build_tracker(
   name: str,
-  theta: adaptive_theta.Theta,
+  theta: float,
   noise_multiplier: float,
   expected_clients: float,
   initial_estimate: float,
@@ -121,7 +110,7 @@ def build_tracker(
   to its learning rate. Both are TensorFlow functions. The threshold's `name` is that of the use of
   the noise; the other arguments are those of `build_geometric_quantile`.
   """
-  theta = _fixed(name, theta)
+  theta = superquantile.check_theta(theta)
   stddev = _SENSITIVITY * checks.scale("noise_multiplier", noise_multiplier)
   expected_clients = checks.scale("expected_clients", expected_clients)
   query = tfp.QuantileEstimatorQuery(
@@ -178,7 +167,7 @@ def build_tracker(
 
 
 def build_geometric_quantile(
-  theta: adaptive_theta.Theta,
+  theta: float,
   noise_multiplier: float,
   expected_clients: float,
   initial_estimate: float,
@@ -199,8 +188,7 @@ def build_geometric_quantile(
   other losses count as they are, infinite and negative ones, too.
 
   Args:
-    theta: The tail fraction, in (0, 1]. For 1 the threshold is -inf, whatever the estimate. An
-      `AdaptiveTheta` is refused: a noisy sum of signs does not tell the number of clients.
+    theta: The tail fraction, in (0, 1]. For 1 the threshold is -inf, whatever the estimate.
     noise_multiplier: z_q, the standard deviation of the noise over the sensitivity of 1/2.
     expected_clients: The divisor of the sum, q n with Poisson sampling.
     initial_estimate: The first estimate, in units of the loss, positive.

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from privacy.noise import tree_mechanism
-from tff_superquantile.threshold import adaptive_theta
+from tff_superquantile import superquantile
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
 from tff_superquantile.threshold import process
@@ -18,7 +18,7 @@ _CROWDED = 0.75
 
 
 def _interpolate(
-  cumulative: hierarchical_histogram.Cumulative, theta: float | tf.Tensor, edges: tf.Tensor
+  cumulative: hierarchical_histogram.Cumulative, theta: float, edges: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns the point at which the interpolated H is (1 - theta) n, and the number beyond it.
 
@@ -40,7 +40,7 @@ def _interpolate(
 
 
 def build_tree_quantile(
-  theta: adaptive_theta.Theta,
+  theta: float,
   mechanism: tree_mechanism.TreeMechanism,
   max_loss: float,
   *,
@@ -55,24 +55,12 @@ def build_tree_quantile(
   more than mechanism.num_shares clients report, there is no histogram, and the last threshold
   stays. The first one is 0, so that all clients train.
 
-  For an `AdaptiveTheta`, the total of the same noisy histogram estimates the number of clients, as
-  it does for the quantile,
-
-      theta_t = clip(wanted_updates / n_hat_t, min_theta, max_theta).
-
-  That costs no privacy: theta_t and the quantile at it are post-processing of the histogram, which
-  is released with a fixed theta, too, so that the same guarantee holds under the same neighbouring
-  relation. The exact number of reports only decides whether the round is valid.
-  theta_t = wanted_updates / n_t would publish it. Zero-out adjacency allows that, but the
-  accounting of Poisson cohorts does not, as it assumes that their size stays unknown.
-
   Each client counts once, whatever its weight; a loss that is NaN counts nowhere and is never
   selected. Other losses are clipped to [0, max_loss]: negative losses count as 0; larger and
   infinite ones count as max_loss and are always selected.
 
   Args:
-    theta: The tail fraction, in (0, 1], or an `AdaptiveTheta`. For 1 the threshold is 0, whatever
-      the histogram.
+    theta: The tail fraction, in (0, 1]. For 1 the threshold is 0, whatever the histogram.
     mechanism: Built by `privacy.noise.tree_mechanism.build_tree_mechanism`.
     max_loss: B, the upper end of the histogram, in units of the loss.
     interpolate: Whether to place the threshold within a bin rather than on its left edge, unless
@@ -82,12 +70,10 @@ def build_tree_quantile(
   Returns:
     A `ThresholdProcess`, whose result is the threshold, float32. Measurements: `threshold`;
     `estimated_cohort_size` and `estimated_tail_size`, the latter at least half of the expected tail
-    size, so that it can serve as a divisor (in an aborted round both are the expected sizes);
-    `aborted`, 1 or 0; and the round's `theta` if it is adaptive. The expected tail size is
-    theta * expected_clients, and with an `AdaptiveTheta` clip(wanted_updates,
-    min_theta * expected_clients, max_theta * expected_clients).
+    size, theta * expected_clients, so that it can serve as a divisor (in an aborted round both are
+    the expected sizes); and `aborted`, 1 or 0.
   """
-  theta = adaptive_theta.check_theta(theta)
+  theta = superquantile.check_theta(theta)
   factory = private_histogram.PrivateHistogramFactory(mechanism, max_loss, noise_key=noise_key)
   if interpolate is None:
     interpolate = mechanism.num_bins <= _MAX_INTERPOLATED_BINS
@@ -98,21 +84,18 @@ def build_tree_quantile(
     cumulative = hierarchical_histogram.Cumulative(
       result["below"], tf.maximum(result["total"], 0.0)
     )
-    theta_of_round = adaptive_theta.of_round(theta, cumulative.total)
     if interpolate:
-      threshold, tail_size = _interpolate(cumulative, theta_of_round, tf.constant(edges))
+      threshold, tail_size = _interpolate(cumulative, theta, tf.constant(edges))
     else:
-      bin_index = hierarchical_histogram.quantile_bin(cumulative, theta_of_round)
+      bin_index = hierarchical_histogram.quantile_bin(cumulative, theta)
       threshold = tf.constant(edges)[bin_index]
       tail_size = cumulative.total - cumulative.below[bin_index]
     # Noise may leave the first bins empty and the quantile within them; theta = 1 is all clients.
-    is_everyone = tf.greater_equal(theta_of_round, 1.0)
-    threshold = tf.where(is_everyone, 0.0, threshold)
-    tail_size = tf.where(is_everyone, cumulative.total, tail_size)
+    if theta == 1.0:
+      threshold, tail_size = tf.zeros_like(threshold), cumulative.total
     # The sum of updates is divided by the tail size. A constant lower bound keeps the noise of the
     # quotient within twice that of a cohort of the expected size, for any cohort and any theta.
-    expected_theta = adaptive_theta.of_round(theta, mechanism.expected_clients)
-    expected_tail_size = expected_theta * mechanism.expected_clients
+    expected_tail_size = theta * mechanism.expected_clients
     tail_size = tf.maximum(tail_size, expected_tail_size / 2.0)
     is_valid = result["is_valid"]
 
@@ -126,8 +109,6 @@ def build_tree_quantile(
       estimated_tail_size=or_expected(tail_size, expected_tail_size),
       aborted=tf.cast(tf.logical_not(is_valid), tf.int32),
     )
-    if tf.is_tensor(theta_of_round):  # A fixed theta needs no measurement.
-      measurements["theta"] = or_expected(theta_of_round, expected_theta)
     return threshold, measurements
 
   def share_fn(loss, threshold, client):

@@ -93,9 +93,12 @@ def build_mechanism(
   z = noise_multiplier(epsilon, delta, recipe.accounting)
   if recipe.sensitivity == "paper":
     return accounting.build_tree(z, num_bins, num_clients, num_clients, bits)
-  return tree_mechanism.build_tree_mechanism(
-    z, num_bins, num_clients, num_shares=num_clients, bits=bits
-  )
+  tree = tree_mechanism.build_tree_mechanism(z, num_bins, num_clients)
+  if bits is None:
+    return tree
+  if tree.modulus > 2**bits:
+    raise ValueError(f"Found bits = {bits}; expected at least {tree.bits_per_entry}.")
+  return dataclasses.replace(tree, modulus=2**bits)
 
 
 def draw_values(distribution: str, num_seeds: int, num_clients: int) -> np.ndarray:

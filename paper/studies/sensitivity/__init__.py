@@ -20,6 +20,7 @@ import os
 from matplotlib import figure as mpl_figure
 import pandas as pd
 
+from paper.studies import by_seed
 from paper.studies import finished_models
 from paper.studies.sensitivity import curves as curves_lib
 from tff_superquantile.experiments.report import grouped
@@ -105,7 +106,7 @@ def _summarize(curve: curves_lib.Curve, unit: units.Unit) -> str:
     return f"{over} the lowest p90 is {unit.text(means.min())}, at {means.idxmin()}."
   changes = {}
   for value in values:
-    theirs, ours = (tables.of_seed(curve.results, value, metric) for metric in metrics)
+    theirs, ours = (by_seed.of_seed(curve.results, value, metric) for metric in metrics)
     if len(change := (ours - theirs).dropna()):
       changes[value] = change.mean()
   if not changes:

@@ -20,9 +20,7 @@ from tff_superquantile.secure_sums import adaptive_clipping
 from tff_superquantile.secure_sums import gaussian_sum
 from tff_superquantile.secure_sums import noisy_sum
 from tff_superquantile.threshold import Client
-from tff_superquantile.threshold import Theta
 from tff_superquantile.threshold import ThresholdProcess
-from tff_superquantile.threshold import adaptive_theta
 
 # The norm to which updates are clipped: a number, or the rule by which it adapts.
 ClipNorm: TypeAlias = float | adaptive_clipping.AdaptiveClipNorm
@@ -297,7 +295,7 @@ def build_round(
   options: dict[str, Any],
   threshold: ThresholdProcess | None,
   hooks: client_work.ClientHooks | None,
-  theta: Theta,
+  theta: float,
 ) -> tuple[client_work.ClientHooks, dict[str, Any], Callable[[Any], tf.Tensor] | None]:
   """Returns the hooks, the options and the divisor of `learning_process.build` with a `Private`."""
   checks.of_type("private", private, Private, "a tff_superquantile.Private or None")
@@ -311,10 +309,9 @@ def build_round(
     )
   divisor = None if threshold is None else _divisor(threshold)
   sums_shares = threshold is not None and divisor is None
-  mean_share = float(adaptive_theta.of_round(theta, 1.0 if sums_shares else private.cohort_size))
   summed = private.build_sum(
     lambda: local_model.describe(model_fn).weights_type.trainable,
-    None if sums_shares else mean_share * private.cohort_size,
+    None if sums_shares else theta * private.cohort_size,
   )
 
   def report(update: Any, share: tf.Tensor, client: Client) -> Any:

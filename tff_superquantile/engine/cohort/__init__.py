@@ -7,9 +7,8 @@ How a computation becomes a cohort's, in order. Imports point down this list, an
 - `programs` turns an argument into arrays, calls functions of a cohort, and makes Python's values
   of the results. `whole` is one function: the whole cohort is one block.
 - `stages/` cuts a computation at its aggregations. It computes cohorts block after block, and is
-  in the place of `whole`: `plans` says what is computed where, `functions` finds what a stage needs
-  of the server and makes a TensorFlow function of it, and `staged` calls them for each block and
-  adds up what they give.
+  in the place of `whole`: `plans` says what is computed where, `functions` makes TensorFlow
+  functions of it, and `staged` calls them for each block and adds up what they give.
 - `computation` has TFF's compiler make a list of calls, and makes functions of a cohort: `whole`,
   or one a stage.
 - `interpreter` evaluates the calls in a trace, a graph for cohorts of all sizes. A broadcast or

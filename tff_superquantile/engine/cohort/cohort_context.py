@@ -16,7 +16,6 @@ import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import programs
 from tff_superquantile.engine.cohort import reading
-from tff_superquantile.engine.cohort import stages
 from tff_superquantile.engine.cohort.graphs import errors
 
 
@@ -83,7 +82,7 @@ class CohortContext(tff.framework.SyncContext):
       # TFF's error messages are the familiar ones. The next argument may be computed here.
       return self._fallback(comp, arg)
     try:
-      return self._compute(comp, program, arrays)
+      return self._compute(program, arrays)
     except (tf.errors.OpError, TypeError, ValueError, errors.UnsupportedError) as error:
       if self._make_fallback is None:
         raise
@@ -92,13 +91,7 @@ class CohortContext(tff.framework.SyncContext):
       self._programs[id(comp)] = None
       return result
 
-  def _compute(
-    self,
-    comp: tff.framework.ConcreteComputation,
-    program: programs.Program,
-    arrays: Sequence[np.ndarray],
-  ) -> Any:
-    """Computes a program of `comp`; other contexts have other ways."""
+  def _compute(self, program: programs.Program, arrays: Sequence[np.ndarray]) -> Any:
     num_clients = program.num_clients(arrays)
     if self._block_size is None or num_clients <= self._block_size:
       return program.to_python(program.whole(arrays))
@@ -106,8 +99,8 @@ class CohortContext(tff.framework.SyncContext):
       message = "The engine computes all %d clients in one block, as it cannot cut %s"
       logging.log_first_n(logging.WARNING, message, 1, num_clients, program.stages)
       return program.to_python(program.whole(arrays))
-    blocks = stages.split(arrays, program.parameters, math.ceil(num_clients / self._block_size))
-    return program.to_python(program.stages(arrays, stages.LocalBlocks(program.stages, blocks)))
+    num_blocks = math.ceil(num_clients / self._block_size)
+    return program.to_python(program.stages(arrays, num_blocks))
 
   def _program(self, comp: tff.framework.ConcreteComputation) -> programs.Program | None:
     key = id(comp)

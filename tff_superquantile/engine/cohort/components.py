@@ -36,10 +36,7 @@ def tensor_names(binding: Any) -> list[str]:
 
 def digest(block: tff.framework.CompiledComputation) -> bytes:
   """Returns what is equal for equal graphs; a component with a state is an `UnsupportedError`."""
-  proto, graph_def = block.proto, tf.compat.v1.GraphDef()
-  if proto.WhichOneof("computation") != "tensorflow":
-    raise errors.UnsupportedError("a component that is not TensorFlow")
-  proto.tensorflow.graph_def.Unpack(graph_def)
+  proto, graph_def = block.proto, Source(block).graph_def
   if stateful := [n.op for n in op_types.nodes_of(graph_def) if op_types.is_stateful(n.op)]:
     raise errors.UnsupportedError(f"a component with {', '.join(stateful)}")
   library = {function.signature.name: function for function in graph_def.library.function}
@@ -51,31 +48,38 @@ def digest(block: tff.framework.CompiledComputation) -> bytes:
   return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 
-class Component:
-  """A TensorFlow graph with parameters and results."""
+class Source:
+  """The TensorFlow graph of a component, and the names and types of what goes in and comes out."""
 
   def __init__(self, block: tff.framework.CompiledComputation):
-    """Reads a TensorFlow component; data sets beside shared state are an `UnsupportedError`."""
-    proto = block.proto
-    if proto.WhichOneof("computation") != "tensorflow":
-      raise errors.UnsupportedError("a component that is not TensorFlow")
-    self.type_signature = block.type_signature
-    self._graph_def = tf.compat.v1.GraphDef()
-    proto.tensorflow.graph_def.Unpack(self._graph_def)
-    self._parameters = tensor_names(proto.tensorflow.parameter)
-    self._results = tensor_names(proto.tensorflow.result)
-    self._session_token = proto.tensorflow.session_token_tensor_name
-    ops = {node.op for node in op_types.nodes_of(self._graph_def)}
+    """Reads a component; one that is not TensorFlow is an `UnsupportedError`."""
+    if block.proto.WhichOneof("computation") != "tensorflow":
+      raise errors.UnsupportedError(f"a component that is not TensorFlow. {errors.TFFS_OWN}")
+    proto, self.type_signature = block.proto.tensorflow, block.type_signature
+    self.graph_def = tf.compat.v1.GraphDef()
+    proto.graph_def.Unpack(self.graph_def)
+    self.parameters = tensor_names(proto.parameter)
+    self.results = tensor_names(proto.result)
+    parameter_type = self.type_signature.parameter
+    self.parameter_types = [] if parameter_type is None else values.leaf_types(parameter_type)
+    self.result_types = values.leaf_types(self.type_signature.result)
+    self.session_token = proto.session_token_tensor_name
+    self.initialize_op = proto.initialize_op
+
+
+class Component(Source):
+  """A component that is called in traces."""
+
+  def __init__(self, block: tff.framework.CompiledComputation):
+    """Reads a component; data sets beside shared state are an `UnsupportedError`."""
+    super().__init__(block)
+    ops = {node.op for node in op_types.nodes_of(self.graph_def)}
     makers = (op for op in ops if op_types.makes_resource(op))
     self._shared = sorted(op for op in makers if not op.startswith(_OWN_STATE))
-    self._initialize_op = proto.tensorflow.initialize_op
     self._has_session_token = any(
-      f"{node.name}:0" == self._session_token for node in self._graph_def.node
+      f"{node.name}:0" == self.session_token for node in self.graph_def.node
     )
-    has_variables = bool(self._initialize_op) or "VarHandleOp" in ops
-    self.result_types = values.leaf_types(block.type_signature.result)
-    parameters = block.type_signature.parameter
-    self.parameter_types = [] if parameters is None else values.leaf_types(parameters)
+    has_variables = bool(self.initialize_op) or "VarHandleOp" in ops
     self.is_deterministic = not any(op_types.is_stateful(op) for op in ops)
     if self._shared:
       leaves = (*self.parameter_types, *self.result_types)
@@ -93,9 +97,9 @@ class Component:
     """Returns what the component computes of roots, one a leaf of the parameter, as expressions."""
     if self._shared:
       raise errors.UnsupportedError(f"a component with {', '.join(self._shared)}")
-    names = [name.rpartition(":")[0] for name in self._parameters]
+    names = [name.rpartition(":")[0] for name in self.parameters]
     return inlining.graph_body(
-      self._graph_def, dict(zip(names, roots)), self._results, pool, self._initialize_op
+      self.graph_def, dict(zip(names, roots)), self.results, pool, self.initialize_op
     )
 
   def taken_apart(self) -> Callable[..., list[tf.Tensor]]:
@@ -115,18 +119,18 @@ class Component:
   def _in_sessions(self) -> Callable[..., list[tf.Tensor]]:
     """Returns what computes the component of its arguments, in a session of its own."""
     with tf.Graph().as_default() as graph:
-      inputs = {self._session_token: tf.constant("")} if self._has_session_token else {}
-      tf.graph_util.import_graph_def(sessions.with_own_queues(self._graph_def), inputs, name="")
-    run = sessions.Sessions(graph, self._parameters, self._results, self._initialize_op)
+      inputs = {self.session_token: tf.constant("")} if self._has_session_token else {}
+      tf.graph_util.import_graph_def(sessions.with_own_queues(self.graph_def), inputs, name="")
+    run = sessions.Sessions(graph, self.parameters, self.results, self.initialize_op)
     types = [leaf.argument_dtype for leaf in self.result_types]
     return lambda *arguments: tf.numpy_function(run, arguments, types)
 
   def _import(self, *arguments: tf.Tensor) -> list[tf.Tensor]:
-    inputs = dict(zip(self._parameters, arguments))
+    inputs = dict(zip(self.parameters, arguments))
     if self._has_session_token:
-      inputs[self._session_token] = tf.constant("")
+      inputs[self.session_token] = tf.constant("")
     return tf.graph_util.import_graph_def(
-      self._graph_def, input_map=inputs, return_elements=self._results, name=""
+      self.graph_def, input_map=inputs, return_elements=self.results, name=""
     )
 
   def call(self, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -140,10 +144,7 @@ class Component:
 
 
 class Library:
-  """Reads each component of a computation once, and makes its expressions.
-
-  All components share one pool, so what several of them read of one client is one expression.
-  """
+  """Reads each component of a computation once, and makes expressions of all in one pool."""
 
   def __init__(self, names: Mapping[int, str]):
     """Initializes a library: what clients hold has roots of `names`, by argument positions."""
@@ -189,29 +190,23 @@ class Library:
   def body(
     self, component: Component, leaves: Sequence[values.Leaf]
   ) -> tuple[list[values.Input], expressions.Body] | None:
-    """Returns a component's inputs and its body, or None if it cannot be taken apart.
-
-    One that goes over data sets that clients make must be taken apart (`UnsupportedError`).
-    """
+    """Returns a component's inputs and its body, or None if it cannot be taken apart."""
     refs, inputs = self.refs(leaves, component.parameter_types)
     try:
       return inputs, component.body(refs, self.pool)
     except errors.UnsupportedError as error:
-      if any(leaf.made is not None for leaf in leaves):
+      if any(leaf.made is not None for leaf in leaves):  # These are computed as parts of it.
         raise
       logging.info("The engine maps a component as it is, as it cannot take apart %s", error)
       return None
 
   def is_read(self, expression: expressions.Expression) -> bool:
-    """Tells whether an expression reads a client's file or data set, and depends on nothing else.
-
-    Expressions of a shape do not count: they are known as soon as the shape is.
-    """
+    """Tells whether an expression is read from a client's file or data set alone."""
     return (
       expression.node is not None
       and expression.reads
       and not op_types.is_variant(expression.op)
-      and not expression.of_shape
+      and not expression.of_shape  # It is known as soon as the shape is.
       and expression.is_pure
       and expression.roots <= set(self._names.values())
     )
@@ -223,10 +218,7 @@ def fold(
   types: Sequence[values.LeafType],
   num_clients: tf.Tensor,
 ) -> list[tf.Tensor]:
-  """Folds over the clients, int32 [], in their order: acc = accumulate(acc, i), from `zero`.
-
-  Dimensions in `types`, those of the accumulator's tensors, may be unknown.
-  """
+  """Folds over the clients, int32 [], in their order: acc = accumulate(acc, i), from `zero`."""
 
   def loop(shapes: list[tf.TensorShape]) -> list[tf.Tensor]:
     _, result = tf.while_loop(

@@ -27,11 +27,7 @@ class Computation:
     parallel: int,
     default_num_clients: int = 0,
   ):
-    """Reads a computation; a parameter with unknown parts is an `UnsupportedError`.
-
-    `store` keeps what clients read, `parallel` clients compute at once, and there are
-    `default_num_clients` where no argument tells it.
-    """
+    """Reads a computation; a parameter with unknown parts is an `UnsupportedError`."""
     self._default_num_clients = default_num_clients
     self._store = store
     self._parallel = parallel
@@ -56,10 +52,7 @@ class Computation:
     function: Callable[[Sequence[tf.Tensor], aggregations.Clients], list[tf.Tensor]],
     more: Sequence[tf.TensorSpec] = (),
   ) -> traces.CohortFunction:
-    """Builds a function of the parameter's leaves, and of more tensors behind them.
-
-    `function` goes from the tensors and the clients of a trace to the results.
-    """
+    """Builds a function of the parameter's leaves, and of more tensors behind them."""
 
     def run(tensors: Sequence[tf.Tensor], mapper: mapping.Mapper) -> list[tf.Tensor]:
       stacked = [t for t, leaf in zip(tensors, self.parameters) if leaf.stacked]

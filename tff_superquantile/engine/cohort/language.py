@@ -33,11 +33,7 @@ class Interpreter(abc.ABC):
     scope: Mapping[str, Any],
     at_clients: bool = False,
   ) -> Any:
-    """Returns the value of a building block, as the class says; `scope` has the names' values.
-
-    `at_clients` tells whether it is evaluated once a client. What the engine does not know is an
-    `UnsupportedError`.
-    """
+    """Returns the value of a building block, once a client if `at_clients`."""
     if isinstance(block, tff.framework.Reference):
       return scope[block.name]
     if isinstance(block, tff.framework.Selection):

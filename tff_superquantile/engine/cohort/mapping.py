@@ -32,6 +32,7 @@ import tensorflow as tf
 
 from tff_superquantile.engine.cohort import components
 from tff_superquantile.engine.cohort import emission
+from tff_superquantile.engine.cohort import reading
 from tff_superquantile.engine.cohort import rows
 from tff_superquantile.engine.cohort import values
 from tff_superquantile.engine.cohort.graphs import data_sets
@@ -201,22 +202,19 @@ class Sequential(Mapper):
   def __init__(
     self,
     library: components.Library,
-    reads: Mapping[expressions.Ref, tuple[tf.Tensor, tf.Tensor, tf.Tensor]],
+    reads: Mapping[expressions.Ref, tuple[reading.Form, Sequence[tf.Tensor]]],
     parallel: int,
     at_once: bool = True,
-    are_rows: bool = False,
   ):
     """Initializes the mapper, which computes `parallel` clients at once.
 
-    `reads` has the values that clients have read: all of them in a row, client by client; the
-    positions at which each client's values begin, int64 [n + 1]; their shapes, int32 [n, rank]. If
-    `at_once`, all clients are computed at once where they can: if `are_rows`, also where they read.
+    `reads` has the form of what clients have read, and its parts. If `at_once`, clients are
+    computed at once where they can, and where they read if nothing is apart.
     """
     super().__init__(library)
     self._reads = reads
     self._parallel = parallel
     self._at_once = at_once
-    self._rows = reads if are_rows else {}
     self.has_rows = False
 
   def _map_rows(
@@ -234,9 +232,12 @@ class Sequential(Mapper):
       raise errors.UnsupportedError("large values of each client")
     known = {root: leaf.tensor for root, leaf, kind in inputs if not kind.is_data_set}
     stacked = {root for root, leaf, _ in inputs if leaf.stacked}
-    stacked = rows.plan(body.outputs, {*stacked, *self._rows}, {*known, *self._rows})
-    for ref, (flat, _, shapes) in self._rows.items():
-      known[ref] = tf.reshape(flat, tf.concat([[num_clients], shapes[0]], 0))
+    for ref, (form, parts) in self._reads.items():
+      if form is not reading.Form.APART:
+        known[ref] = parts[0]
+      if form is reading.Form.ROWS:
+        stacked.add(ref)
+    stacked = rows.plan(body.outputs, stacked, known)
     results = rows.RowEmitter(known, stacked, num_clients).emit_rows(body.outputs)
     self.has_rows = True
     return [
@@ -278,8 +279,13 @@ class Sequential(Mapper):
         for root, leaf, parameter in inputs
         if root.expression in needed
       }
-      for ref, (flat, offsets, shapes) in self._reads.items():
-        known[ref] = tf.reshape(flat[offsets[client] : offsets[client + 1]], shapes[client])
+      for ref, (form, parts) in self._reads.items():
+        if form is reading.Form.APART:
+          flat, offsets, shapes = parts
+          own = flat[offsets[client] : offsets[client + 1]]
+          known[ref] = tf.reshape(own, shapes[client])
+        else:
+          known[ref] = parts[0] if form is reading.Form.SAME else parts[0][client]
       results = emission.Emitter(known).emit(body.outputs, body.effects)
       return [tf.ensure_shape(result, leaf.shape) for result, leaf in zip(results, types)]
 

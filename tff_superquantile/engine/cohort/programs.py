@@ -23,10 +23,7 @@ from tff_superquantile.engine.cohort.graphs import errors
 
 
 class Program(computation.Computation):
-  """A computation in this process, for whole cohorts or in stages for their blocks.
-
-  `whole` returns the result for a whole cohort at once, one tensor a leaf.
-  """
+  """A computation, for whole cohorts (`whole`, one tensor a leaf) or in `stages` for blocks."""
 
   def __init__(
     self,
@@ -35,7 +32,7 @@ class Program(computation.Computation):
     parallel: int,
     default_num_clients: int = 0,
   ):
-    """Reads and traces a computation for whole cohorts, with `Computation`'s arguments."""
+    """Reads and traces a computation for whole cohorts."""
     super().__init__(comp, store, parallel, default_num_clients)
     parameter_type = comp.type_signature.parameter
     self._converter = None if parameter_type is None else values.Converter(parameter_type)

@@ -3,9 +3,11 @@
 import collections
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
+import enum
 import itertools
 import math
 from typing import NamedTuple
+import weakref
 
 import numpy as np
 import tensorflow as tf
@@ -22,36 +24,56 @@ _CLIENTS_A_CALL = 64
 # once a linear model takes 0.43 of the CPU time with 61 kB a client (100 clients), 0.57 with 245,
 # 0.79 with 490, 0.88 with 980.
 _MAX_BYTES_OF_ROW = 2**19
+# The shapes of so many elements are compared, as each may be a dimension that is not known.
+_MAX_BYTES_OF_SHAPES = 2**13
+
+
+class Form(enum.Enum):
+  """How a cohort's values are given to its trace."""
+
+  APART = enum.auto()
+  ROWS = enum.auto()
+  SAME = enum.auto()
 
 
 class Read(NamedTuple):
-  """One value that all clients of a cohort have read, one client after the other in `flat`.
-
-  `shapes`, int32 [n, rank], has what each client's shape was.
-  """
+  """One value that all clients of a cohort have read: the array of each client."""
 
   ref: expressions.Ref
-  flat: np.ndarray
-  shapes: np.ndarray
+  spec: tf.TensorSpec
+  arrays: Sequence[np.ndarray]
 
-  def are_rows(self) -> bool:
-    """Tells whether values of one shape are small enough to be computed for all clients at once."""
-    if not len(self.shapes) or self.flat.nbytes > _MAX_BYTES_OF_ROW * len(self.shapes):
-      return False
-    return bool((self.shapes == self.shapes[0]).all())
+  def form(self) -> Form:
+    """Tells whether the values can be rows, or are the same: shapes of elements may be."""
+    if len({array.shape for array in self.arrays}) != 1:
+      return Form.APART
+    first, *others = self.arrays
+    if first.nbytes > _MAX_BYTES_OF_ROW:
+      return Form.APART
+    may_be_shapes = others and first.dtype == np.int32 and first.nbytes <= _MAX_BYTES_OF_SHAPES
+    if may_be_shapes and all(np.array_equal(first, array) for array in others):
+      return Form.SAME
+    return Form.ROWS
 
-  def parts(self) -> tuple[np.ndarray, ...]:
-    """Returns the values, where each client's begin (int64 [n + 1]), and their shapes."""
-    ends = np.cumsum(np.prod(self.shapes, axis=1, dtype=np.int64))
-    return self.flat, np.concatenate([np.zeros(1, np.int64), ends]), self.shapes
+  def parts(self, form: Form) -> tuple[np.ndarray, ...]:
+    """Returns the values as rows, [n, ...], or as that of all clients.
 
-  def specs(self) -> tuple[tf.TensorSpec, ...]:
+    Or one client after the other, where each client's begin (int64 [n + 1]), and their shapes.
+    """
+    if form is not Form.APART:
+      return (np.stack(self.arrays) if form is Form.ROWS else self.arrays[0],)
+    flat = [np.zeros(0, self.spec.dtype.as_numpy_dtype), *(array.ravel() for array in self.arrays)]
+    shapes = np.array([array.shape for array in self.arrays], np.int32)
+    ends = np.cumsum([part.size for part in flat])
+    return np.concatenate(flat), ends, shapes.reshape(len(self.arrays), self.spec.shape.rank)
+
+  def specs(self, form: Form) -> tuple[tf.TensorSpec, ...]:
     """Returns the specs of `parts`."""
-    return (
-      tf.TensorSpec([None], self.flat.dtype),
-      tf.TensorSpec([None], tf.int64),
-      tf.TensorSpec([None, self.shapes.shape[1]], tf.int32),
-    )
+    rank, dtype = self.spec.shape.rank, self.spec.dtype
+    if form is not Form.APART:
+      return (tf.TensorSpec([None] * (rank + (form is Form.ROWS)), dtype),)
+    lengths = tf.TensorSpec([None, rank], tf.int32)
+    return tf.TensorSpec([None], dtype), tf.TensorSpec([None], tf.int64), lengths
 
 
 # What says from where a client's values are read.
@@ -90,10 +112,10 @@ class Reader:
     def read_all(*names: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
       flat = [
         tf.TensorArray(spec.dtype, 0, True, infer_shape=False, element_shape=[None])
-        for spec in self._specs
+        for spec in self.specs
       ]
       shapes = [
-        tf.TensorArray(tf.int32, 0, True, element_shape=[spec.shape.rank]) for spec in self._specs
+        tf.TensorArray(tf.int32, 0, True, element_shape=[spec.shape.rank]) for spec in self.specs
       ]
 
       def step(
@@ -111,14 +133,10 @@ class Reader:
     one = tf.function(read, autograph=False).get_concrete_function(
       *[tf.TensorSpec([], tf.string) for _ in self._dtypes]
     )
-    self._specs = one.structured_outputs
+    self.specs: list[tf.TensorSpec] = one.structured_outputs  # Of the values that a client reads.
     signature = [tf.TensorSpec([None], tf.string) for _ in self._dtypes]
     function = tf.function(read_all, input_signature=signature, autograph=False)
     self._read_all = function.get_concrete_function()
-
-  def specs(self) -> list[tf.TensorSpec]:
-    """Returns the specs of the values that a client reads."""
-    return self._specs
 
   def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
     """Yields the values of each client, in the order of `refs`."""
@@ -150,59 +168,42 @@ class Store:
   def __init__(self, max_bytes: int):
     self._max_bytes = max_bytes
     self._bytes = 0
-    # From (a key of the reader, the names of a client and a version).
-    self._values: collections.OrderedDict[tuple[tuple[bytes, int], tuple], np.ndarray]
-    self._values = collections.OrderedDict()
-    self._keys_of_data_sets = data_sets.Keys()
+    # Of each client, by its names and their version, and then by the keys of a reader.
+    self._clients: collections.OrderedDict[tuple, dict[tuple[bytes, int], np.ndarray]]
+    self._clients = collections.OrderedDict()
+    # The keys of clients with data sets that are gone, which may be at any time.
+    self._gone: collections.deque[tuple] = collections.deque()
 
-  def _clients(self, reader: Reader, names: Sequence[_Names]) -> list[list[np.ndarray]]:
-    """Returns the values of each client."""
-    clients: dict[_Names, list[np.ndarray]] = {}
-    # Under a version of the files that data sets read; those of older versions are not used again.
-    versions = {
-      name: (name, *(one.version() for one in name if isinstance(one, data_sets.Source)))
-      for name in names
-    }
-    missing = []
-    for name, version in versions.items():
-      found = [self._values.get((key, version)) for key in reader.keys]
-      clients[name] = [value for value in found if value is not None]
-      if len(clients[name]) < len(found):
-        missing.append(name)
-    for name, own in zip(missing, reader(missing)):
-      clients[name] = own
-      for key, value in zip(reader.keys, own):
-        full_key = (key, versions[name])
-        if full_key not in self._values:
-          self._bytes += value.nbytes
-        self._values[full_key] = value
-        for source in name:
-          if isinstance(source, data_sets.Source):
-            self._keys_of_data_sets.watch(source, full_key)
-    for version in versions.values():
-      for key in reader.keys:
-        self._values.move_to_end((key, version))
-    while self._bytes > self._max_bytes:
-      _, value = self._values.popitem(last=False)
-      self._bytes -= value.nbytes
-    return [clients[name] for name in names]
+  def _kept(self, name: _Names) -> dict[tuple[bytes, int], np.ndarray]:
+    """Returns what is kept of a client, from now on the one that was used last."""
+    sources = [one for one in name if isinstance(one, data_sets.Source)]
+    # What was read of older versions of the files that data sets read is not used again.
+    version = (name, *(source.version() for source in sources))
+    if version not in self._clients:
+      self._clients[version] = {}
+      for source in sources:
+        weakref.finalize(source.data_set, self._gone.append, version)
+    self._clients.move_to_end(version)
+    return self._clients[version]
+
+  def _forget(self, values_read: Mapping[tuple[bytes, int], np.ndarray]) -> None:
+    self._bytes -= sum(value.nbytes for value in values_read.values())
 
   def read(self, reader: Reader, arrays: Sequence[np.ndarray]) -> list[Read]:
     """Returns what a cohort has read, of the arguments of the computation."""
-    for key_and_name in self._keys_of_data_sets.pop_gone():
-      gone = self._values.pop(key_and_name, None)
-      self._bytes -= 0 if gone is None else gone.nbytes
-    clients = self._clients(reader, list(zip(*(arrays[i].tolist() for i in reader.positions))))
-    reads = []
-    for index, (ref, spec) in enumerate(zip(reader.refs, reader.specs())):
-      own = [client[index] for client in clients]
-      empty = np.zeros(0, spec.dtype.as_numpy_dtype)
-      shapes = np.array([value.shape for value in own], np.int32)
-      reads.append(
-        Read(
-          ref,
-          np.concatenate([empty, *(value.ravel() for value in own)]),
-          shapes.reshape(len(own), spec.shape.rank),
-        )
-      )
-    return reads
+    while self._gone:
+      self._forget(self._clients.pop(self._gone.popleft(), {}))
+    names = list(zip(*(arrays[i].tolist() for i in reader.positions)))
+    clients = {name: self._kept(name) for name in dict.fromkeys(names)}
+    keys = frozenset(reader.keys)
+    missing = [name for name, kept in clients.items() if not kept.keys() >= keys]
+    for name, own in zip(missing, reader(missing)):
+      self._forget({key: clients[name][key] for key in keys & clients[name].keys()})
+      clients[name].update(zip(reader.keys, own))
+      self._bytes += sum(value.nbytes for value in own)
+    while self._bytes > self._max_bytes:
+      self._forget(self._clients.popitem(last=False)[1])
+    return [
+      Read(ref, spec, [clients[name][key] for name in names])
+      for ref, spec, key in zip(reader.refs, reader.specs, reader.keys)
+    ]

@@ -27,12 +27,16 @@ from tff_superquantile.engine.cohort.graphs import walks
 
 Ref = expressions.Ref
 
-# Ops of each number by itself, or of numbers in the same place once they are broadcast.
+# Ops of each number by itself, or of numbers in the same place once they are broadcast; Softmax is
+# of the last axis.
 _ELEMENTWISE = frozenset(
-  "Abs AddV2 Cast Exp Floor Greater GreaterEqual IsFinite IsInf IsNan Less LessEqual Log LogicalAnd"
-  " LogicalNot LogicalOr Maximum Minimum Mul Neg RealDiv Round Rsqrt SelectV2 Sign Sqrt Square Sub"
-  " Tanh".split()
+  "Abs AddV2 Bitcast BitwiseAnd BitwiseXor DivNoNan Equal Exp Floor FloorMod Greater GreaterEqual"
+  " IsFinite IsInf IsNan Less LessEqual Log LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul Neg"
+  " NotEqual RealDiv Reciprocal Relu RightShift Round Rsqrt SelectV2 Sigmoid Sign Softmax Sqrt"
+  " Square Sub Tanh ZerosLike".split()
 )
+# Ops of which all clients have the same, since their rows have one shape.
+_SIZES = ("Shape", "Size")
 
 
 def _create(op: str, inputs: Sequence[tf.Tensor], node: Any, **attributes: Any) -> list[tf.Tensor]:
@@ -171,15 +175,21 @@ class RowEmitter(emission.Emitter):
     node, op = expression.node, expression.op
     if op in _ELEMENTWISE:
       return _create(op, _aligned(inputs, stacked), node)
+    if op == "BiasAdd":
+      return [tf.add(*_aligned(inputs, stacked))]
     if op == "MatMul":  # It broadcasts what all clients have.
       transposed = (node.attr[f"transpose_{side}"].b for side in "ab")
       return [tf.matmul(*inputs, *transposed)]
     if op in _OF_ALL:
       rows = [t if is_stacked else self._repeat(t) for t, is_stacked in zip(inputs, stacked)]
       return _OF_ALL[op](node, *rows)
-    if any(stacked[1:]):
-      raise errors.UnsupportedError(f"an op {op} with an axis or a shape of each client")
-    return _OF_FIRST[op](node, *inputs)
+    if op == "ConcatV2" and not stacked[-1]:
+      rows = [t if is_stacked else self._repeat(t) for t, is_stacked in zip(inputs[:-1], stacked)]
+      return [tf.concat(rows, _axis(int(tf.get_static_value(inputs[-1])), _rank(rows[0])))]
+    of_one = _OF_SECOND if op in _OF_SECOND else _OF_FIRST
+    if sum(stacked) > 1 or not stacked[of_one is _OF_SECOND]:
+      raise errors.UnsupportedError(f"an op {op} with an axis, a shape or a table of each client")
+    return of_one[op](node, *inputs)
 
 
 def _pack(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
@@ -189,10 +199,15 @@ def _pack(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
 
 def _cross_entropy(node: Any, logits: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
   """Computes that of all clients' examples in one op."""
-  shape = tf.shape(logits)
-  logits, labels = tf.reshape(logits, [shape[0] * shape[1], shape[2]]), tf.reshape(labels, [-1])
-  losses, gradients = _create(node.op, [logits, labels], node)
-  return [tf.reshape(losses, shape[:2]), tf.reshape(gradients, shape)]
+  del node
+  # In TensorFlow's steps. Its kernel takes twice the time, and each exponential by itself.
+  logits -= tf.reduce_max(logits, -1, keepdims=True)
+  exponentials = tf.exp(logits)
+  sums = tf.reduce_sum(exponentials, -1, keepdims=True)
+  num_classes = tf.shape(logits)[-1]
+  labels = tf.gather(tf.range(num_classes), labels)  # No other label is taken.
+  losses = tf.math.log(sums[..., 0]) - tf.gather(logits, labels, batch_dims=2)
+  return [losses, exponentials / sums - tf.one_hot(labels, num_classes, dtype=logits.dtype)]
 
 
 def _reduce(node: Any, rows: tf.Tensor, axes: tf.Tensor) -> list[tf.Tensor]:
@@ -219,7 +234,8 @@ def _squeeze(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _shape(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
-  return [tf.shape(rows, tf.as_dtype(node.attr["out_type"].type))[1:]]
+  sizes = tf.shape(rows, tf.as_dtype(node.attr["out_type"].type))[1:]
+  return [sizes if node.op == "Shape" else tf.reduce_prod(sizes)]
 
 
 def _reshape(node: Any, rows: tf.Tensor, shape: tf.Tensor) -> list[tf.Tensor]:
@@ -228,6 +244,10 @@ def _reshape(node: Any, rows: tf.Tensor, shape: tf.Tensor) -> list[tf.Tensor]:
   others = tf.where(tf.reduce_any(shape < 0), -tf.reduce_prod(shape), tf.cast(1, shape.dtype))
   shape = tf.where(shape < 0, tf.reduce_prod(sizes[1:]) // others, shape)
   return [tf.reshape(rows, _after_clients(sizes[0], shape))]
+
+
+def _slice(node: Any, rows: tf.Tensor, begin: tf.Tensor, size: tf.Tensor) -> list[tf.Tensor]:
+  return [tf.slice(rows, _after_clients(0, begin), _after_clients(-1, size))]
 
 
 def _tile(node: Any, rows: tf.Tensor, multiples: tf.Tensor) -> list[tf.Tensor]:
@@ -241,26 +261,69 @@ def _strided_slice(node: Any, rows: tf.Tensor, *of_row: tf.Tensor) -> list[tf.Te
   return _create(node.op, [rows, *inputs], node, **masks)
 
 
+def _gather(node: Any, values: tf.Tensor, rows: tf.Tensor, axis: tf.Tensor) -> list[tf.Tensor]:
+  if tf.get_static_value(axis) != 0 or node.attr["batch_dims"].i:
+    raise errors.UnsupportedError("values of other axes than the first")
+  return _create(node.op, [values, rows, axis], node)
+
+
+def _search(node: Any, values: tf.Tensor, rows: tf.Tensor) -> list[tf.Tensor]:
+  if values.shape[0] != 1:
+    raise errors.UnsupportedError("a search of several sequences")
+  (found,) = _create(node.op, [values, tf.reshape(rows, [1, -1])], node)
+  return [tf.reshape(found, tf.shape(rows))]
+
+
+def _one_by_one(node: Any, *inputs: tf.Tensor) -> list[tf.Tensor]:
+  """Creates an op for one client after the other: of the last input each has its own row."""
+  *same, rows = inputs
+
+  def of_client(row: tf.Tensor) -> tf.Tensor:
+    return _create(node.op, [*same, row], node)[0]
+
+  like = of_client(rows[0])
+  return [tf.map_fn(of_client, rows, fn_output_signature=tf.TensorSpec(like.shape, like.dtype))]
+
+
+def _cast(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
+  if tf.as_dtype(node.attr["DstT"].type).is_integer and rows.dtype.is_floating:
+    # The integers that floats beyond their range become depend on their place in a tensor.
+    return _one_by_one(node, rows)
+  return _create(node.op, [rows], node)
+
+
 _Op = Callable[..., Sequence[tf.Tensor]]
 # Ops of values that must all have rows.
 _OF_ALL: Mapping[str, _Op] = {
-  "AddN": lambda node, *rows: _create("AddN", rows, node),
+  **dict.fromkeys(
+    ("AddN", "ReluGrad", "SigmoidGrad", "TanhGrad"),
+    lambda node, *rows: _create(node.op, rows, node),
+  ),
   "Pack": _pack,
   "SparseSoftmaxCrossEntropyWithLogits": _cross_entropy,
 }
 # Ops of rows, and of axes or shapes that are the same for all clients.
 _OF_FIRST: Mapping[str, _Op] = {
-  **dict.fromkeys(("Max", "Mean", "Min", "Prod", "Sum"), _reduce),
+  **dict.fromkeys(("All", "Any", "ArgMax", "Max", "Mean", "Min", "Prod", "Sum"), _reduce),
+  "BiasAddGrad": lambda node, rows: [tf.reduce_sum(rows, range(1, _rank(rows)))],
+  "Cast": _cast,
   "EnsureShape": _ensure_shape,
   "ExpandDims": _expand_dims,
   "L2Loss": lambda node, rows: [tf.reduce_sum(rows * rows, range(1, _rank(rows) + 1)) / 2],
   "Reshape": _reshape,
-  "Shape": _shape,
+  **dict.fromkeys(_SIZES, _shape),
+  "Slice": _slice,
   "Squeeze": _squeeze,
   "StridedSlice": _strided_slice,
   "Tile": _tile,
 }
-OPS = frozenset((*_ELEMENTWISE, *_OF_ALL, *_OF_FIRST, "MatMul"))
+# Ops of a shape or a table that is the same for all clients, and of rows.
+_OF_SECOND: Mapping[str, _Op] = {
+  "GatherV2": _gather,
+  "StatelessRandomUniformFullInt": _one_by_one,
+  "UpperBound": _search,
+}
+OPS = frozenset((*_ELEMENTWISE, *_OF_ALL, *_OF_FIRST, *_OF_SECOND, "BiasAdd", "ConcatV2", "MatMul"))
 
 
 def _differ(
@@ -285,7 +348,7 @@ def _differ(
         for i, (parameter, *values) in enumerate(zip(body.parameters, e.inputs, body.outputs)):
           if not found.isdisjoint(values):
             found.update((Ref(e, i), Ref(parameter, 0)))
-      elif e.op != "Shape" and not found.isdisjoint(e.inputs):
+      elif e.op not in _SIZES and not found.isdisjoint(e.inputs):
         found.update(outputs.get(e, ()))
   return found
 
@@ -312,8 +375,6 @@ def plan(refs: Sequence[Ref], stacked: Iterable[Ref], known: Iterable[Ref]) -> s
 
 
 def _is_listed(node: tf.compat.v1.NodeDef) -> bool:
-  if node.op == "Cast":  # Kernels differ in the integers that floats beyond their range become.
-    return not tf.as_dtype(node.attr["DstT"].type).is_integer or not (
-      tf.as_dtype(node.attr["SrcT"].type).is_floating
-    )
+  if "data_format" in node.attr and node.attr["data_format"].s != b"NHWC":
+    return False
   return node.op in OPS

@@ -98,7 +98,7 @@ class CohortFunction:
     self._reader = reading.Reader(discovery.reads, origins, parallel) if discovery.reads else None
     self._looks_again = discovery.looks_again
     self._makes_data_sets = discovery.makes_data_sets
-    self._functions: dict[tuple[bool, bool, bool], tuple[Any, bool]] = {}
+    self._functions: dict[tuple[tuple[reading.Form, ...], bool], tuple[Any, bool]] = {}
 
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
     """Returns the results of arrays or tensors; strings and data sets are arrays.
@@ -116,10 +116,13 @@ class CohortFunction:
     reads: list[reading.Read] = []
     if self._reader is not None and not is_live:
       reads = self.store.read(self._reader, arrays)
-    given = [tuple(map(tf.constant, r.parts())) for r in reads]
+    forms = tuple(read.form() for read in reads)
+    if reading.Form.APART in forms:
+      forms = (reading.Form.APART,) * len(reads)
+    given = [tuple(map(tf.constant, r.parts(form))) for r, form in zip(reads, forms)]
 
     def compute(at_once: bool) -> Sequence[tf.Tensor]:
-      function, _ = self._function(reads, at_once)
+      function, _ = self._function(reads, forms, at_once)
       # Data sets that have been read need not be handed over.
       tensors = [data_sets.as_tensor(a, _is_used(t)) for a, t in zip(arrays, function.inputs)]
       return function(tensors, given)
@@ -127,27 +130,28 @@ class CohortFunction:
     try:
       return compute(at_once=True)
     except tf.errors.OpError:
-      if not self._function(reads, at_once=True)[1]:
+      if not self._function(reads, forms, at_once=True)[1]:
         raise
       return compute(at_once=False)  # Only that knows what each client's branches need.
 
-  def _function(self, reads: Sequence[reading.Read], at_once: bool) -> tuple[Any, bool]:
+  def _function(
+    self, reads: Sequence[reading.Read], forms: tuple[reading.Form, ...], at_once: bool
+  ) -> tuple[Any, bool]:
     """Returns the traced function, of values that were read or of data sets.
 
     The second value tells whether it computes any component for all clients `at_once`.
     """
-    are_rows = all(r.are_rows() for r in reads)
-    key = bool(reads), are_rows, at_once
+    key = forms, at_once
     if key not in self._functions:
       mappers = []
 
       def run(tensors: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:
-        by_ref = {r.ref: parts for r, parts in zip(reads, given)}
-        own = mapping.Sequential(self._library, by_ref, self._parallel, at_once, are_rows)
+        by_ref = {r.ref: (form, parts) for r, form, parts in zip(reads, forms, given)}
+        own = mapping.Sequential(self._library, by_ref, self._parallel, at_once)
         mappers.append(own)
         return self._run(tensors, own)
 
-      signature = (list(self._specs), [r.specs() for r in reads])
+      signature = (list(self._specs), [r.specs(form) for r, form in zip(reads, forms)])
       function = tf.function(run, input_signature=signature, autograph=False)
       traced = function.get_concrete_function()
       self._functions[key] = traced, any(mapper.has_rows for mapper in mappers)

@@ -88,10 +88,7 @@ class Input(NamedTuple):
 
 
 class Made(NamedTuple):
-  """What clients make, such as data sets: computed by each component that uses it, as a part of it.
-
-  So what is read of a data set is kept, and what makes it is not serialized for each client.
-  """
+  """What clients make, such as data sets: computed as a part of each component that uses it."""
 
   ref: expressions.Ref
   inputs: tuple[Input, ...]

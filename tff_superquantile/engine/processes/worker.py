@@ -49,10 +49,7 @@ def install() -> None:
 
 
 def close() -> None:
-  """Ends the workers and takes TFF's default context away. Called when Python exits.
-
-  Until then there are the modules that a context needs for its end.
-  """
+  """Ends the workers and takes TFF's default context away, while its modules are still there."""
   # An open channel would report the end of its worker in a new thread, which Python 3.12 cannot
   # start at exit.
   for channel in _channels:

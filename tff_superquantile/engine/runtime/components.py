@@ -21,49 +21,41 @@ from tff_superquantile.engine.cohort.graphs import sessions
 from tff_superquantile.engine.runtime import sequences
 
 
-class InSessions:
+class InSessions(components.Source):
   """A component in sessions."""
 
   def __init__(self, block: tff.framework.CompiledComputation):
     """Builds the graph of a component; one that is not TensorFlow is an `UnsupportedError`."""
-    if block.proto.WhichOneof("computation") != "tensorflow":
-      raise errors.UnsupportedError(
-        f"Found a component that is not TensorFlow; this process has no other. {errors.TFFS_OWN}"
-      )
-    proto = block.proto.tensorflow
-    self._type = block.type_signature
-    parameter = self._type.parameter
-    parameters = [] if parameter is None else values.leaf_types(parameter)
-    self._dtypes = [leaf.argument_dtype.as_numpy_dtype for leaf in parameters]
-    self._results = values.leaf_types(self._type.result)
-    self._element_types = sequences.element_types(self._type.result)
-    graph_def = tf.compat.v1.GraphDef()
-    proto.graph_def.Unpack(graph_def)
+    super().__init__(block)
+    self._dtypes = [leaf.argument_dtype.as_numpy_dtype for leaf in self.parameter_types]
+    self._element_types = sequences.element_types(self.type_signature.result)
     graph = tf.Graph()
     with graph.as_default():
-      given = dict(zip(components.tensor_names(proto.parameter), parameters))
-      kinds = sequences.element_types(parameter)
-      names = [name for name, leaf in given.items() if leaf.is_data_set]
+      leaves = dict(zip(self.parameters, self.parameter_types))
+      kinds = sequences.element_types(self.type_signature.parameter)
+      names = [name for name, leaf in leaves.items() if leaf.is_data_set]
       serialized = {name: tf.compat.v1.placeholder(tf.string, []) for name in names}
       inputs: dict[str, Any] = {
         name: sequences.begin(serialized[name], kind) for name, kind in zip(names, kinds)
       }
-      if proto.session_token_tensor_name:
-        inputs[proto.session_token_tensor_name] = tf.constant("")
-      controls = {name for node in graph_def.node for name in node.input if name.startswith("^")}
+      if self.session_token:
+        inputs[self.session_token] = tf.constant("")
+      controls = {
+        name for node in self.graph_def.node for name in node.input if name.startswith("^")
+      }
       for name, tensor in list(inputs.items()):
         control = "^" + name.partition(":")[0]
         if control in controls:
           inputs[control] = tensor
       results = tf.graph_util.import_graph_def(
-        sessions.with_own_queues(graph_def), inputs, components.tensor_names(proto.result), name=""
+        sessions.with_own_queues(self.graph_def), inputs, self.results, name=""
       )
-      fed = [serialized[name].name if name in serialized else name for name in given]
+      fed = [serialized[name].name if name in serialized else name for name in leaves]
       fetched = [
         (tf.raw_ops.DatasetToGraphV2(input_dataset=tensor) if leaf.is_data_set else tensor).name
-        for tensor, leaf in zip(results, self._results)
+        for tensor, leaf in zip(results, self.result_types)
       ]
-    self._run = sessions.Sessions(graph, fed, fetched, proto.initialize_op)
+    self._run = sessions.Sessions(graph, fed, fetched, self.initialize_op)
 
   def __call__(self, argument: Any) -> Any:
     """Computes the component on a value as in `evaluation`, None without a parameter."""
@@ -72,15 +64,15 @@ class InSessions:
       np.asarray(leaf.graph_def() if isinstance(leaf, sequences.Sequence) else leaf, dtype)
       for leaf, dtype in zip(leaves, self._dtypes)
     ]
-    found = self._run(*fed)
+    tensors = self._run(*fed)
     kinds = iter(self._element_types)
     results = (
       sequences.Sequence(next(kinds), serialized=tensor, is_made=True)
       if leaf.is_data_set
       else tensor
-      for tensor, leaf in zip(found, self._results)
+      for tensor, leaf in zip(tensors, self.result_types)
     )
-    return values.pack(self._type.result, results)
+    return values.pack(self.type_signature.result, results)
 
 
 class TakenApart:
@@ -89,24 +81,23 @@ class TakenApart:
   def __init__(self, block: tff.framework.CompiledComputation):
     """Builds the function, or raises `UnsupportedError`: no data sets, or none to take apart."""
     self._block = block
-    parameter = block.type_signature.parameter
-    parameters = [] if parameter is None else values.leaf_types(parameter)
+    source = components.Source(block)
+    parameters, results = source.parameter_types, source.result_types
     if not any(leaf.is_data_set for leaf in parameters):
       raise errors.UnsupportedError("a component without data sets")
     self._type = block.type_signature.result
-    results = values.leaf_types(self._type)
     if any(leaf.is_data_set for leaf in results):
       raise errors.UnsupportedError("a component that makes data sets")
     compute = components.Component(block).taken_apart()
 
     def function(*arguments: tf.Tensor) -> list[tf.Tensor]:
-      found = compute(
+      tensors = compute(
         *(
           data_sets.begin(argument) if leaf.is_data_set else argument
           for argument, leaf in zip(arguments, parameters)
         )
       )
-      return [tf.ensure_shape(tensor, leaf.shape) for tensor, leaf in zip(found, results)]
+      return [tf.ensure_shape(tensor, leaf.shape) for tensor, leaf in zip(tensors, results)]
 
     specs = [leaf.argument_spec for leaf in parameters]
     traced = tf.function(function, specs, autograph=False)
@@ -128,8 +119,8 @@ class TakenApart:
       tf.constant(leaf.graph_def() if is_one else leaf, dtype)
       for leaf, is_one, dtype in zip(leaves, are_sequences, self._dtypes)
     ]
-    found = self._function(*arguments)
-    return values.pack(self._type, (tensor.numpy() for tensor in found))
+    tensors = self._function(*arguments)
+    return values.pack(self._type, (tensor.numpy() for tensor in tensors))
 
 
 def component(block: tff.framework.CompiledComputation) -> InSessions | TakenApart:
@@ -138,8 +129,3 @@ def component(block: tff.framework.CompiledComputation) -> InSessions | TakenApa
     return TakenApart(block)
   except Exception:  # Whatever TensorFlow finds wrong in tracing what was taken apart.
     return InSessions(block)
-
-
-def constant(value: Any, dtype: Any) -> Any:
-  """Returns the value of a literal."""
-  return value if isinstance(value, (str, bytes)) else np.asarray(value, dtype)[()]

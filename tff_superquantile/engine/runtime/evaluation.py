@@ -10,11 +10,11 @@ from concurrent import futures
 import functools
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import language
 from tff_superquantile.engine.cohort.graphs import errors
-from tff_superquantile.engine.runtime import components
 from tff_superquantile.engine.runtime import sequences
 
 # A TensorFlow graph, from the value of its parameter (None without one) to that of its result.
@@ -68,7 +68,9 @@ class Evaluator(language.Interpreter):
     return lambda argument, _: component(argument)
 
   def literal(self, block: tff.framework.Literal) -> Any:
-    return components.constant(block.value, block.type_signature.dtype)
+    if isinstance(block.value, (str, bytes)):
+      return block.value
+    return np.asarray(block.value, block.type_signature.dtype)[()]
 
   def intrinsic(self, block: tff.framework.Intrinsic) -> language.Function:
     function = _INTRINSICS.get(block.uri)
@@ -121,16 +123,16 @@ def _select(evaluator: Evaluator, argument: Any, type_spec: Any) -> Federated:
   keys, _, server_value, select = argument
 
   def slices(own: Any, _: bool) -> sequences.Sequence:
-    found = [_call(select, _take(server_value, 0), key) for key in own]
-    return sequences.Sequence(type_spec.member.element, elements=found)
+    elements = [_call(select, _take(server_value, 0), key) for key in own]
+    return sequences.Sequence(type_spec.member.element, elements=elements)
 
   return evaluator.at_clients(slices, keys)
 
 
 def _sequence_map(evaluator: Evaluator, argument: Any, type_spec: Any) -> sequences.Sequence:
   function, sequence = argument
-  found = [_call(function, element) for element in sequence.elements()]
-  return sequences.Sequence(type_spec.element, elements=found)
+  elements = [_call(function, element) for element in sequence.elements()]
+  return sequences.Sequence(type_spec.element, elements=elements)
 
 
 def _sequence_reduce(evaluator: Evaluator, argument: Any, _: tff.Type) -> Any:

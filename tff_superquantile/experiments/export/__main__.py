@@ -13,9 +13,8 @@ tuning.json, by which `superquantile personalize` tunes it to one client's rows:
 
 No client's data are read. (Only a run on a table of the user's own that an earlier version left
 without columns.json needs that table.)
-DIR is there whole or not at all; --overwrite replaces an earlier export, and nothing else. The exit
-code is 0, or 2 for a mistake in the arguments, a run that has not finished, or a model that has no
-such form.
+DIR, which must be new, is there whole or not at all. The exit code is 0, or 2 for a mistake in the
+arguments, a run that has not finished, or a model that has no such form.
 """
 
 from __future__ import annotations
@@ -42,15 +41,12 @@ def define(parser: command_line.Parser) -> None:
   command_line.add_flag(parser, "format", str, "saved_model", purposes)
   out: dict[str, Any] = dict(type=pathlib.Path, metavar="DIR", required=True)
   parser.add_argument("--out", help="the folder to write", **out)
-  again = "replace DIR if an earlier export is all that is in it"
-  command_line.add_flag(parser, "overwrite", bool, False, again)
 
 
 def main(args: argparse.Namespace) -> None:
   run = run_folder.find_finished(args.folder)
   formats.FORMATS[args.format]  # Or a sentence that there is none.
-  finished_run.check_new(args.out, args.overwrite)
-  earlier = _earlier_export(args.out)
+  finished_run.check_new(args.out)
   config = finished_run.config(run, finished_run.given(args, train_flags.WHERE_DATA_IS))
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.export import examples
@@ -71,24 +67,8 @@ def main(args: argparse.Namespace) -> None:
     (folder / formats.CARD).write_text(card, encoding="utf-8")
     how = dataclasses.asdict(exported_model.tuning(model, config))
     atomic_files.write_json(folder / formats.TUNING, how)
-    for path in earlier:  # And no others, even if some have come meanwhile.
-      path.rmdir() if path.is_dir() else path.unlink()
     os.rename(folder, args.out)
   print(f"Written: {args.out}")
-
-
-def _earlier_export(out: pathlib.Path) -> list[pathlib.Path]:
-  """Lists the files of an earlier export, folders after their contents; refuses anything else."""
-  if not out.exists():
-    return []
-  found = sorted(out.rglob("*"), reverse=True) if out.is_dir() and not out.is_symlink() else [out]
-  others = [path for path in found if not formats.is_exported(path.relative_to(out))]
-  if others:
-    raise ValueError(
-      f"Found {others[-1]}, which no export has written; expected a folder with an earlier export"
-      " alone to --overwrite: choose another --out."
-    )
-  return [*found, out]
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 import dataclasses
-import fnmatch
 import io
 import json
 import os
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from privacy import checks
 from privacy.settings import plugins
 
 CARD = "MODEL_CARD.md"
@@ -36,9 +34,9 @@ class Format:
 
   Attributes:
     purpose: The program that it is for, to continue the name of the format in --help.
-    files: Patterns of the relative paths of all files and folders that it writes, the model first.
-    write: Takes an `exported_model.ExportedModel` and an existing folder, writes these files, and
-      returns what reads them again; None where nothing does. Raises a `ValueError` if the model has
+    file: The name of the file or folder that it writes.
+    write: Takes an `exported_model.ExportedModel` and an existing folder, writes the file, and
+      returns what reads it again; None where nothing does. Raises a `ValueError` if the model has
       no such form.
     most_difference: How much the outputs of the written model may differ from the run's own.
     on_difference: The reason and the remedy where they differ more.
@@ -46,7 +44,7 @@ class Format:
   """
 
   purpose: str
-  files: tuple[str, ...]
+  file: str
   write: Callable[[Any, pathlib.Path], Serve | None]
   most_difference: float = 1e-5
   on_difference: str = (
@@ -72,10 +70,6 @@ class Tuning:
   num_classes: int
   num_trainable: int
 
-  def __post_init__(self) -> None:
-    for name in ("epochs", "learning_rate", "proximal_weight", "batch_size", "l2"):
-      checks.not_negative(name, getattr(self, name))
-
 
 def read_tuning(folder: pathlib.Path) -> Tuning:
   """Reads how to tune the model of an export."""
@@ -85,12 +79,6 @@ def read_tuning(folder: pathlib.Path) -> Tuning:
     raise ValueError(
       f"Found no {TUNING} in {folder} that can be read; expected that of an export: export again."
     ) from error
-
-
-def is_exported(path: pathlib.PurePath) -> bool:
-  """Tells whether an export, of any format, has such a file or folder, by its relative path."""
-  patterns = (CARD, LABELS, TUNING, *(file for one in FORMATS.values() for file in one.files))
-  return any(fnmatch.fnmatchcase(path.as_posix(), pattern) for pattern in patterns)
 
 
 def write(model: Any, name: str, folder: pathlib.Path) -> None:
@@ -178,19 +166,11 @@ def _write_npz(model: Any, folder: pathlib.Path) -> None:
 
 
 _OWN = {
-  "saved_model": Format(
-    "for TensorFlow",
-    (
-      *("saved_model", "saved_model/saved_model.pb", "saved_model/fingerprint.pb"),
-      *("saved_model/assets", "saved_model/assets/*"),
-      *("saved_model/variables", "saved_model/variables/variables.*"),
-    ),
-    _write_saved_model,
-  ),
-  "keras": Format("for Keras", ("model.keras",), _write_keras),
+  "saved_model": Format("for TensorFlow", "saved_model", _write_saved_model),
+  "keras": Format("for Keras", "model.keras", _write_keras),
   "tflite": Format(
     "for TensorFlow Lite",
-    ("model.tflite",),
+    "model.tflite",
     _write_tflite,
     most_difference=1e-3,  # It takes raw numbers as float32.
     on_difference="its numbers are float32, which cannot hold some columns, such as times in"
@@ -198,7 +178,7 @@ _OWN = {
   ),
   "npz": Format(
     "the weights by name and a table's means, deviations and categories, for NumPy",
-    ("model.npz",),
+    "model.npz",
     _write_npz,
     instead="the network's weights by name, and of a table what its columns became",
   ),

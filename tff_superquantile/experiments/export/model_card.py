@@ -2,14 +2,13 @@
 
 The card of a private run has nothing of its training clients but what `privacy.json` covers. It
 has exact errors of test clients, who are outside of the guarantee, as the run's own files do. It
-is not compared with another run: that one's model is a release of its own over the same clients.
+compares with no other run, as a report does: that one's model is a release of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import hashlib
-import math
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,8 @@ from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.run import run_folder
 
-_PERCENTILES = (10, 20, 50, 60, 80, 90, 95)
+_PERCENTILES = (10, 50, 90)
 _TAIL = 0.1
-_WORST = "worst client"
 _PREDICTION = "prediction, in the unit of the labels"
 _SCALE = "and the network predicts labels of mean 0 and standard deviation 1"
 _PROBABILITIES = (
@@ -46,10 +44,6 @@ _TEST_CLIENTS = (
   " clients. They are outside of the guarantee: leave them out where the test clients want one, or"
   " release them by tff_superquantile.experiments.private_evaluation."
 )
-_ALONE = (
-  "The card compares with no other run: FedAvg over the same training clients has a budget of its"
-  " own, or none, which this run's accounting does not cover."
-)
 
 
 def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str = "") -> str:
@@ -59,27 +53,22 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
   errors = clients.get(leading.name, np.array([]))
   is_known = np.isfinite(errors)  # A client may have no value of a measure.
   errors, client_sizes = errors[is_known], clients.get("num_examples", np.array([]))[is_known]
-  baseline = _find_fed_avg(run)
-  others = {} if baseline is None else baseline.clients("test")
-  fed_avg = others[leading.name][is_known] if leading.name in others else None
   use = {"Input": raw, "Output": _outputs(bool(labels))}
   if labels:
     use["Labels"] = ", ".join(map(repr, labels))
   blocks: list[page.Block] = [
-    _listing("How it was made", _facts(run)),
-    _listing("How to use it", use),
+    tables.listing(_facts(run), "How it was made"),
+    tables.listing(use, "How to use it"),
   ]
   if len(errors):
-    blocks.append(_distribution(leading.unit, errors, fed_avg))
-    blocks.append(_by_size(leading, client_sizes, errors, fed_avg))
-    blocks.append(_listing("Measures of the test clients", _measures(run)))
+    pooled = run.metrics.get("test", {}).get("pooled", {})
+    blocks.append(_by_size(leading, client_sizes, errors))
     for title, entries in (
-      ("Classes of the test clients' examples", _classes(run, labels)),
+      ("Measures of the test clients", _measures(run, clients, pooled)),
+      ("Classes of the test clients' examples", _classes(labels, pooled)),
       ("The constant answer, for comparison", _of_constant(run)),
     ):
-      blocks += [_listing(title, entries)] if entries else []
-  if fed_avg is not None:
-    blocks.append(page.Text(_who_gains(leading, errors, fed_avg)))
+      blocks += [tables.listing(entries, title)] if entries else []
   blocks.append(tables.Table("Intended use and limits", [], _limits(len(errors)), kind="words"))
   blocks += _privacy(run)
   card = page.Page(
@@ -99,15 +88,10 @@ def _outputs(has_classes: bool) -> str:
   said = [_PROBABILITIES if has_classes else _PREDICTION]
   for export in formats.FORMATS.values():
     if export.instead and has_classes:
-      said.append(f"{export.files[0]} has neither, but {export.instead}")
+      said.append(f"{export.file} has neither, but {export.instead}")
     elif export.instead:
-      said.append(f"{export.files[0]} has none, but {export.instead}, {_SCALE}")
+      said.append(f"{export.file} has none, but {export.instead}, {_SCALE}")
   return "; ".join(said)
-
-
-def _listing(title: str, entries: Mapping[str, Any]) -> tables.Table:
-  rows = [tables.Row(name, [tables.Cell(str(value))]) for name, value in entries.items()]
-  return tables.Table(title, [], rows, kind="words")
 
 
 def _summary(errors: np.ndarray, leading: units.Leading) -> str:
@@ -155,18 +139,6 @@ def _facts(run: run_folder.Run) -> dict[str, Any]:
   return {name: value for name, value in facts.items() if value != ""}
 
 
-def _find_fed_avg(run: run_folder.Run) -> run_folder.Run | None:
-  """Finds the finished FedAvg run of the same options, seed and test clients beside a run."""
-  if run.config is None or run.config.is_private or run.method.is_fed_avg:
-    return None
-  path = run.path.parent.parent / run.method.fed_avg / run.path.name
-  fed_avg = run_folder.Run(path, run.seed)
-  ids = list(run.clients("test").get("client_id", ()))
-  if not (fed_avg.finished and fed_avg.config is not None and not fed_avg.config.is_private):
-    return None
-  return fed_avg if ids and fed_avg.has_clients("test", ids) else None
-
-
 def _said(unit: units.Unit, values: np.ndarray) -> str:
   """Describes clients' values [n] in a sentence, those that are finite."""
   known = values[np.isfinite(values)]
@@ -175,14 +147,16 @@ def _said(unit: units.Unit, values: np.ndarray) -> str:
   if paired.are_few(len(known)):
     tail = f"{unit.text(known.max())} for the worst client"
   else:
-    p90, worst = superquantile.percentile(known, 90), superquantile.superquantile(known, _TAIL)
-    tail = f"p90 {unit.text(p90)}, worst 10 % {unit.text(worst)}"
+    levels = {f"p{q}": superquantile.percentile(known, q) for q in _PERCENTILES}
+    levels["worst 10 %"] = superquantile.superquantile(known, _TAIL)
+    tail = ", ".join(f"{name} {unit.text(level)}" for name, level in levels.items())
   return f"{unit.text(known.mean())} on average, {tail}, of {len(known)} clients"
 
 
-def _measures(run: run_folder.Run) -> dict[str, str]:
-  """Returns every measure of the test clients, and of all their examples together."""
-  clients, pooled = run.clients("test"), run.metrics.get("test", {}).get("pooled", {})
+def _measures(
+  run: run_folder.Run, clients: Mapping[str, np.ndarray], pooled: Mapping[str, Any]
+) -> dict[str, str]:
+  """Returns every measure of clients, and of all their examples together."""
   by_measure = {}
   for name in (name for name in measures.NAMES if name in clients):
     unit = units.of_measure(name, units.of_run(run))
@@ -191,9 +165,8 @@ def _measures(run: run_folder.Run) -> dict[str, str]:
   return by_measure
 
 
-def _classes(run: run_folder.Run, labels: Sequence[str]) -> dict[str, str]:
+def _classes(labels: Sequence[str], pooled: Mapping[str, Any]) -> dict[str, str]:
   """Returns the share and the recall of each class of the test clients' examples."""
-  pooled = run.metrics.get("test", {}).get("pooled", {})
   recalls = pooled.get("recall", {})
   return {
     labels[int(c)] if labels else c: f"{units.PERCENT.text(share)} of the examples, of which"
@@ -208,11 +181,7 @@ def _of_constant(run: run_folder.Run) -> dict[str, str]:
   if references is None:
     return {}
   constant = references.found[kept.CONSTANT]
-  answers = {"Answer": constant.said}
-  for name in (name for name in measures.NAMES if name in constant.clients):
-    unit = units.of_measure(name, units.of_run(run))
-    answers[f"{unit.quantity} in {unit.name}"] = _said(unit, constant.clients[name])
-  return answers
+  return {"Answer": constant.said, **_measures(run, constant.clients, {})}
 
 
 def _limits(num_clients: int) -> list[tables.Row]:
@@ -224,95 +193,21 @@ def _limits(num_clients: int) -> list[tables.Row]:
     " those who use it to examine, by groups that this card does not know.",
     "An error counts all mistakes alike. Where a class is rare, compare it with the constant"
     " answer, and look at the recall of each class, before use.",
-    f"The numbers are of {num_clients} test clients: the column of clients says how many stand"
-    " behind each.",
+    f"The numbers are of {num_clients} test clients, a percentile of the few at its end.",
   ]
   return [tables.Row(sentence, []) for sentence in said]
 
 
-def _row(
-  unit: units.Unit, name: str, error: float, fed_avg: float | None, *extra: str
-) -> tables.Row:
-  cells = [*extra, unit.number(error)]
-  if fed_avg is not None:
-    cells += [unit.number(fed_avg), unit.number(error - fed_avg, sign=True)]
-  return tables.Row(name, [*map(tables.Cell, cells)])
-
-
-def _headings(first: str, fed_avg: np.ndarray | None, *extra: str) -> list[str]:
-  compared = [] if fed_avg is None else ["FedAvg", "change"]
-  return [first, *extra, "this model", *compared]
-
-
-def _distribution(unit: units.Unit, errors: np.ndarray, fed_avg: np.ndarray | None) -> tables.Table:
-  """Describes the test clients' errors [n], beside those under FedAvg."""
-  are_few = paired.are_few(len(errors))
-
-  def statistics(values: np.ndarray) -> dict[str, float]:
-    if are_few:
-      return {"mean": values.mean(), _WORST: values.max()}
-    return {
-      "mean": values.mean(),
-      **{f"p{q}": superquantile.percentile(values, q) for q in _PERCENTILES},
-      "worst 10 %": superquantile.superquantile(values, _TAIL),
-    }
-
-  other = {} if fed_avg is None else statistics(fed_avg)
-  rows = [
-    _row(unit, name, value, other.get(name), _behind(name, value, errors))
-    for name, value in statistics(errors).items()
-  ]
-  note = "Each client counts once. "
-  note += (
-    f"Fewer than {paired.FEW_CLIENTS} clients have no percentiles."
-    if are_few
-    else "p90: nine of ten clients have at most this error. Clients: those with this error or a"
-    " larger one, behind a percentile; of the mean all."
-  )
-  title = f"{unit.quantity} of the test clients in {unit.name}"
-  return tables.Table(title, _headings("", fed_avg, "clients"), rows, note)
-
-
-def _behind(name: str, value: float, errors: np.ndarray) -> str:
-  """Returns the number of test clients behind a statistic of their errors [n]."""
-  if name == "mean":
-    return str(len(errors))
-  if name == _WORST or name.startswith("p"):
-    return str(int(np.sum(errors >= value)))
-  return str(math.ceil(_TAIL * len(errors) * (1 - superquantile.TAIL_MASS_TOLERANCE)))
-
-
-def _by_size(
-  leading: units.Leading,
-  client_sizes: np.ndarray,
-  errors: np.ndarray,
-  fed_avg: np.ndarray | None,
-) -> tables.Table:
+def _by_size(leading: units.Leading, client_sizes: np.ndarray, errors: np.ndarray) -> tables.Table:
   """Describes the mean errors of small, middling and large clients."""
   terciles = sizes.terciles(client_sizes, client_sizes)
   rows = []
   for tercile in np.unique(terciles):
     its = terciles == tercile
-    name = sizes.span(client_sizes[its])
-    other = None if fed_avg is None else fed_avg[its].mean()
-    rows.append(_row(leading.unit, name, errors[its].mean(), other, str(its.sum())))
+    cells = str(its.sum()), leading.unit.number(errors[its].mean())
+    rows.append(tables.Row(sizes.span(client_sizes[its]), [*map(tables.Cell, cells)]))
   title = f"Mean {leading.words} in {leading.unit.name} by a client's number of examples"
-  return tables.Table(title, _headings("examples", fed_avg, "clients"), rows)
-
-
-def _who_gains(leading: units.Leading, errors: np.ndarray, fed_avg: np.ndarray) -> str:
-  """Says who gains and who pays against FedAvg."""
-  unit = leading.unit
-  change = errors - fed_avg
-  worst = fed_avg >= superquantile.percentile(fed_avg, 90)
-  best = fed_avg <= superquantile.percentile(fed_avg, 10)
-  return (
-    f"Against FedAvg, {np.sum(change < 0)} of {len(errors)} test clients have a lower"
-    f" {leading.words}, {np.sum(change > 0)} a higher one and {np.sum(change == 0)} the same. That"
-    " of the tenth that FedAvg serves worst changes by"
-    f" {unit.number(change[worst].mean(), sign=True)}{unit.change} on average, that of the tenth"
-    f" that it serves best by {unit.number(change[best].mean(), sign=True)}."
-  )
+  return tables.Table(title, ["examples", "clients", "this model"], rows)
 
 
 def _privacy(run: run_folder.Run) -> list[page.Block]:
@@ -320,7 +215,7 @@ def _privacy(run: run_folder.Run) -> list[page.Block]:
   path = run.path / ledger_lib.FILE_NAME
   is_private = run.config is not None and run.config.is_private
   if not is_private:
-    return [_listing("Privacy", {"Guarantee": _NO_GUARANTEE})]
+    return [tables.listing({"Guarantee": _NO_GUARANTEE}, "Privacy")]
   if not path.is_file():
     raise ValueError(
       f"Found no {ledger_lib.FILE_NAME} in the private run {run.path}; expected its ledger: bring"
@@ -336,5 +231,8 @@ def _privacy(run: run_folder.Run) -> list[page.Block]:
     " python -m privacy.account audit RUN_DIR computes the numbers again",
   }
   said = [*ledger.guarantee, *(f"Not covered: {one}" for one in ledger.not_covered)]
-  rows = [tables.Row(sentence, []) for sentence in [*said, _TEST_CLIENTS, _ALONE]]
-  return [_listing("Privacy", facts), tables.Table("What it is about", [], rows, kind="words")]
+  rows = [tables.Row(sentence, []) for sentence in [*said, _TEST_CLIENTS]]
+  return [
+    tables.listing(facts, "Privacy"),
+    tables.Table("What it is about", [], rows, kind="words"),
+  ]

@@ -13,16 +13,14 @@ model's budget change: whoever publishes DIR publishes what it tells of its rows
 
 from __future__ import annotations
 
-import abc
 import argparse
 from collections.abc import Mapping, Sequence
 import csv
-import dataclasses
 import os
 import pathlib
 import shutil
 import sys
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -34,26 +32,13 @@ from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.export import formats
 
 Weights = Sequence[np.ndarray]
-_SETTINGS = {"epochs": int, "learning_rate": float, "proximal_weight": float}
+Model: TypeAlias = "LinearModel | SavedModel"
+_SEED = 0  # Of the order of the rows.
 _TRUTH = {"true": 1.0, "false": 0.0}
 
 
-class Model(abc.ABC):
-  """A model whose weights a client tunes; x [n, ...] are its inputs, and y [n] labels."""
-
-  weights: Weights
-
-  @abc.abstractmethod
-  def loss_and_gradient(self, weights: Weights, x: Any, y: np.ndarray) -> tuple[float, Weights]:
-    """Returns the mean loss of examples, and its gradient."""
-
-  @abc.abstractmethod
-  def write(self, weights: Weights, folder: pathlib.Path) -> None:
-    """Writes the model with other weights into an existing copy of its export."""
-
-
-class LinearModel(Model):
-  """The linear model of a model.npz, in NumPy."""
+class LinearModel:
+  """The linear model of a model.npz, in NumPy; x [n, ...] are its inputs, and y [n] labels."""
 
   def __init__(self, path: pathlib.Path, settings: formats.Tuning):
     """Reads the file; refuses a network with more than one layer."""
@@ -72,6 +57,7 @@ class LinearModel(Model):
     self.is_table = "preprocessing/mean" in self.arrays
 
   def loss_and_gradient(self, weights: Weights, x: Any, y: np.ndarray) -> tuple[float, Weights]:
+    """Returns the mean loss of examples, and its gradient."""
     scores = x @ weights[0] + sum(weights[1:])
     if self._is_number:
       errors = scores - y.reshape(-1, 1)
@@ -86,6 +72,7 @@ class LinearModel(Model):
     return float(losses.mean()), [g.reshape(w.shape) for g, w in zip(gradient, weights)]
 
   def write(self, weights: Weights, folder: pathlib.Path) -> None:
+    """Writes the model with other weights into an existing copy of its export."""
     tuned = {n: w.astype(self.arrays[n].dtype) for n, w in zip(self._names, weights)}
     np.savez(folder / self._path.name, **dict[str, Any]({**self.arrays, **tuned}))
 
@@ -106,8 +93,8 @@ class LinearModel(Model):
     return np.concatenate(found, axis=1).astype(np.float32).astype(np.float64)
 
 
-class SavedModel(Model):
-  """The model of a saved_model/, in TensorFlow."""
+class SavedModel:
+  """The same of a saved_model/, in TensorFlow."""
 
   def __init__(self, path: pathlib.Path, settings: formats.Tuning):
     with cli.starting_tensorflow():
@@ -169,15 +156,7 @@ def _tune(
 def choose(
   model: Model, x: Any, y: np.ndarray, settings: formats.Tuning, rng: np.random.Generator
 ) -> Weights | None:
-  """Returns a client's own weights; None where the model as it is serves the client no worse.
-
-  Args:
-    model: The shared model.
-    x: Its inputs for the client's n examples.
-    y: The labels [n], numbers of classes or standardised values.
-    settings: How to tune.
-    rng: Draws batches, and the parts by which the client chooses.
-  """
+  """Returns a client's own weights; None where the model as it is serves the client no worse."""
   own = _tune(model, x, y, settings, rng)
 
   def losses(tuned_on: np.ndarray, measured_on: np.ndarray) -> tuple[float, float]:
@@ -252,9 +231,6 @@ def define(parser: command_line.Parser) -> None:
   out: dict[str, Any] = dict(type=pathlib.Path, metavar="DIR", required=True)
   parser.add_argument("--out", help="the folder to write", **out)
   command_line.add_flag(parser, "label_column", str, None, "Of a .csv: what is predicted.")
-  for name, kind in _SETTINGS.items():
-    command_line.add_flag(parser, name, kind, None, "None for that of the export.")
-  command_line.add_flag(parser, "seed", int, 0, "Of the order of the rows.", least=0)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -262,8 +238,6 @@ def main(args: argparse.Namespace) -> None:
   if not args.rows.is_file():
     raise ValueError(f"Found no file {args.rows}; expected the rows of a client.")
   settings = formats.read_tuning(args.export)
-  given = finished_run.given(args, tuple(_SETTINGS))
-  settings = dataclasses.replace(settings, **given)
   model: Model
   if (args.export / "model.npz").is_file():
     model = LinearModel(args.export / "model.npz", settings)
@@ -275,7 +249,7 @@ def main(args: argparse.Namespace) -> None:
       " by --format=npz or --format=saved_model."
     )
   x, y = read_rows(args.rows, model, args.label_column, settings)
-  own = choose(model, x, y, settings, np.random.default_rng(args.seed))
+  own = choose(model, x, y, settings, np.random.default_rng(_SEED))
   with atomic_files.temporary_folder(args.out) as temporary:
     folder = pathlib.Path(temporary)
     shutil.copytree(args.export, folder, dirs_exist_ok=True)

@@ -1,22 +1,23 @@
-"""Carries out runs, several at once, each in a process of its own on its share of the cores.
+"""Carries out runs, several at once, in processes that have a share of the cores each.
 
 The processes are forks of this one, which has imported TensorFlow and computes nothing with it:
-the import takes as long as 500 rounds of the default experiment.
+the import takes as long as 500 rounds of the default experiment. A process carries out runs one
+after the other, so that it traces the programs that they have in common once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+import contextlib
 import csv
-import json
+import dataclasses
+import gc
 import logging as stdlib_logging
+from multiprocessing import connection as connections
 import os
 import pathlib
 import random
 import signal
 import sys
-import tempfile
 import threading
-import time
-from typing import TextIO
 
 from absl import logging
 import threadpoolctl
@@ -31,6 +32,8 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import progress
 
 _SECONDS_BETWEEN_LOOKS = 0.5
+_MOST_RUNS = 20  # Of a process; its memory is flat for as many.
+_DONE, _WARNING, _FAILURE = "done", "warning", "failure"  # What a fork tells its parent.
 _PACKAGE = pathlib.Path(__file__).parents[2]
 
 
@@ -40,54 +43,59 @@ def command(config: run_config.RunConfig) -> list[str]:
   return [sys.executable, "-m", module, *config.to_arguments()]
 
 
-class Messages(stdlib_logging.Handler):
-  """What a fork tells its parent: the warnings that this project logs, and why the run failed."""
+class _Warnings(stdlib_logging.Handler):
+  """Tells the parent of a fork the warnings that this project logs."""
 
-  def __init__(self) -> None:
+  def __init__(self, parent: connections.Connection) -> None:
     super().__init__(stdlib_logging.WARNING)
-    self._file: TextIO = tempfile.TemporaryFile("w+", buffering=1, encoding="utf-8")  # noqa: SIM115
+    self._parent = parent
 
   def emit(self, record: stdlib_logging.LogRecord) -> None:
     if (
       record.levelno == stdlib_logging.WARNING and _PACKAGE in pathlib.Path(record.pathname).parents
     ):
-      self.write("warning", record.getMessage())
-
-  def write(self, kind: str, text: str) -> None:
-    self._file.write(json.dumps([kind, text]) + "\n")
-
-  def read(self, kind: str) -> list[str]:
-    """Returns the messages of a kind; of a fork that has ended, all of them."""
-    self._file.seek(0)
-    return [text for of, text in map(json.loads, self._file) if of == kind]
+      self._parent.send((_WARNING, record.getMessage()))
 
 
-def _carry_out(config: run_config.RunConfig, num_cores: int, messages: Messages) -> int:
-  """Carries out a run in a fork; returns the exit code."""
-  logging.get_absl_logger().addHandler(messages)
+def _log_path(config: run_config.RunConfig) -> pathlib.Path:
+  return run_folder.of_config(config).path / "log.txt"
+
+
+def _work(
+  configs: Sequence[run_config.RunConfig], num_cores: int, parent: connections.Connection
+) -> int:
+  """Carries out in a fork the runs that its parent asks for, until one fails; returns its code."""
+  logging.get_absl_logger().addHandler(_Warnings(parent))
   # The bars of this process, and what locks them, are none of the fork's.
   tqdm.tqdm._instances.clear()
   tqdm.tqdm.set_lock(threading.RLock())
   threadpoolctl.threadpool_limits(num_cores)  # NumPy has counted all cores.
-  return cli.run_parsed(lambda: train.train(config), lambda why: messages.write("failure", why))
+
+  def carry_out_runs() -> None:
+    number = parent.recv()
+    while number is not None:
+      with open(_log_path(configs[number]), "a") as log:
+        for descriptor in (1, 2):
+          os.dup2(log.fileno(), descriptor)
+      train.train(configs[number])
+      sys.stdout.flush()
+      parent.send((_DONE, ""))
+      if (number := parent.recv()) is not None:
+        gc.collect()  # What the last run has left.
+
+  return cli.run_parsed(carry_out_runs, lambda why: parent.send((_FAILURE, why)))
 
 
 class _ActiveRun:
-  """A run in a process of its own, with its output in the run's folder."""
+  """A run at work, with its output in the run's folder."""
 
-  def __init__(self, config: run_config.RunConfig, cores: Sequence[int], position: int):
-    self.cores = cores
-    self.position = position
+  def __init__(self, config: run_config.RunConfig, position: int):
     self.folder = run_folder.of_config(config)
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
-    self.messages = Messages()
+    self.messages: dict[str, list[str]] = {_WARNING: [], _FAILURE: []}
     with run_folder.lock(self.folder.path):  # Truncating the log would lose that of a run at work.
-      log = open(self.folder.path / "log.txt", "w")  # noqa: SIM115  The child keeps it open.
-    with log:
-      self.process = dependent_process.DependentFork(
-        lambda: _carry_out(config, len(cores), self.messages), output=log.fileno(), cores=cores
-      )
+      open(_log_path(config), "w").close()
 
   def last_round(self) -> tuple[int, dict[str, float]]:
     """Returns the number of rounds that are done and the releases of the last one."""
@@ -117,12 +125,90 @@ class _ActiveRun:
       self.bar.show(values, done)
     return done
 
-  def failure(self) -> str:
+  def failure(self, code: int) -> str:
     """Returns why the run failed, if it could still tell, or else what ended it."""
-    code = self.process.returncode or 0
     ended = signal.Signals(-code).name if code < 0 else f"exit status {code}"
     untold = f"{ended} ended it; its last words are in {self.folder.path / 'log.txt'}"
-    return next(iter(self.messages.read("failure")), untold)
+    return next(iter(self.messages[_FAILURE]), untold)
+
+
+class _Worker:
+  """Carries out runs one after the other on a share of the cores and a line of the terminal.
+
+  They share a process until one fails, so that none suffers from what another did.
+  """
+
+  def __init__(self, configs: Sequence[run_config.RunConfig], cores: Sequence[int], position: int):
+    self._configs, self._cores, self._position = configs, cores, position
+    self._process: dependent_process.DependentFork | None = None
+    self._method: run_config.RunConfig | None = None  # That its process has traced last.
+    self.run: _ActiveRun | None = None
+    self._left = 0  # Runs that its process may still carry out.
+
+  def choose(self, waiting: Mapping[int, run_config.RunConfig]) -> int:
+    """Returns the number of the run that comes next: the first of its method, or of all."""
+    return min(waiting, key=lambda number: _method(waiting[number]) != self._method)
+
+  def start(self, number: int, config: run_config.RunConfig) -> None:
+    """Has a run carried out, by its number; the last one is over."""
+    self.run = _ActiveRun(config, self._position)
+    self._method = _method(config)
+    is_new = self._process is None or self._process.poll() is not None
+    if is_new:
+      self.connection, of_fork = connections.Pipe()
+      self._left = _MOST_RUNS
+    self._send(number)
+    self._left -= 1
+    if not self._left:
+      self._send(None)
+    if is_new:
+      with of_fork, open(_log_path(config), "a") as log:
+        self._process = dependent_process.DependentFork(
+          lambda: _work(self._configs, len(self._cores), of_fork),
+          output=log.fileno(),
+          cores=self._cores,
+        )
+
+  def _send(self, number: int | None) -> None:
+    with contextlib.suppress(OSError):  # Nobody is there any more, as `poll` will tell.
+      self.connection.send(number)
+
+  def poll(self) -> int | None:
+    """Hears what the run says; returns its exit code, negative for a signal; None while it runs."""
+    assert self._process is not None and self.run is not None
+    try:
+      while self.connection.poll():
+        kind, text = self.connection.recv()
+        if kind == _DONE:
+          return 0 if self._left else self._over()
+        self.run.messages[kind].append(text)
+    except (EOFError, OSError):
+      return self._over()
+    return None
+
+  def _over(self) -> int | None:
+    """Waits for the end of its process, and returns the exit code."""
+    assert self._process is not None
+    code = self._process.wait()
+    self._process = self._method = None
+    return code
+
+  def end(self) -> None:
+    """Ends its process; lets a run that is at work save its state."""
+    if self._process is not None and self.run is not None:
+      self.run.bar.close()
+      self._process.send_signal(signal.SIGINT)
+    elif self._process is not None:
+      self._send(None)
+
+  def wait(self) -> None:
+    if self._process is not None:
+      self._process.wait()
+
+
+def _method(config: run_config.RunConfig) -> run_config.RunConfig:
+  """Returns what the runs of a method have in common."""
+  return dataclasses.replace(config, seed=0)
 
 
 def _total(configs: Sequence[run_config.RunConfig], active: Sequence[_ActiveRun]) -> int | None:
@@ -130,15 +216,6 @@ def _total(configs: Sequence[run_config.RunConfig], active: Sequence[_ActiveRun]
   of_task = next(filter(None, (run.num_rounds() for run in active)), None)
   numbers = [config.num_rounds or of_task for config in configs]
   return None if None in numbers else sum(filter(None, numbers))
-
-
-def _stop(active: Sequence[_ActiveRun]) -> None:
-  """Lets the runs save their state and end."""
-  for run in active:
-    if run.process.poll() is None:
-      run.process.send_signal(signal.SIGINT)
-  for run in active:
-    run.process.wait()
 
 
 def _prepare_report() -> None:
@@ -172,11 +249,9 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
 
   # Under a quota any of the machine's cores: other containers on it choose others.
   cores = sorted(random.sample(limits.cores(), limits.num_cores()))
-  # A slot is a share of the cores and a line of the terminal.
-  free: list[tuple[Sequence[int], int]]
-  free = [(share, 1 + i) for i, share in enumerate(core_shares(cores, len(configs), num_workers))]
-  waiting = list(configs)
-  active: list[_ActiveRun] = []
+  shares = core_shares(cores, len(configs), num_workers)
+  workers = [_Worker(configs, share, 1 + i) for i, share in enumerate(shares)]
+  waiting = dict(enumerate(configs))
   failed = []
   bar = tqdm.tqdm(
     desc=f"0 of {len(configs)} runs done",
@@ -188,31 +263,39 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
   )
   rounds_of_ended, num_ended = 0, 0
   try:
-    while waiting or active:
-      while waiting and free:
-        active.append(_ActiveRun(waiting.pop(0), *free.pop()))
-      if free:
+    while num_ended < len(configs):
+      for worker in (worker for worker in workers if worker.run is None and waiting):
+        number = worker.choose(waiting)
+        worker.start(number, waiting.pop(number))
+      active = [worker for worker in workers if worker.run is not None]
+      if len(active) < len(workers):
         _prepare_report()
-      time.sleep(_SECONDS_BETWEEN_LOOKS)
-      for run in [run for run in active if run.process.poll() is not None]:
+      connections.wait([worker.connection for worker in active], _SECONDS_BETWEEN_LOOKS)
+      for worker in active:
+        run, code = worker.run, worker.poll()
+        if run is None or code is None:
+          continue
         run.bar.close()
-        active.remove(run)
-        free.append((run.cores, run.position))
+        worker.run = None
+        if not waiting:
+          worker.end()
         rounds_of_ended += run.last_round()[0]
         num_ended += 1
-        for warning in run.messages.read("warning"):
+        for warning in run.messages[_WARNING]:
           bar.write(f"Warning: {run.name}: {warning}", file=sys.stderr)
-        if run.process.returncode == cli.USAGE_ERROR:
-          raise ValueError(run.failure())
-        if run.process.returncode != 0:
+        if code == cli.USAGE_ERROR:
+          raise ValueError(run.failure(code))
+        if code != 0:
           failed.append(run.name)
-          bar.write(f"Failed: {run.name}: {run.failure()}", file=sys.stderr)
-      bar.total = bar.total or _total(configs, active)
+          bar.write(f"Failed: {run.name}: {run.failure(code)}", file=sys.stderr)
+      at_work = [worker.run for worker in workers if worker.run is not None]
+      bar.total = bar.total or _total(configs, at_work)
       bar.set_description_str(f"{num_ended} of {len(configs)} runs done", refresh=False)
-      bar.update(rounds_of_ended + sum(run.show_progress() for run in active) - bar.n)
+      bar.update(rounds_of_ended + sum(run.show_progress() for run in at_work) - bar.n)
   finally:
-    for run in active:
-      run.bar.close()
     bar.close()
-    _stop(active)
+    for worker in workers:
+      worker.end()
+    for worker in workers:
+      worker.wait()
   return failed

@@ -148,19 +148,6 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     quick_flags=preset_lib.FEW_ROUNDS,
     evaluation="paper.studies.model_family",
   ),
-  "availability": preset_lib.Preset(
-    **preset_lib.SYNTHETIC,
-    thetas=(0.5, 0.25),
-    seeds=preset_lib.FIVE_SEEDS,
-    # Few clients and a step that is not small: so the noise of a small tail shows at night.
-    # Evaluations every 5 rounds see every hour of the day in turn.
-    flags=dict(
-      sampling="diurnal", clients_per_round=20, client_learning_rate=0.2, rounds_per_evaluation=5
-    ),
-    quick_flags=dict(num_rounds=120),
-    variants=(dict(wanted_updates=5, min_theta=0.1, max_theta=1.0),),
-    evaluation="paper.studies.availability",
-  ),
   "sensitivity": preset_lib.Preset(
     **preset_lib.SYNTHETIC,
     thetas=(0.8, 0.5, 0.25, 0.1),

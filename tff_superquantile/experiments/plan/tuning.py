@@ -110,16 +110,24 @@ def _settings_of_tuning(settings: Settings, preset: preset_lib.Preset) -> dict[s
   return {**with_held_out(settings, preset), **without, "output_dir": output_dir}
 
 
-def _own_parameters(algorithm: str) -> frozenset[str]:
-  """Returns the names of a method's own parameters, which are in the names of its runs."""
-  return frozenset(part.own_flags(methods.METHODS[algorithm]))
-
-
 def _run_name(config: run_config.RunConfig, values: Mapping[str, float]) -> str:
   """Returns a name with the tried values that are no part of a method's; empty without any."""
-  own = _own_parameters(config.algorithm)
+  own = part.own_flags(type(config.method))
   others = [f"{flag}_{value:g}" for flag, value in values.items() if flag not in own]
   return "_".join([names.folder(config), *others]) if others else ""
+
+
+def _candidates(
+  grids: Mapping[str, Sequence[float]], settings: Settings, preset: preset_lib.Preset
+) -> list[Candidate]:
+  """Returns the runs of all combinations of the values of some flags."""
+  candidates = []
+  for combination in itertools.product(*grids.values()):
+    values = dict(zip(grids, combination))
+    own = {**_settings_of_tuning(settings, preset), **values}
+    own["run_name"] = _run_name(run_config.of(**own), values)
+    candidates.append(Candidate(values, run_config.of(**own)))
+  return candidates
 
 
 def shared_search(
@@ -129,27 +137,16 @@ def shared_search(
   settings = with_defaults(settings)
   fed_avg = run_config.of(**settings)
   method = names.Name(names.folder(fed_avg), fed_avg)
-  candidates = []
-  for combination in itertools.product(*grid.values.values()):
-    values = dict(zip(grid.values, combination))
-    own = {**_settings_of_tuning(settings, preset), **values}
-    own["run_name"] = _run_name(run_config.of(**own), values)
-    candidates.append(Candidate(values, run_config.of(**own)))
-  return Search(method, grid.criterion, candidates)
+  return Search(method, grid.criterion, _candidates(grid.values, settings, preset))
 
 
 def method_search(preset: preset_lib.Preset, settings: Settings) -> Search:
   """Builds the search over a method's `preset_lib.Grid`s; without any it has one candidate."""
-  grids = {name: value for name, value in settings.items() if isinstance(value, preset_lib.Grid)}
-  in_names = grids.keys() & _own_parameters(settings["algorithm"])
+  grids = {n: grid.values for n, grid in settings.items() if isinstance(grid, preset_lib.Grid)}
+  in_names = grids.keys() & part.own_flags(methods.METHODS[settings["algorithm"]]).keys()
   without = run_config.of(**{**with_defaults(settings), **dict.fromkeys(in_names)})
   method = names.Name(names.folder(without), without)
-  candidates = []
-  for combination in itertools.product(*(grid.values for grid in grids.values())):
-    values = dict(zip(grids, combination))
-    own = {**_settings_of_tuning(settings, preset), **values}
-    own["run_name"] = _run_name(run_config.of(**own), values)
-    candidates.append(Candidate(values, run_config.of(**own)))
+  candidates = _candidates(grids, settings, preset)
   return Search(method, preset_lib.VALIDATION_P90, candidates)
 
 

@@ -59,13 +59,6 @@ def define(parser: command_line.Parser) -> None:
   upper = "the upper end of the metric, chosen without a look at it; None for 1, the largest error"
   add("upper", float, None, f"{upper}, or for the run's --max_loss")
   add("num_bins", int, 64, "bins of the histogram, a power of two")
-  add(
-    "noise_key_file",
-    str,
-    None,
-    "a secret key of 32 hexadecimal digits, from which the noise follows together with all that is"
-    " asked; by default noise is fresh",
-  )
 
 
 def main(args: argparse.Namespace) -> None:
@@ -80,7 +73,6 @@ def main(args: argparse.Namespace) -> None:
     metric=args.metric,
     upper=args.upper,
     num_bins=args.num_bins,
-    noise_key_file=args.noise_key_file,
     where_data_is=finished_run.given(args, train_flags.WHERE_DATA_IS),
   )
   evaluations, ledger = release.evaluate(request)

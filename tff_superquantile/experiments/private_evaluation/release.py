@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import dataclasses
-import hashlib
-import json
 import pathlib
 from typing import Any
-
-import numpy as np
 
 from privacy import ledger as ledger_lib
 from privacy.evaluation import entries
@@ -36,7 +32,6 @@ class Inquiry:
   metric: str = "error"
   upper: float | None = None
   num_bins: int = 64
-  noise_key_file: str | None = None
   where_data_is: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -68,7 +63,7 @@ def evaluate(
     evaluations = [entries.Evaluation.from_dict(entry) for entry in content]
     path = run.path / ledger_lib.FILE_NAME
     ledger = ledger_lib.Ledger.from_json(path.read_text("utf-8")) if path.exists() else None
-    evaluations.append(_release(request, run, config, upper, len(content)))
+    evaluations.append(_release(request, run, config, upper))
     new = entries.append(content, evaluations[-1])
     # A crash leaves the head of the chain one entry behind, and never two.
     _keep_head(run.path, manifest, content)
@@ -84,64 +79,30 @@ def _keep_head(folder: pathlib.Path, manifest: dict[str, Any], content: Sequence
     atomic_files.write_json(folder / "manifest.json", manifest)
 
 
-def _keyed_digest(key: bytes, ids: Sequence[str], values: np.ndarray) -> str:
-  """Returns a keyed hash of clients' exact values, which tells nothing of them without the key."""
-  content = json.dumps(list(ids)).encode() + np.asarray(values, "<f8").tobytes()
-  return hashlib.blake2b(content, key=key, person=b"values").hexdigest()
-
-
-def _purpose(request: Inquiry, upper: float, number: int, fingerprint: str, digest: str) -> str:
-  """Returns the words that are one release's alone, from which and a key its noise follows.
-
-  Another query, model, number or client's value has other noise: two releases never share it, also
-  where the earlier one is no longer in the ledger of evaluations. The number counts the releases
-  before; the digest is a keyed one of the clients' values.
-  """
-  asked = dataclasses.replace(request, folder=pathlib.Path(), noise_key_file=None)
-  asked = dataclasses.replace(asked, where_data_is={}, upper=upper)
-  return f"evaluation {number} of {fingerprint}: {asked} of values {digest}"
-
-
 def _release(
-  request: Inquiry,
-  run: run_folder.Run,
-  config: run_config.RunConfig,
-  upper: float,
-  number: int,
+  request: Inquiry, run: run_folder.Run, config: run_config.RunConfig, upper: float
 ) -> entries.Evaluation:
   """Releases the distribution of the clients' numbers; returns the entry for the ledger."""
   with cli.starting_tensorflow():
     from tff_superquantile import analytics
     from tff_superquantile import evaluation
-    from tff_superquantile import noise_source
     from tff_superquantile.engine import context
     from tff_superquantile.experiments.run import manifest
-    from tff_superquantile.experiments.run.training import noise_key
 
-  key = None
-  if request.noise_key_file is not None:
-    key = noise_key.read(pathlib.Path(request.noise_key_file), "--noise_key_file")
   model, splits = finished_run.load_task(run, config)
   files = finished_run.of_split(splits, request.split)
   run.check_clients(request.split, files.client_ids)
   weights = run.weights_for(model)
   fingerprint = run.fingerprint
   context.set_simulation_context()
-  build_evaluators = evaluation.build_evaluators
-  metrics = build_evaluators(model, {request.split: files})[request.split](weights)
-  values = getattr(metrics, request.metric)
-  if key is not None:
-    digest = _keyed_digest(key, metrics.client_ids, values)
-    purpose = _purpose(request, upper, number, fingerprint, digest)
-    key = noise_source.derive_key(key, purpose)
+  evaluate_clients = evaluation.build_evaluators(model, {request.split: files})[request.split]
   found = analytics.private_distribution(
-    values,
+    getattr(evaluate_clients(weights), request.metric),
     epsilon=request.epsilon,
     delta=request.delta,
     lower=0.0,
     upper=upper,
     num_bins=request.num_bins,
-    noise_key=key,
   )
   estimates = {
     "clients": found.num_clients,

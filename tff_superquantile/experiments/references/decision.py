@@ -17,7 +17,6 @@ from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import personal
-from tff_superquantile.experiments.references import wording
 from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import tables
@@ -192,13 +191,13 @@ def _take(e: evidence.Evidence) -> str:
   metric = e.effects[True][0]
   return (
     f"Take {method.label}: against {names.said_of(baseline)} it"
-    f" {wording.effect(e, own[metric])}, beyond chance, and no measure is worse."
+    f" {e.effect(own[metric])}, beyond chance, and no measure is worse."
   )
 
 
 def _trade(e: evidence.Evidence) -> str:
   method, baseline, own = e.chosen
-  lower, higher = (" and ".join(map(wording.name, e.effects[k])) for k in (True, False))
+  lower, higher = (" and ".join(map(evidence.metric_name, e.effects[k])) for k in (True, False))
   return (
     f"Choose what counts: against {names.said_of(baseline)}, {method.label} lowers {lower} and"
     f" raises {higher}, beyond chance."
@@ -209,12 +208,12 @@ def _keep(e: evidence.Evidence) -> str:
   method, baseline, own = e.chosen
   text = f"Keep {names.said_of(baseline)}"
   if e.effects[False]:
-    higher = " and ".join(map(wording.name, e.effects[False]))
+    higher = " and ".join(map(evidence.metric_name, e.effects[False]))
     return f"{text}: {method.label} lowers nothing beyond chance, and raises {higher}."
   tested = next((one for one in own.values() if one.has_interval), None)
   if tested is None:
     return f"{text}: no difference can be detected, as a single worst client has no interval."
-  text += f": no detectable difference in {wording.name(tested.metric)}"
+  text += f": no detectable difference in {evidence.metric_name(tested.metric)}"
   more = tested.enough() if tested.value < 0 else None
   if more is None:
     width = e.unit.number((tested.high - tested.low) / 2)
@@ -230,12 +229,12 @@ def _without_comparison(e: evidence.Evidence) -> str:
   unit, lead = leading.unit, leading.p90
   tails = e.groups.lowest_means(lead)
   if not tails:
-    return f"No method reports {wording.name(lead)}."
+    return f"No method reports {evidence.metric_name(lead)}."
   baselines = names.baselines(tails)
   rivals = [method for method in tails if method in baselines]
   others = (method for method in tails if not method.is_fed_avg)
   best = rivals[0] if rivals else next(others, next(iter(tails)))
-  level = f"With {best.label}, {wording.name(lead)} is {unit.text(tails[best])}"
+  level = f"With {best.label}, {evidence.metric_name(lead)} is {unit.text(tails[best])}"
   if rivals:
     fed_avg = names.said_of(baselines[best])
     before = unit.text(tails[baselines[best]])
@@ -301,7 +300,7 @@ def _numbers(e: evidence.Evidence, key: str) -> Iterator[str]:
   """Yields what changes from the baseline to the chosen method, with intervals."""
   if e.ranked:
     method, baseline, own = e.chosen
-    effects = ", ".join(wording.effect(e, one, with_interval=True) for one in own.values())
+    effects = ", ".join(e.effect(one, with_interval=True) for one in own.values())
     first, _, last = effects.rpartition(", " if len(own) > 1 else "\0")
     yield (
       f"Against {names.said_of(baseline)}, {method.label} {f'{first} and ' if first else ''}{last},"

@@ -86,9 +86,15 @@ class Evidence:
     chance is that of clients, for the models that were trained. None without such clients.
     """
     measure = measure or self.groups.leading.name
-    pairs = paired.pairs(*(self._of_clients(what, measure) for what in (before, after)))
-    together = pd.concat(pairs.values()).groupby(level=0).mean() if pairs else pd.DataFrame()
+    together = self.pairs(before, after, measure)
     return paired.of_pairs({0: together}, f"test.{measure}.{statistic}") if len(together) else None
+
+  def pairs(self, before: Model, after: Model, measure: str) -> pd.DataFrame:
+    """Returns the columns "before" and "after" of clients that both have, means over seeds."""
+    pairs = paired.pairs(*(self._of_clients(what, measure) for what in (before, after)))
+    if not pairs:
+      return pd.DataFrame(columns=["before", "after"])
+    return pd.concat(pairs.values()).groupby(level=0).mean()
 
   def of_clients(self, model: Model, column: str = "") -> pd.Series:
     """Returns a column of a model's test clients, "" for the leading measure, means over seeds."""
@@ -199,6 +205,22 @@ class Evidence:
     higher = [metric for metric, one in own.items() if one.is_detected and one.value > 0]
     return {True: lower, False: higher}
 
+  def effect(self, change: paired.Change, with_interval: bool = False) -> str:
+    """Says what happens to a metric, with the interval and the levels."""
+    _, column, statistic = change.metric.split(".")
+    unit, subject = units.of_measure(column, self.groups.task_units), metric_name(change.metric)
+    said = unit.effect(change.value, subject)
+    if change.has_interval and not change.is_detected and not said.startswith("leaves"):
+      said = f"changes {subject} by {unit.number(change.value, sign=True)}{unit.change}"
+    if not with_interval:
+      return said
+    notes = [f"95 % interval {change.interval(unit)}"] if change.has_interval else []
+    if statistic == self.groups.first.rpartition(".")[2]:
+      before, after = unit.text(change.before), unit.text(change.after)
+      # Levels that read the same would belie the change.
+      notes.append(f"{before} → {after}" if before != after else f"from {before}")
+    return said + (f" ({'; '.join(notes)})" if notes else "")
+
   @functools.cached_property
   def unfinished(self) -> dict[names.Name, int]:
     """The rounds of methods that ended before they had converged."""
@@ -229,6 +251,19 @@ class Evidence:
     client = clients["loss"].idxmax()
     share, is_bad = clients["loss"][client] / total, not clients["error"][client] <= usual
     return (str(client), float(share), len(clients)) if share > _HALF and is_bad else None
+
+
+def metric_name(metric: str) -> str:
+  """Returns how sentences name a metric of the test clients."""
+  _, column, statistic = metric.split(".")
+  quantity = units.words(column)
+  kinds = {
+    "p90": f"the 90th percentile of the test clients’ {quantity}",
+    "superquantile_90": f"the mean {quantity} of the worst tenth",
+    "max": f"the {quantity} of the worst test client",
+    "mean": f"the mean {quantity}",
+  }
+  return kinds.get(statistic, f"{statistic} of the test clients’ {quantity}")
 
 
 def _corrected(changes: Mapping[Any, paired.Change]) -> dict[Any, bool]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from matplotlib import figure as mpl_figure
 import pandas as pd
 
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.references import wording
 from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import names
@@ -99,7 +95,7 @@ def sentence(e: evidence.Evidence) -> str:
     **{what: e.change(kept_after, of, e.measure_of_rows, statistic) for what, of in rivals.items()},
   }
   first, *others = (
-    f"{what} {wording.effect(e, one, with_interval=True)}" for what, one in changes.items() if one
+    f"{what} {e.effect(one, with_interval=True)}" for what, one in changes.items() if one
   )
   against = f"; against that, {' and '.join(others)}" if others else ""
   return f"{first}{against}."
@@ -112,40 +108,4 @@ def _own(e: evidence.Evidence) -> pd.DataFrame:
     for method in e.personal
     for seed, references in e.references.of_seed.items()
     if (own := references.found.get(kept.LOCAL)) is not None
-  )
-
-
-def figure(e: evidence.Evidence) -> style.Figure:
-  """Draws what each client keeps, and its own model, against the shared one."""
-  if not e.personal:
-    raise style.NothingToDraw("No figure of personal models: no run has them (--personalize).")
-  method = next((method for method in e.personal if method.is_fed_avg), next(iter(e.personal)))
-  unit = units.of_measure(e.measure_of_rows, e.groups.task_units)
-  look, words = style.palette([method])[method], units.words(e.measure_of_rows)
-  marks: dict[str, tuple[evidence.Model, dict[str, Any]]] = {
-    "kept by the client": ((method, parts.CHOSEN), dict(marker="o", color=style.COLORS[0])),
-    "fitted from nothing": (kept.LOCAL, dict(marker="x", color=style.COLORS[1])),
-  }
-  shared = unit.factor * e.of_clients((method, parts.SHARED), e.measure_of_rows)
-  with style.theme():
-    drawn = mpl_figure.Figure((style.WIDTH, 3.6))
-    axes = drawn.add_subplot()
-    shown: dict[str, dict[str, Any]] = {}
-    for name, (model, mark) in marks.items():
-      values = unit.factor * e.of_clients(model, e.measure_of_rows)
-      values = values[values.index.isin(shared.index)]
-      if len(values):
-        axes.scatter(shared[values.index], values, s=22, linewidths=1.2, alpha=0.7, **mark)
-        shown[name] = dict(mark, linestyle="")
-    axes.axline((float(shared.mean()),) * 2, slope=1, color=look.color, linestyle=(0, (1, 2)))
-    axes.set_xlabel(unit.axis(f"{words.capitalize()} with the shared model"))
-    axes.set_ylabel(unit.axis("with the client’s"))
-    style.add_line_legend(drawn, shown)
-    svg = style.to_svg(drawn)
-  return style.Figure(
-    "personal-models",
-    f"Each client’s own model against the shared one of {method.label}",
-    "A point is a test client, mean over the seeds in which it is one; below the dotted line its"
-    " own model serves it better. Points on the line keep the shared one.",
-    svg,
   )

@@ -8,7 +8,7 @@ who is worst off is fitted: each entry's rank correlation with clients' errors i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
 from matplotlib import figure as mpl_figure
 import numpy as np
@@ -16,16 +16,12 @@ import pandas as pd
 from scipy import special
 
 from tff_superquantile.experiments.references import evidence
-from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import bootstrap
-from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_folder
 
 _STANDING_OUT = 3  # Entries of a client that are named.
 _MOST_NAMED = 20  # Clients of the table, and of each end of the figure.
@@ -46,10 +42,9 @@ def table(e: evidence.Evidence) -> tables.Table | None:
   if profiles.empty or len(profiles) < paired.FEW_CLIENTS:
     return None
   errors = errors[profiles.index]
-  is_worst = worst_tenth.worst(errors.to_numpy()[None], errors.to_numpy()[None])[0]
   scores = (profiles - profiles.mean()) / profiles.std()
   rows = []
-  for client in errors[is_worst].sort_values(ascending=False).index[:_MOST_NAMED]:
+  for client in errors.nlargest(min(math.ceil(len(errors) / 10), _MOST_NAMED)).index:
     its = scores.loc[client]
     most = its[its.abs().sort_values(ascending=False).index[:_STANDING_OUT]]
     said = ", ".join(f"{name} {tables.number(score, sign=True)}" for name, score in most.items())
@@ -92,13 +87,11 @@ def figure(e: evidence.Evidence) -> style.Figure:
   2 - a - b) - (b - a)^2) / n. To the number that change, two are added, as of none there would be
   no interval.
   """
-  if not e.ranked:
-    raise style.NothingToDraw("No figure of clients' changes: no method is compared with FedAvg.")
+  clients = _changes(e)
+  if clients.empty:
+    raise style.NothingToDraw
   method, baseline, _ = e.chosen
   leading, unit = e.groups.leading, e.unit
-  clients = by_client(e.groups[baseline], e.groups[method], leading.name)
-  if clients.empty:
-    raise style.NothingToDraw("No figure of clients' changes: runs have no results of each client.")
   shown = clients
   if len(clients) > 2 * _MOST_NAMED:
     shown = pd.concat([clients.head(_MOST_NAMED), clients.tail(_MOST_NAMED)])
@@ -142,52 +135,33 @@ def figure(e: evidence.Evidence) -> style.Figure:
   )
 
 
-_NUM_NAMED = 5
-
-
-def by_client(
-  before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], measure: str = "error"
-) -> pd.DataFrame:
-  """Compares two methods by a column of the results, client by client, largest gain first."""
-  pairs = paired.clients_of_both(before, after, measure)
-  if not pairs:
-    return pd.DataFrame(columns=["before", "after", "change", "seeds"])
-  together = pd.concat(pairs.values())
-  clients = together.groupby(level=0).mean()
+def _changes(e: evidence.Evidence) -> pd.DataFrame:
+  """Returns "before", "after" and "change" of clients by the chosen method, largest gain first."""
+  if not e.ranked:
+    return pd.DataFrame()
+  method, baseline, _ = e.chosen
+  clients = e.pairs(baseline, method, e.groups.leading.name).rename_axis("client")
   clients["change"] = clients["after"] - clients["before"]
-  clients["seeds"] = together.groupby(level=0).size()
-  return clients.rename_axis("client").sort_values(["change", "client"])
+  return clients.sort_values(["change", "client"])
 
 
-def named(groups: grouped.Grouped, method: names.Name, baseline: names.Name) -> list[page.Block]:
-  """Lists the test clients that gain and lose most by a method, and all, to sort and filter."""
-  clients = by_client(groups[baseline], groups[method], groups.leading.name)
+def named(e: evidence.Evidence) -> list[page.Block]:
+  """Lists the test clients with their changes, the largest gain first, to sort and filter."""
+  clients = _changes(e)
   if clients.empty:
     return []
-  unit = groups.leading.unit
-  headings = ["client", "change", names.said_of(baseline), method.label, "seeds"]
-  gains = clients[clients["change"] < 0].head(_NUM_NAMED)
-  losses = clients[clients["change"] > 0].iloc[::-1].head(_NUM_NAMED)
+  method, baseline, _ = e.chosen
+  unit, rows = e.unit, []
+  for row in clients.itertuples():
+    levels = unit.number(row.before), unit.number(row.after)
+    cells = map(tables.Cell, (unit.number(row.change, sign=True), *levels))
+    rows.append(tables.Row(names.printable(str(row.Index)), [*cells]))
+  headings = ["client", "change", names.said_of(baseline), method.label]
   note = (
     f"{unit.quantity} in {unit.name}, mean over the seeds in which the client is a test client. The"
     " ends of many clients are far apart by chance alone, most of all where clients have few"
     " examples."
   )
-  ends = pd.concat([gains, losses.iloc[::-1]])
-  everybody = tables.Table("", headings, _rows(clients, unit), focus="change", is_sortable=True)
+  everybody = tables.Table("", headings, rows, note, focus="change", is_sortable=True)
   title = f"Each test client: {method.label} against {names.said_of(baseline)}"
-  blocks: list[page.Block] = [page.Details(title, [everybody], is_open=True)]
-  if len(ends):
-    title = "Largest gains and losses by client"
-    blocks.insert(0, tables.Table(title, headings, _rows(ends, unit), note, focus="change"))
-  return blocks
-
-
-def _rows(clients: pd.DataFrame, unit: units.Unit) -> list[tables.Row]:
-  """Lays out a row for each client."""
-  rows = []
-  for row in clients.itertuples():
-    levels = unit.number(row.before), unit.number(row.after)
-    cells = map(tables.Cell, (unit.number(row.change, sign=True), *levels, str(row.seeds)))
-    rows.append(tables.Row(names.printable(str(row.Index)), [*cells]))
-  return rows
+  return [page.Details(title, [everybody])]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import dataclasses
 import functools
 import os
 import pathlib
@@ -21,12 +23,12 @@ from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import provenance
+from tff_superquantile.experiments.report import rounds
 from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import summary
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.report.clients import distributions
 from tff_superquantile.experiments.report.clients import sizes
-from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
@@ -43,13 +45,13 @@ _STATISTICS = {
   "best_10": "best 10 %",
 }
 # Time depends on the machine and its other work, so no entry is marked.
-_TIME = tables.Column("seconds_per_round", "s / round", factor=1.0, decimals=None, contest=False)
+_TIME = tables.Column("seconds_per_round", "s / round", factor=1.0, decimals=3, contest=False)
 _NOTE = (
   "{measure.quantity} of test clients in {measure.name}, each client counted once: mean, standard"
   " deviation (sd), percentiles, mean of the worst and of the best 10 % of clients. Loss: mean, in"
   " {loss.name}, of the test and of the training clients. {entries}; lower is better. Of the mean,"
   " p90 and the worst 10 % the lowest entry is bold if it is below FedAvg’s, or FedAvg’s below all"
-  " others, beyond chance (see the change against FedAvg), and its ± too if no other is within it."
+  " others, beyond chance (see the change against FedAvg)."
 )
 _NOTE_OF_FEW = (
   "{measure.quantity} of test clients in {measure.name}, each client counted once: mean, and the"
@@ -75,13 +77,19 @@ _POOLED_NOTE = (
 # The headings that a terminal shows.
 BRIEF = ("seeds", "mean", "p90", "worst 10 %", "worst client")
 _LEAD = "{measure.quantity} of the test clients in {measure.name}, {of_seeds}:"
-# Those of the further tables: all that the paper reports of test errors and of training losses.
-_ALL_STATISTICS = {
-  "mean": "mean",
-  **{f"p{percent}": f"p{percent}" for percent in (10, 20, 50, 60, 80, 90, 95)},
-  "superquantile_90": "worst 10 %",
-  "superquantile_95": "worst 5 %",
-}
+# Figures that have no room for any number of methods.
+_FIGURES = (
+  distributions.error_histogram,
+  sizes.error_against_size,
+  rounds.error_by_round,
+  rounds.selection_by_round,
+  rounds.loss_by_round,
+)
+_CONTENDERS_NOTE = (
+  " Of many methods, FedAvg, two baselines and the superquantile methods with the lowest 90th"
+  " percentiles are drawn."
+)
+_ONE_SEED_NOTE = " It is one seed: a mean over seeds is its number, and bands or bars are missing."
 
 
 def report(output_dir: str | os.PathLike, task: str) -> page.Page:
@@ -99,19 +107,11 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
   pooled = cross_validation.pool(finished)
   groups = grouped.by_method(pooled)
   scope = f"{tables.plural(len(groups), 'method')}, {tables.plural(len(finished), 'finished run')}"
-  further = {
-    title: table(groups, columns)
-    for title, columns in _further_columns(groups.task_units).items()
-    if not groups.are_few() or columns[0].metric.startswith("train")
-  }
   of_clients, numbers = _of_clients(groups)
   decided = decision.decide(groups)
   its, references = decided.evidence, decided.evidence.references
   of_all = evidence.Evidence(groups, references)
-  parts = [functools.partial(who_loses.figure, its)]
-  parts += [functools.partial(personal.figure, its)] if its.personal else []
-  figures, omitted = summary.draw(groups, parts)
-  results = [groups.results, references.results(), *numbers]
+  results = [groups.results, references.results(), numbers]
   return page.Page(
     "report",
     finished[0].task_title,
@@ -123,17 +123,14 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       table(groups, references=references, title="Results", brief=BRIEF, **_notes(groups)),
       *(one for one in [budgets.changes(groups)] if one.rows),
       *personal.tables_of(of_all),
-      *(who_loses.named(its.groups, *its.chosen[:2]) if its.ranked else []),
+      *who_loses.named(its),
       *_pooled(groups, references),
       *map(page.Text, references.notes()),
       *filter(None, [who_loses.table(its)]),
-      *(one for one in [budgets.changes_by_epsilon(groups)] if one.rows and one.headings[2:]),
       *map(page.Text, provenance.notes(groups, unfinished)),
       *map(page.Text, cross_validation.gaps(pooled)),
-      *(page.Details(title, [one]) for title, one in further.items() if len(one.headings) > 2),
       *of_clients,
-      *figures,
-      *([page.Details("Figures left out", [*map(page.Text, omitted)])] if omitted else []),
+      *draw(groups, functools.partial(who_loses.figure, its)),
       *provenance.searches(pathlib.Path(output_dir) / task, groups.task_units),
       provenance.how_it_was_run(groups),
       *provenance.unfinished(unfinished),
@@ -151,42 +148,42 @@ def _notes(groups: grouped.Grouped) -> dict[str, Any]:
   return {"note": note.format(**said), "lead": _LEAD.format(**said)}
 
 
-def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], list[pd.DataFrame]]:
-  """Returns the tables of small and large clients and of the worst tenth, and their numbers."""
-  blocks: list[page.Block] = []
-  results = []
+def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], pd.DataFrame]:
+  """Returns the table of small and large clients, or the worst of few, and its numbers."""
   if groups.are_few():
     offer = cross_validation.offer(groups.runs[0])
     number = tables.plural(groups.num_clients, "test client")
     text = _FEW.format(number, paired.FEW_CLIENTS, f"; {offer}" if offer else "")
-    return [page.Text(text)], [groups.worst_clients]
-  try:
-    found = sizes.error_by_size(groups)
-    note = found.note(any(method.epsilon for method in groups))
-    for third, title in found.titles.items():
-      columns = found.columns(third)
-      focus = columns[1].metric
-      blocks.append(table(groups, columns, found.results, title=title, focus=focus))
-    blocks.append(page.Text(note))
-    best = found.compared(groups.lowest_means(groups.leading.p90))[:1]
-    blocks += [page.Text(found.sentence(method)) for method in best]
-    results.append(found.results)
-  except style.NothingToDraw as reason:
-    blocks.append(page.Text(str(reason)))
-  if histories := groups.histories:
-    leading = groups.leading_by_round
-    results.append(worst_tenth.results(histories))
-    blocks.append(
-      table(
-        groups,
-        worst_tenth.columns(leading),
-        results=results[-1],
-        focus=worst_tenth.columns(leading)[2].metric,
-        title="The worst-off tenth, first and last",
-        note=worst_tenth.note(histories, leading),
-      )
-    )
-  return blocks, results
+    return [page.Text(text)], groups.worst_clients
+  results, leading = sizes.error_by_size(groups), groups.leading
+  columns = list(sizes.columns(results, leading))
+  note = sizes.NOTE.format(
+    measure=leading.words,
+    unit=leading.unit.name,
+    entries=tables.entries(groups.has_one_seed),
+  )
+  if not columns:
+    return [], results
+  return [table(groups, columns, results, title=sizes.TITLE, note=note)], results
+
+
+def draw(groups: grouped.Grouped, *further: Callable[[], style.Figure]) -> Iterator[style.Figure]:
+  """Yields all figures that runs have data for, and further ones."""
+  at_one_budget, epsilon = groups.at_one_budget
+  shown = at_one_budget.contenders
+  if len(groups.epsilons) > 1:
+    yield budgets.error_by_epsilon(groups)
+  note = _CONTENDERS_NOTE if len(shown) < len(at_one_budget) else ""
+  note += _ONE_SEED_NOTE if groups.has_one_seed else ""
+  parts: list[tuple[Callable[[], style.Figure], str]] = [
+    *((functools.partial(one, shown), note) for one in _FIGURES),
+    *((one, "") for one in further),
+  ]
+  for part, remarks in parts:
+    with contextlib.suppress(style.NothingToDraw):
+      figure = part()
+      at = "" if epsilon is None else f", ε = {epsilon:g}"
+      yield dataclasses.replace(figure, title=figure.title + at, caption=figure.caption + remarks)
 
 
 def _columns(groups: grouped.Grouped) -> list[tables.Column]:
@@ -235,19 +232,6 @@ def _named(groups: grouped.Grouped, classes: Sequence[str]) -> dict[str, str]:
     share = run.numbers.get(f"{_POOLED}share.{one}")
     found[one] += "" if share is None else f" ({units.PERCENT.text(share)})"
   return found
-
-
-def _further_columns(unit: units.Units) -> dict[str, list[tables.Column]]:
-  """Returns the columns of the further tables by their titles."""
-  return {
-    f"{title} in {one.name}{weights}, all percentiles": [
-      one.column(f"{metric}.{name}", heading) for name, heading in _ALL_STATISTICS.items()
-    ]
-    for title, metric, one, weights in (
-      ("Error of the test clients", "test.error", unit.error, ""),
-      ("Loss of the training clients", "train.loss", unit.loss, ", weighted by examples"),
-    )
-  }
 
 
 def table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 import functools
+import math
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,6 @@ import pandas as pd
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import worst_tenth
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
@@ -63,7 +63,9 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
 
   def lowest_means(self, metric: str) -> dict[names.Name, float]:
     """Returns the means over seeds of a metric, where they are finite, the lowest first."""
-    return tables.lowest_means(self.aggregates, metric, self)
+    means = {method: self.aggregates["mean"].get((method, metric), math.nan) for method in self}
+    finite = (entry for entry in means.items() if math.isfinite(entry[1]))
+    return dict(sorted(finite, key=lambda entry: entry[1]))
 
   @property
   def has_one_seed(self) -> bool:
@@ -158,18 +160,6 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
         if others and all(one.is_detected and one.value > 0 for one in others):
           lower.add((baseline, metric))
     return lower
-
-  @functools.cached_property
-  def histories(self) -> worst_tenth.Histories:
-    """The histories of the worst-off tenth, in the measure that leads at each evaluation."""
-    if self.whole is not self:
-      known = {method: self.whole.histories.get(runs[0].method) for method, runs in self.items()}
-      return {method: of_runs for method, of_runs in known.items() if of_runs}
-    name, found = self.leading_by_round.name, {}
-    for method, runs in self.items():
-      of_seeds = {run.seed: worst_tenth.history(run, name) for run in runs}
-      found[method] = {seed: one for seed, one in of_seeds.items() if one}
-    return {method: of_seeds for method, of_seeds in found.items() if of_seeds}
 
   @functools.cached_property
   def epsilons(self) -> list[float]:

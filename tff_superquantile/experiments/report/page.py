@@ -29,11 +29,10 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Details:
-  """Blocks for browsers alone, folded away unless `is_open`."""
+  """Blocks for browsers alone, folded away."""
 
   title: str
   blocks: Sequence[Block]
-  is_open: bool = False
 
 
 Block: TypeAlias = Text | tables.Table | style.Figure | Details
@@ -74,7 +73,6 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
   made.filters.update(
     dark=style.dark,
     data_uri=lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg).decode(),
-    is_sortable=lambda page: _has_sortable(page.blocks),
     kind=lambda block: type(block).__name__,
     markdown_table=lambda table: markupsafe.Markup(markdown_table(table)),
     md=lambda text: markupsafe.Markup(_escape_markdown(text)),
@@ -88,16 +86,6 @@ def render(page: Page, suffix: str, images: str = "") -> str:
   today = datetime.date.today().isoformat()
   template = environment().get_template(f"page.{suffix}.j2")
   return template.render(page=page, today=today, images=images)
-
-
-def _has_sortable(blocks: Sequence[Block]) -> bool:
-  """Returns whether a table needs the page's script."""
-  return any(
-    _has_sortable(block.blocks)
-    if isinstance(block, Details)
-    else isinstance(block, tables.Table) and block.is_sortable
-    for block in blocks
-  )
 
 
 def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -153,7 +141,7 @@ def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
   def text(cell: tables.Cell) -> str:
     if not cell.best or for_terminal:
       return str(cell)
-    return f"**{cell.text}** {cell.spread}".strip() if cell.is_close else f"**{cell}**"
+    return f"**{cell.text}** {cell.spread}".strip()
 
   lines = [
     [table.headings[0], *(table.headings[1 + index] for index in shown)],

@@ -143,4 +143,4 @@ def cell(one: Change, unit: units.Unit, is_marked: bool) -> tables.Cell:
   """Lays out a change with its interval."""
   interval = one.interval(unit)
   spread = f"({interval})" if interval else ""
-  return tables.Cell(unit.number(one.value, sign=True), spread, is_marked, is_close=True)
+  return tables.Cell(unit.number(one.value, sign=True), spread, is_marked)

@@ -37,7 +37,7 @@ def different_seeds(groups: run_folder.Groups) -> list[str]:
   seeds = {method: frozenset(run.seed for run in runs) for method, runs in groups.items()}
   if len(set(seeds.values())) < 2:
     return []
-  listing = "; ".join(f"{method.label}: {_ranges(numbers)}" for method, numbers in seeds.items())
+  listing = "; ".join(f"{method.label}: {_seeds(numbers)}" for method, numbers in seeds.items())
   return [f"The methods ran with different seeds ({listing}), so compare rows with care."]
 
 
@@ -132,10 +132,10 @@ def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table
   """Lists the tried and the chosen values of a task folder's grid searches, if there were any."""
   rows = []
   for search in run_files.read_json_list(folder / tuning.FILE_NAME):
-    quantity = search["criterion"].split(".")[1]
-    unit = units.of_measure(quantity, task_units)
+    split, quantity, statistic = search["criterion"].split(".")
+    unit, measure = units.of_measure(quantity, task_units), units.words(quantity)
     flags = ", ".join(f"--{name}" for name in search["chosen"])
-    criterion = f"{_said(search['criterion'])}, {unit.name}"
+    criterion = f"{statistic} of the {split} clients’ {measure}, {unit.name}"
     cells = [tables.Cell(f"{criterion} by {flags}")]
     tried = search["tried"]
     if len(tried) > _MOST_TRIED:
@@ -146,7 +146,9 @@ def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table
       values = ", ".join(f"{value:g}" for value in candidate.values())
       outcome = "failed" if result is None else f"{unit.factor * result:.3g}"
       cells.append(tables.Cell(f"{values}: {outcome}", best=candidate == search["chosen"]))
-    rows.append(tables.Row(_title(search["method"]), cells))
+    method = methods.METHODS.get(search["method"])
+    title = names.printable(search["method"]) if method is None else method.title
+    rows.append(tables.Row(title, cells))
   note = (
     "Results of grid searches with one seed, before the runs above; they looked at no test client."
     " The chosen value is bold."
@@ -154,34 +156,15 @@ def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table
   return [tables.Table("What was tuned", [], rows, note, "words")] if rows else []
 
 
-def _said(criterion: str) -> str:
-  """Returns how a table names a criterion, SPLIT.MEASURE.STATISTIC of metrics.json."""
-  split, measure, statistic = criterion.split(".")
-  clients = f"{'training' if split == 'train' else split} clients"
-  if statistic[:1] == "p" and statistic[1:].isdecimal():
-    return f"{statistic[1:]}th percentile of the {clients}’ {units.words(measure)}"
-  if statistic.startswith("superquantile_"):
-    worst = 100 - int(statistic.removeprefix("superquantile_"))
-    return f"mean {units.words(measure)} of the worst {worst} % of the {clients}"
-  return f"{statistic} {units.words(measure)} of the {clients}"
-
-
-def _title(algorithm: str) -> str:
-  """Returns the title of the method that a search tuned."""
-  method = methods.METHODS.get(algorithm)
-  return names.printable(algorithm) if method is None else method.title
-
-
 def how_it_was_run(groups: run_folder.Groups) -> page.Details:
   """Lists seeds, manifests, and the flags in which runs of methods differ and that all share."""
   names = {method: method.label for method in groups}
   about = {
-    f"seeds of {names[method]}": _ranges(run.seed for run in runs)
-    for method, runs in groups.items()
+    f"seeds of {names[method]}": _seeds(run.seed for run in runs) for method, runs in groups.items()
   }
   runs = [run for members in groups.values() for run in members]
   about |= _manifests([run_files.flatten(run.manifest) for run in runs])
-  blocks: list[page.Block] = [_listing(about, "words")]
+  blocks: list[page.Block] = [tables.listing(about)]
 
   shared, differing = {}, []
   for flag in sorted({name for run in runs for name in run.flags} - _BOOKKEEPING_FLAGS):
@@ -198,39 +181,23 @@ def how_it_was_run(groups: run_folder.Groups) -> page.Details:
     blocks.append(tables.Table(title, ["flag", *names.values()], differing, kind="code"))
   if shared:
     title = f"Flags that all runs share ({len(shared)})"
-    blocks.append(page.Details(title, [_listing(shared, "code")]))
+    blocks.append(page.Details(title, [tables.listing(shared, kind="code")]))
   return page.Details("How it was run", blocks)
 
 
 def _manifests(manifests: Sequence[Mapping[str, object]]) -> dict[str, str]:
-  """Joins the entries of manifests by name, times as spans."""
+  """Joins the entries of manifests by name."""
   about = {}
   for name in dict.fromkeys(name for manifest in manifests for name in manifest):
     if name in _NOT_SHOWN:
       continue
-    values = [str(manifest[name]) for manifest in manifests if name in manifest]
-    is_span = name.startswith(("start", "finish")) and min(values) != max(values)
     title = name.replace("_", " ").replace("versions.", "")
-    about[title] = f"{min(values)} to {max(values)}" if is_span else _join_distinct(values)
+    about[title] = _join_distinct(str(its[name]) for its in manifests if name in its)
   return about
 
 
-def _listing(entries: Mapping[str, str], kind: tables.Kind) -> tables.Table:
-  rows = [tables.Row(name, [tables.Cell(value)]) for name, value in entries.items()]
-  return tables.Table("", [], rows, kind=kind)
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-  """Writes integers with runs of three or more as ranges: "0–4, 7"."""
-  spans: list[list[int]] = []
-  for number in sorted(numbers):
-    if spans and number == spans[-1][-1] + 1:
-      spans[-1].append(number)
-    else:
-      spans.append([number])
-  return ", ".join(
-    f"{span[0]}–{span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in spans
-  )
+def _seeds(numbers: Iterable[int]) -> str:
+  return ", ".join(map(str, sorted(numbers)))
 
 
 def _join_distinct(values: Iterable[str]) -> str:

@@ -52,7 +52,7 @@ def error_by_round(groups: grouped.Grouped) -> style.Figure:
     _Panel(f"{column}_{statistic}", unit.axis(title), unit.factor, least_span=unit.least_span)
     for statistic, title in titles.items()
   ]
-  drawn = _panels(groups, f"{of_it} against rounds", panels, share=True)
+  drawn = _panels(groups, panels, share=True)
   return style.Figure("error-by-round", f"{leading.title} against rounds", caption, drawn)
 
 
@@ -68,7 +68,6 @@ def selection_by_round(groups: grouped.Grouped) -> style.Figure:
     " private threshold is noisier.",
     _panels(
       groups,
-      "selected clients against rounds",
       (
         _Panel("tail_size", "Clients that trained", is_smooth=True),
         _Panel("threshold", f"Threshold (loss, {unit.symbol})", is_smooth=True),
@@ -91,7 +90,6 @@ def loss_by_round(groups: grouped.Grouped) -> style.Figure:
     " longer) or that rises (a smaller learning rate).",
     _panels(
       groups,
-      "loss against rounds",
       (
         _Panel("train_loss", "Clients that trained, mean loss", is_smooth=True),
         _Panel("cohort_loss_superquantile", "Cohort, superquantile of loss", is_smooth=True),
@@ -102,9 +100,7 @@ def loss_by_round(groups: grouped.Grouped) -> style.Figure:
   )
 
 
-def _panels(
-  groups: grouped.Grouped, subject: str, panels: Sequence[_Panel], share: bool = False
-) -> bytes:
+def _panels(groups: grouped.Grouped, panels: Sequence[_Panel], share: bool = False) -> bytes:
   """Draws columns of `rounds.csv`, a panel each that has data, perhaps on one vertical axis."""
   looks = style.palette(list(groups))
   drawn = []
@@ -114,7 +110,7 @@ def _panels(
     if curves:
       drawn.append((panel, curves))
   if not drawn:
-    raise style.NothingToDraw(f"No figure of {subject}: the runs have no such columns.")
+    raise style.NothingToDraw
   with style.theme():
     figure, grid = style.grid(len(drawn), 2.6, common_axes=False)
     for axes, (panel, curves) in zip(grid, drawn):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -23,7 +23,6 @@ from matplotlib import ticker
 from matplotlib import typing as mpl_typing
 from matplotlib.backends import backend_svg
 import numpy as np
-from numpy import typing as npt
 
 from tff_superquantile.experiments.run import names
 
@@ -83,7 +82,7 @@ _STYLE: Any = {
 
 
 class NothingToDraw(ValueError):
-  """The runs lack the data of a figure; the message is a sentence that names it."""
+  """The runs lack the data of a figure."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,12 +99,6 @@ class Figure:
     """The SVG for a dark background."""
     svg = re.sub(rb"#[0-9a-f]{6}", lambda match: dark(match[0].decode()).encode(), self.light)
     return re.sub(rb"(?<=data:image/png;base64,)[^\"]+", _recolor_bitmap, svg)
-
-
-def at_epsilon(figure: Figure, epsilon: float | None) -> Figure:
-  """Returns the figure with the privacy budget in its title, if there is one."""
-  title = figure.title if epsilon is None else f"{figure.title}, ε = {epsilon:g}"
-  return dataclasses.replace(figure, title=title)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,16 +206,6 @@ def name_rows(axes: mpl_axes.Axes, names: Sequence[str]) -> None:
   axes.set_ylim(len(names) - 0.4, -0.6)
 
 
-def add_steps(
-  axes: mpl_axes.Axes, values: npt.ArrayLike, edges: np.ndarray, opacity: float = 0.0, **line: Any
-) -> None:
-  """Draws the share of values in each bin, in percent: a line in steps, above an area if opaque."""
-  shares = 100 * np.histogram(np.asarray(values), edges)[0] / np.size(values)
-  if opacity:
-    axes.stairs(shares, edges, fill=True, color=line["color"], alpha=opacity, linewidth=0)
-  axes.stairs(shares, edges, **line)
-
-
 def widen(axes: mpl_axes.Axes, least: float, axis: Literal["x", "y"] = "x") -> None:
   """Gives an axis of positive values at least this span, about what it shows."""
   low, high = axes.get_xlim() if axis == "x" else axes.get_ylim()
@@ -238,11 +221,6 @@ def share(panels: Sequence[mpl_axes.Axes], axis: Literal["x", "y"]) -> None:
     axes.set(**{f"{axis}lim": (ends[:, 0].min(), ends[:, 1].max())})
 
 
-def from_zero(axes: mpl_axes.Axes) -> None:
-  """Begins the vertical axis of positive values at zero, with room above the largest."""
-  axes.set_ylim(0.0, 1.06 * axes.get_ylim()[1])
-
-
 def mark(axis: mpl_axis.Axis, ticks: ticker.Locator | Sequence[float]) -> None:
   """Marks these values of a logarithmic axis, as plain numbers, and no others."""
   axis.set_major_locator(ticks if isinstance(ticks, ticker.Locator) else ticker.FixedLocator(ticks))
@@ -250,11 +228,9 @@ def mark(axis: mpl_axis.Axis, ticks: ticker.Locator | Sequence[float]) -> None:
   axis.set_minor_locator(ticker.NullLocator())
 
 
-@contextlib.contextmanager
-def theme() -> Iterator[None]:
+def theme() -> contextlib.AbstractContextManager[None]:
   """Gives figures the project's style, as a context."""
-  with matplotlib.rc_context(_STYLE):
-    yield
+  return matplotlib.rc_context(_STYLE)
 
 
 def to_svg(figure: mpl_figure.Figure) -> bytes:

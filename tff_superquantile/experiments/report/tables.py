@@ -27,14 +27,11 @@ class Cell(NamedTuple):
     text: The value.
     spread: "± sd", or empty.
     best: Whether it is the best of its column, and marked.
-    is_close: Whether another entry is within one standard deviation of this one. Then the value
-      alone is marked, else its spread, too: the rule of the paper's tables.
   """
 
   text: str
   spread: str = ""
   best: bool = False
-  is_close: bool = False
 
   def __str__(self) -> str:
     return f"{self.text} {self.spread}".strip()
@@ -76,12 +73,12 @@ class Table:
 
 
 class Column(NamedTuple):
-  """A column of means over seeds; `decimals` None stands for three significant digits."""
+  """A column of means over seeds."""
 
   metric: str
   title: str
   factor: float = 100.0
-  decimals: int | None = 1
+  decimals: int = 1
   contest: bool = True  # True marks the lowest entry.
   sign: bool = False  # True writes a sign before all numbers.
 
@@ -138,6 +135,12 @@ def plural(count: int, noun: str) -> str:
   return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def listing(entries: Mapping[str, Any], title: str = "", kind: Kind = "words") -> Table:
+  """Lays out entries by their names."""
+  rows = [Row(name, [Cell(str(value))]) for name, value in entries.items()]
+  return Table(title, [], rows, kind=kind)
+
+
 def of_seeds(
   results: pd.DataFrame,
   columns: Sequence[Column],
@@ -162,7 +165,7 @@ def of_seeds(
   for column in columns:
     entries = aggregates.xs(column.metric, level="metric")
     means, sds = entries["mean"] * column.factor, entries["sd"] * column.factor
-    decimals = _significant(means) if column.decimals is None else column.decimals
+    decimals = column.decimals
     rivals = means[np.isfinite(means)].drop(list(not_in_contest), errors="ignore")
     is_contest = column.contest and len(names) - len(not_in_contest) > 1 and not rivals.empty
     # Entries that read the same are equally good: the text decides and not the 15th digit.
@@ -175,47 +178,8 @@ def of_seeds(
       spread = "" if math.isnan(sds[method]) else f"± {number(sds[method], decimals)}"
       is_best = text == best and method not in not_in_contest
       is_best = is_best and (marked is None or (method, column.metric) in marked)
-      near = rivals.drop(method, errors="ignore") <= means[method] + np.nan_to_num(sds[method])
-      row.append(Cell(text, spread, is_best, is_best and bool(near.any())))
+      row.append(Cell(text, spread, is_best))
   rows = [Row(names[method], row, colors.get(method, "")) for method, row in cells.items()]
   titles = {column.metric: column.title for column in columns}
   headings = [first, "seeds", *titles.values()]
   return Table(title, headings, rows, focus=titles.get(focus, ""), **texts)
-
-
-def _significant(values: pd.Series) -> int:
-  """Returns how many decimals show three significant digits of the smallest value."""
-  sizes = values[(values > 0) & np.isfinite(values)]
-  return min(4, max(0, 2 - math.floor(math.log10(min(sizes, default=1)))))
-
-
-def lowest_means(
-  aggregates: pd.DataFrame, metric: str, methods: Iterable[Name]
-) -> dict[Name, float]:
-  """Returns the means of a metric in `over_seeds`, where they are finite, the lowest first."""
-  means = {method: aggregates["mean"].get((method, metric), math.nan) for method in methods}
-  finite = (entry for entry in means.items() if math.isfinite(entry[1]))
-  return dict(sorted(finite, key=lambda entry: entry[1]))
-
-
-def of_seed(results: pd.DataFrame, method: str, metric: str) -> pd.Series:
-  """Returns a method's values of a metric, indexed by seed."""
-  chosen = results[(results["method"] == method) & (results["metric"] == metric)]
-  return chosen.set_index("seed")["value"]
-
-
-def change(results: pd.DataFrame, metric: str, before: str, after: str) -> pd.Series:
-  """Returns the second method's metric minus the first's, over the seeds that both have."""
-  first, second = (of_seed(results, method, metric) for method in (before, after))
-  shared = first.index.intersection(second.index).sort_values()
-  return second[shared] - first[shared]
-
-
-def over(num_seeds: int, caution: str = "") -> str:
-  """Ends a sentence about changes: says over how many seeds they are, then a caution."""
-  return f". {ONE_SEED}" if num_seeds == 1 else f", over {num_seeds} seeds.{caution}"
-
-
-def is_unsure(changes: pd.Series) -> bool:
-  """Returns whether a mean over several seeds is no larger than its standard deviation."""
-  return len(changes) > 1 and bool(abs(changes.mean()) <= changes.std())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import run_folder
 
@@ -52,17 +50,12 @@ class Unit(NamedTuple):
     """Formats a value, for example "12.3 %"."""
     return f"{self.number(value)}{self.suffix}"
 
-  def points(self, changes: pd.Series, sign: bool = True) -> str:
-    """Formats changes as mean and sd over seeds, without their unit: "−4.8 ± 1.1"."""
-    text = self.number(changes.mean(), sign)
-    return text if len(changes) == 1 else f"{text} ± {self.number(changes.std())}"
-
-  def effect(self, changes: pd.Series, subject: str = "it") -> str:
-    """Says what changes of a subject do to it: "lowers it by 4.8 ± 1.1 points"."""
-    if not float(self.number(abs(changes.mean()))):
+  def effect(self, change: float, subject: str) -> str:
+    """Says what a change does to a subject: "lowers the mean error by 4.8 points"."""
+    if not float(self.number(abs(change))):
       return f"leaves {subject} as it is"
-    verb, sizes = ("lowers", -changes) if changes.mean() < 0 else ("raises", changes)
-    return f"{verb} {subject} by {self.points(sizes, sign=False)}{self.change}"
+    verb = "lowers" if change < 0 else "raises"
+    return f"{verb} {subject} by {self.number(abs(change))}{self.change}"
 
 
 class Units(NamedTuple):

@@ -1,6 +1,5 @@
 from privacy.cohorts import Complement as Complement
 from privacy.cohorts import Cyclic as Cyclic
-from privacy.cohorts import Diurnal as Diurnal
 from privacy.cohorts import FixedSize as FixedSize
 from privacy.cohorts import Helpers as Helpers
 from privacy.cohorts import Poisson as Poisson
@@ -15,8 +14,6 @@ from privacy.parts import Reweighting as Reweighting
 from privacy.parts import Tree as Tree
 from tasks.request import Request as Request
 from tff_superquantile.experiments.run.hook import Hook as Hook
-from tff_superquantile.experiments.run.parts.engines import InProcess as InProcess
-from tff_superquantile.experiments.run.parts.engines import Ray as Ray
 from tff_superquantile.experiments.run.parts.kept import Best as Best
 from tff_superquantile.experiments.run.parts.kept import Last as Last
 from tff_superquantile.experiments.run.parts.kept import Start as Start

@@ -21,7 +21,6 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.training import evaluation_files
-from tff_superquantile.threshold import adaptive_theta
 
 # The noise of a round over the clip norm up to which an adaptive one was stable on handwriting is
 # 9, and the least one with which it was not 18.
@@ -88,7 +87,8 @@ class Account:
     config, release = self._config, self._release
     updates, threshold = release.find(parts.UpdateSum), release.find(parts.PrivateThreshold)
     assert updates is not None  # A run releases a model.
-    is_adaptive = release.find(parts.AdaptiveClip) is not None
+    clip = release.find(parts.AdaptiveClip)
+    is_adaptive = clip is not None
     # These divide by the sum of the clients' shares, at most their number.
     is_relative = isinstance(config.method, (methods.OwnLossMethod, methods.RelativeMethod))
     lines = [
@@ -101,11 +101,9 @@ class Account:
       f" {self.relative_noise(num_parameters):.2g} times as long as a clipped update can be"
       f"{', but for what later noise cancels' if len(release.coefficients) > 1 else ''}.",
     ]
-    lines += [
-      f"Noise multiplier of {number.noted}: {number.z:.4g}."
-      for number in release.parts
-      if isinstance(number, parts.ReleasedNumber)
-    ]
+    if clip is not None:
+      counted = "the count of updates within the clip norm, which adapts"
+      lines.append(f"Noise multiplier of {counted}: {clip.z:.4g}.")
     if threshold is not None:
       lines.append(f"Noise multiplier of the {threshold.kind} threshold: {threshold.z:.4g}.")
       privacy = self._privacy
@@ -117,9 +115,9 @@ class Account:
         )
     if isinstance(threshold, parts.Tree) and threshold.mechanism is not None:
       lines.append(threshold.mechanism.describe())
-    said = statements.noise_shares(release)
-    if said is not None:
-      lines.append(said)
+    shares = statements.noise_shares(release)
+    if shares is not None:
+      lines.append(shares)
     lines += [statements.initial_weights(start) for start in self._starts]
     server = server_lib.server_epsilon(release, config.num_rounds, self._meter.delta)
     if server.epsilon is not None:
@@ -173,7 +171,7 @@ class Account:
     left = banded.relative_error(self._release.coefficients, config.num_rounds)
     method, divisor = config.method, self._release.cohort.mean_size()
     if isinstance(method, methods.Superquantile):
-      divisor *= float(adaptive_theta.of_round(method.tail(), divisor))
+      divisor *= method.theta
     elif isinstance(method, methods.OwnLossMethod):
       share_weight = method.share_weight or private_lib.SHARE_WEIGHT
       divisor = max(divisor, private_lib.least_divisor(noise, share_weight))

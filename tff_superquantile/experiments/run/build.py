@@ -41,6 +41,8 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
   methods.check(config.method, config.is_private, config.cohort)
   defaults = dict(task.defaults)
+  if float(config.cohort.size or defaults["clients_per_round"]) > run_config.BLOCK_SIZE:
+    defaults["block_size"] = run_config.BLOCK_SIZE
   for kind in hooks.of(config):
     config = kind.resolve(config, task)
     defaults.update(kind.defaults(config, task))

@@ -38,9 +38,9 @@ class Secret(NamedTuple):
 class Job:
   """A run that is carried out, which hooks read, and complete by what they are for.
 
-  Model and clients are known from `before` on, and the noise of the config and the blocks of a
-  cluster after it; what the run leaves (`weights`, `metrics`) is completed by `finish`. `load`
-  fills in model and clients, for `finished` hooks of a run that was finished before.
+  Model and clients are known from `before` on, and the noise of the config after it; what the run
+  leaves (`weights`, `metrics`) is completed by `finish`. `load` fills in model and clients, for
+  `finished` hooks of a run that was finished before.
   """
 
   config: run_config.RunConfig

@@ -10,11 +10,9 @@ import tensorflow_federated as tff
 from privacy.settings import plugins
 from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.trackers import tracking
 from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import class_weights
 from tff_superquantile.experiments.run.training import client_split
-from tff_superquantile.experiments.run.training import computing
 from tff_superquantile.experiments.run.training import convergence
 from tff_superquantile.experiments.run.training import evaluating
 from tff_superquantile.experiments.run.training import initial_weights
@@ -30,14 +28,12 @@ HOOKS: Sequence[type[hook.Hook]] = (
   siblings.Siblings,
   initial_weights.InitialWeights,
   private_rounds.PrivateRounds,  # Its ledger never lags.
-  computing.Computing,
   class_weights.ClassWeights,
   evaluating.Evaluating,
   outputs.RoundsTable,
   measurements.ClientResults,
   outputs.Events,
   personalizing.Personalizing,
-  tracking.Tracking,
   outputs.Bar,
   measurements.Growth,
   convergence.Ending,

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from privacy.evaluation import entries
-from tff_superquantile.engine import context
+from tff_superquantile.engine.processes import limits
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 
@@ -63,7 +63,7 @@ def build(config: run_config.RunConfig, error: str, data_digest: str) -> dict[st
     "data": None if config.is_private else data_digest or None,
     "python": platform.python_version(),
     "versions": {"tensorflow": tf.version.VERSION, **versions},
-    "machine": f"{platform.system()} {platform.machine()}, {context.num_cores()} cores",
+    "machine": f"{platform.system()} {platform.machine()}, {limits.num_cores()} cores",
     "git_revision": _git_revision(),
     "started": now(),
   }

@@ -25,12 +25,6 @@ FED_AVG = "fed_avg"
 TUNING = (
   "tuning"  # The folder of an experiment's runs of grid searches, below its output directory.
 )
-# Runs that cannot be compared with others of their task have a folder apart: its suffix, by the
-# flag and its value, and the words of a title.
-_APART = {
-  "_standin": ("data", "standin", "stand-in: generated data"),
-  "_diurnal": ("sampling", "diurnal", "clients come and go by the hour"),
-}
 # The exponent of q-FFL that the paper calls AFL.
 _AFL_Q = 10.0
 
@@ -52,7 +46,7 @@ def folder(config: run_config.RunConfig) -> str:
 def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
   values = config.values()
-  suffixes = [end for end, (flag, text, _) in _APART.items() if values[flag] == text]
+  suffixes = ["_standin"] if config.task.is_standin else []
   if values["folds"]:
     suffixes.append(f"_folds_{values['folds']}")
   if values["held_out_examples"]:
@@ -68,7 +62,7 @@ def run_path(config: run_config.RunConfig) -> pathlib.Path:
 def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
   values = config.values()
-  remarks = [f" ({said})" for flag, text, said in _APART.values() if values[flag] == text]
+  remarks = [" (stand-in: generated data)"] if config.task.is_standin else []
   if values["folds"]:
     remarks.append(f", {values['folds']}-fold cross-validation over clients")
   if values["held_out_examples"]:
@@ -135,26 +129,16 @@ class Name(str):
 
   @property
   def theta(self) -> float | None:
-    """The tail fraction, in (0, 1]; None for methods without, and where it is adaptive."""
+    """The tail fraction, in (0, 1]; None for methods without."""
     method = None if self.config is None else self.config.method
-    if isinstance(method, methods.Superquantile):
-      return None if method.wanted_updates is not None else method.theta
-    return method.theta if isinstance(method, methods.FedAvgSub) else None
+    if isinstance(method, (methods.Superquantile, methods.FedAvgSub)):
+      return method.theta
+    return None
 
   @property
   def is_superquantile(self) -> bool:
     """Whether the method averages the tail of each cohort."""
     return self.config is not None and isinstance(self.config.method, methods.Superquantile)
-
-  @property
-  def is_plain(self) -> bool:
-    """Whether nothing but its own parameters tells the method from FedAvg with its options."""
-    config = self.config
-    of_fed_avg = self.fed_avg.config
-    if config is None or config.run_name or of_fed_avg is None:
-      return False
-    shared = of_run(of_fed_avg)
-    return of_run(config) == [*of_method(config), *shared]
 
   @property
   def fed_avg(self) -> Name:
@@ -270,12 +254,8 @@ def is_in_setting_of(
 
 def of_method(config: run_config.RunConfig) -> list[NamePart]:
   """Returns the parameters of a run's method."""
-  parts, values = [], config.values()
-  for flag in methods.parameters(type(config.method)):
-    # With `wanted_updates`, the number of updates decides theta.
-    if flag.name != "theta" or values["wanted_updates"] is None:
-      parts += _number(values, flag.name)
-  return parts
+  values, own = config.values(), methods.parameters(type(config.method))
+  return [part for flag in own for part in _number(values, flag.name)]
 
 
 def of_run(config: run_config.RunConfig) -> list[NamePart]:

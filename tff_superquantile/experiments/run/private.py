@@ -41,11 +41,6 @@ def followed(config: run_config.RunConfig) -> list[str]:
 def check(config: run_config.RunConfig) -> None:
   """Checks all of a private run that needs no data."""
   assert config.privacy is not None
-  if config.cohort.sampling not in cohorts.OF_ACCOUNTS:
-    raise ValueError(
-      f"Found --sampling={config.cohort.sampling} in a private run; the accounting is for cohorts"
-      " drawn at random, so use poisson."
-    )
   _check_over_rounds(config, config.privacy)
   if config.local.weighting != "uniform":
     raise ValueError(
@@ -115,9 +110,9 @@ def _check_noise(config: run_config.RunConfig) -> None:
   shared = {number.share_flag: number.share for number in privacy.numbers}
   if isinstance(privacy, privacy_lib.Budget):
     checks.positive("--epsilon", privacy.epsilon)
-    given = [name for name, value in multipliers.items() if value is not None]
-    if given:
-      raise ValueError(f"Found --epsilon and --{given[0]}; the noise follows from the budget.")
+    noises = [name for name, value in multipliers.items() if value is not None]
+    if noises:
+      raise ValueError(f"Found --epsilon and --{noises[0]}; the noise follows from the budget.")
     if privacy.rho_ratio is not None and config.method.threshold is None:
       raise ValueError(
         f"Found --rho_ratio={privacy.rho_ratio} for a run without a threshold; leave it out."
@@ -204,10 +199,10 @@ def build_part(
   """Builds the `Private` of a run's process, with the noise of its release."""
   updates, norm = release.find(parts.UpdateSum), update_clip_norm(config)
   assert config.privacy is not None and updates is not None  # A run releases a model.
-  released = [number for number in release.parts if isinstance(number, parts.ReleasedNumber)]
-  numbers = [secure_sums.build_number(number, norm) for number in released]
-  # The number of a clip norm that adapts is the first.
-  clip_norm: Any = norm if isinstance(config.privacy.clip, parts.FixedClip) else numbers.pop(0)
+  clip = release.find(parts.AdaptiveClip)
+  clip_norm: Any = norm
+  if clip is not None:
+    clip_norm = secure_sums.AdaptiveClipNorm(clip.z, norm, clip.clip_quantile)
   share_weight = getattr(config.method, "share_weight", None)
   return algorithms.Private(
     clip_norm=clip_norm,
@@ -215,7 +210,6 @@ def build_part(
     expected_clients=release.cohort.mean_size(),
     noise_key=noise_key,
     update_sum=updates.mechanism,
-    numbers=tuple(numbers),
     **({} if share_weight is None else {"share_weight": share_weight}),
   )
 

@@ -1,6 +1,5 @@
 """Carries out one run: from its config to a folder with all its results."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -18,7 +17,6 @@ from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.training import noise_key
 from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import training_loop
@@ -77,11 +75,6 @@ def _continue(run: run_config.RunConfig, earlier: run_folder.Run) -> run_config.
         " nobody knows how the run goes on, choose another --output_dir, or remove that folder."
       )
     return run
-  engine = run.engine
-  if isinstance(engine, engines.Ray) and engine.num_blocks is None:
-    if "num_blocks" in earlier.flags:  # There may be other workers now.
-      engine = dataclasses.replace(engine, num_blocks=int(earlier.flags["num_blocks"]))
-      run = dataclasses.replace(run, engine=engine)
   # These follow from the budget and the clients, and are not known yet.
   run_config.check_same(earlier.path, earlier.flags, run, private.followed(run))
   if (earlier.last_round or 0) > run.num_rounds:
@@ -105,6 +98,7 @@ def _train(job: hook.Job) -> None:
   job.load()
   clients = job.splits["train"]
   build.check_cohort(job.config, clients)
+  context.set_simulation_context(block_size=job.config.block_size or None)
   for each in job.hooks:
     each.before()
   run, secret = job.config, job.secret

@@ -20,10 +20,10 @@ Y_BYTES = 4  # int32 and float32
 # It stands in place of a client's index.
 WITHOUT_EXAMPLES = -1
 
-# The handle of a client in a round: the name of its file, the seed of all that it draws, and its
+# The handle of a client in a round: the path of its file, the seed of all that it draws, and its
 # index among `client_ids`.
 HANDLE_TYPE = tff.to_type(
-  collections.OrderedDict(client_id=np.str_, seed=tff.TensorType(np.int64, (2,)), index=np.int32)
+  collections.OrderedDict(path=np.str_, seed=tff.TensorType(np.int64, (2,)), index=np.int32)
 )
 
 
@@ -72,11 +72,6 @@ class ClientFiles:
     return {client_id: i for i, client_id in enumerate(self.client_ids)}
 
   @property
-  def index_path(self) -> str:
-    """Returns the path of the directory's index, which has a checksum of each file."""
-    return os.path.join(self.directory, INDEX_NAME)
-
-  @property
   def x_bytes(self) -> int:
     """Returns the bytes of one example's x."""
     return math.prod(self.x_shape) * np.dtype(self.x_dtype).itemsize
@@ -109,8 +104,8 @@ class ClientFiles:
     """Returns the handle of a client for its graph, a value of `HANDLE_TYPE`.
 
     The seed, two integers, is that of what the client draws, such as its shuffle. The handle has
-    the client's file name (without its suffix), the seed, int64 [2], and the client's index among
-    `client_ids`, int32, or `WITHOUT_EXAMPLES`; see `min_examples`.
+    the path of the client's file (so the graphs of all directories are equal), the seed, int64 [2],
+    and the client's index among `client_ids`, int32, or `WITHOUT_EXAMPLES`; see `min_examples`.
     """
     if client_id not in self._positions:
       self._indices([client_id])  # Raises.
@@ -122,7 +117,7 @@ class ClientFiles:
     index = self._positions[client_id]
     has_enough = self.num_examples[index] >= self.min_examples
     return collections.OrderedDict(
-      client_id=file_stem(client_id),
+      path=self.path(client_id),
       seed=array.astype(np.int64),
       index=np.int32(index if has_enough else WITHOUT_EXAMPLES),
     )

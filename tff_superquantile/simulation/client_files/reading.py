@@ -23,15 +23,6 @@ def index_checksum(index: Mapping[str, Any]) -> int:
   return zlib.crc32(json.dumps(rest).encode())
 
 
-def is_outdated(directory: str) -> bool:
-  """Tells whether an earlier version of this module made the directory."""
-  try:
-    with open(os.path.join(directory, files.INDEX_NAME), encoding="utf-8") as f:
-      return json.load(f)["format_version"] < FORMAT_VERSION
-  except _INDEX_ERRORS:
-    return False  # Not there, or damaged, which is for `open_client_files` to say.
-
-
 def open_client_files(directory: str | os.PathLike) -> files.ClientFiles:
   """Opens what `write_client_files` wrote; what is not as it was written is a `ValueError`."""
   directory = os.path.abspath(directory)
@@ -99,8 +90,7 @@ def _read_examples(
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Reads, in a graph, x float32 [n, ...] and y [n] of the client that `handle` names."""
   x_bytes = client_files.x_bytes
-  path = tf.strings.join([client_files.directory + os.sep, handle["client_id"], files.SUFFIX])
-  raw = tf.io.read_file(path)
+  raw = tf.io.read_file(handle["path"])
   # The size of the file gives n: with an index, the graph would grow with the number of clients.
   n = tf.strings.length(raw) // (x_bytes + files.Y_BYTES)
   x = tf.io.decode_raw(tf.strings.substr(raw, 0, n * x_bytes), client_files.x_dtype)
@@ -129,7 +119,7 @@ def build_examples_fn(
     A `tf.function` from a `HANDLE_TYPE` to the client's n examples: (x float32 [n, ...], y [n]).
   """
   handle_spec = collections.OrderedDict(
-    client_id=tf.TensorSpec([], tf.string),
+    path=tf.TensorSpec([], tf.string),
     seed=tf.TensorSpec([2], tf.int64),
     index=tf.TensorSpec([], tf.int32),
   )

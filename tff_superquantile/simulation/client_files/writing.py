@@ -139,8 +139,6 @@ def _write_and_open(
     made = os.path.join(temporary, "made")
     os.mkdir(made)
     _write_into(made, directory, clients, x_scale, count_dropped, may_lack_examples)
-    if reading.is_outdated(directory):
-      os.rename(directory, os.path.join(temporary, "outdated"))
     try:
       os.rename(made, directory)
     except OSError:
@@ -190,16 +188,12 @@ def open_or_write_client_files(
 ) -> files.ClientFiles:
   """Opens the directory if it is there; else calls `make_clients` and writes what it gives."""
   directory = os.path.abspath(directory)
-
-  def is_there() -> bool:
-    return os.path.exists(directory) and not reading.is_outdated(directory)
-
-  if not is_there():
+  if not os.path.exists(directory):
     parent = os.path.dirname(directory)
     waiting = functools.partial(logging.info, "Waiting for a process that writes to %s.", parent)
     with contextlib.suppress(OSError):  # Writing will say what is wrong.
       os.makedirs(parent, exist_ok=True)
     with atomic_files.lock(parent, waiting):
-      if not is_there():
+      if not os.path.exists(directory):
         return _write_and_open(directory, make_clients(), x_scale, count_dropped, may_lack_examples)
   return reading.open_client_files(directory)

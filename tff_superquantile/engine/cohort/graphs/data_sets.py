@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 import functools
 import hashlib
 import itertools
-import os
 import pickle
 from typing import Any
 import weakref
@@ -15,10 +14,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort.graphs import errors
-from tff_superquantile.engine.cohort.graphs import ops
+from tff_superquantile.engine.cohort.graphs import shuffles
 
-# What keeps elements counts as constant.
-_CONSTANT = frozenset(("CacheDatasetV2", "SparseTensorSliceDataset"))
 # Ops that read files.
 _READERS = frozenset(
   (
@@ -53,6 +50,7 @@ class Source:
     self._data_set = weakref.ref(data_set)
     self._is_fixed: bool | None = None
     self.is_shuffled = False
+    self._draws_in_shuffles_alone = False
     self._paths: list[bytes] = []
     element = tff.types.tensorflow_to_type(data_set.element_spec)
     self.type = tff.SequenceType(element)
@@ -81,8 +79,7 @@ class Source:
 
   def version(self) -> tuple[tuple[int, ...], ...]:
     """Returns what changes when a file does that is read; for a data set that `is_fixed`."""
-    stats = (os.stat(path) for path in self._paths if os.path.exists(path))
-    return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+    return shuffles.versions(self._paths)
 
   def _examine(self) -> bool:
     try:
@@ -92,88 +89,37 @@ class Source:
     inner = (node.op for function in graph_def.library.function for node in function.node_def)
     if not _READERS.isdisjoint(inner):
       return False  # As `tf.data.TextLineDataset`: the names of the files are known in there alone.
-    nodes = _nodes(graph_def)
-    for node in nodes.values():
-      if "Shuffle" in node.op:
-        # The inputs behind the data set and the size of the buffer.
-        seeds = [nodes[_maker(name)].attr["value"].tensor for name in node.input[2:4]]
-        if not any(map(tf.make_ndarray, seeds)):
-          return False
-        self.is_shuffled = True
-      elif node.op == "SqlDataset":  # What TFF's own SqlClientData makes.
-        self._paths.append(tf.make_ndarray(nodes[_maker(node.input[1])].attr["value"].tensor)[()])
-      elif node.op not in _CONSTANT and not node.op.startswith("_") and ops.is_stateful(node.op):
-        return False
-    return True
+    self._draws_in_shuffles_alone = True
+    nodes = shuffles.by_name(graph_def)
+    of_shuffles = [node for node in nodes.values() if "Shuffle" in node.op]
+    if not all(shuffles.has_seed(node, nodes) for node in of_shuffles):
+      return False
+    self.is_shuffled = bool(of_shuffles)
+    paths = shuffles.files_of([n for n in nodes.values() if "Shuffle" not in n.op], nodes)
+    self._paths = paths or []
+    return paths is not None
 
   def serialized(self) -> bytes:
     """Returns the data set as `begin` takes it.
 
-    The orders in which it was read so far, and the elements that it keeps, are not a part of it.
+    The orders in which it was read so far, and the elements that it keeps, are not a part of it;
+    what lies below a shuffle is kept, so that the order alone is drawn anew.
     """
     has_own_options = self.data_set.options().experimental_optimization != _TENSORFLOWS_OWN
     graph_def = self._graph_def(_IGNORE_STATE, as_it_is=not has_own_options)
     if not has_own_options:
-      _fuse_shuffles_with_repeats(graph_def)
-      if _may_repeat_a_shuffle(graph_def):
+      shuffles.fuse_with_repeats(graph_def)
+      if shuffles.may_be_repeated(graph_def):
         graph_def = self._graph_def(_IGNORE_STATE)
-    nodes = _nodes(graph_def)
+    nodes = shuffles.by_name(graph_def)
     for node in nodes.values():
       if "Shuffle" in node.op or node.op.startswith("CacheDataset"):
         for name in node.input:
-          for handle in nodes[_maker(name)].attr["value"].tensor.resource_handle_val:
+          for handle in nodes[shuffles.maker(name)].attr["value"].tensor.resource_handle_val:
             handle.name = _NOBODYS
+    if self.is_fixed or self._draws_in_shuffles_alone:
+      graph_def = shuffles.keep_what_is_below(graph_def)
     return graph_def.SerializeToString()
-
-
-def _nodes(graph_def: tf.compat.v1.GraphDef) -> dict[str, tf.compat.v1.NodeDef]:
-  return {node.name: node for node in graph_def.node}
-
-
-def _maker(name: str) -> str:
-  """Returns the name of the node that makes an input."""
-  return name.lstrip("^").partition(":")[0]
-
-
-def _fuse_shuffles_with_repeats(graph_def: tf.compat.v1.GraphDef) -> None:
-  """Fuses each shuffle with the repeat that follows, as TensorFlow's own rewriting does.
-
-  That drops what repeats once, before.
-  """
-  nodes = _nodes(graph_def)
-  for node in nodes.values():
-    if node.op != "RepeatDataset":
-      continue
-    data_set, count = node.input
-    shuffle = nodes[_maker(data_set)]
-    if shuffle.op != "ShuffleDatasetV3":
-      continue
-    if tf.make_ndarray(nodes[_maker(count)].attr["value"].tensor) != 1:
-      *shuffled, generator = shuffle.input
-      node.op = "ShuffleAndRepeatDatasetV2"
-      node.input[:] = [*shuffled, count, generator]
-      node.attr["reshuffle_each_iteration"].CopyFrom(shuffle.attr["reshuffle_each_iteration"])
-
-
-def _may_repeat_a_shuffle(graph_def: tf.compat.v1.GraphDef) -> bool:
-  """Tells whether a shuffle may be fused with a repeat, of the data set or of who reads it.
-
-  A batch between the two keeps them apart.
-  """
-  inner = (node.op for function in graph_def.library.function for node in function.node_def)
-  if any("Shuffle" in op or "Repeat" in op for op in inner):
-    return True
-  nodes = _nodes(graph_def)
-  inputs = {_maker(name) for node in nodes.values() for name in node.input}
-  # What repeats, or is handed over.
-  below = [node for node in nodes.values() if "Repeat" in node.op or node.name not in inputs]
-  while below:
-    for node in (nodes[_maker(name)] for name in below.pop().input):
-      if node.op.startswith("ShuffleDataset"):
-        return True
-      if "Batch" not in node.op:
-        below.append(node)
-  return False
 
 
 def begin(tensor: tf.Tensor) -> tf.Tensor:
@@ -185,31 +131,6 @@ def begin(tensor: tf.Tensor) -> tf.Tensor:
   if tensor.dtype == tf.variant:
     return tensor
   return tf.raw_ops.DatasetFromGraph(graph_def=tensor)
-
-
-class Keys:
-  """The keys under which values of data sets are kept, until the data sets are deleted."""
-
-  def __init__(self) -> None:
-    self._keys: dict[Source, set[Any]] = {}
-    self._gone: collections.deque[Source] = collections.deque()
-
-  def watch(self, one: Source, key: Any) -> None:
-    """Adds a key of a data set."""
-    if one not in self._keys:
-      self._keys[one] = set()
-      weakref.finalize(one.data_set, self._gone.append, one)
-    self._keys[one].add(key)
-
-  def pop_gone(self) -> list[Any]:
-    """Returns the keys of data sets that are gone since the last call.
-
-    They go at any time, also while somebody looks up a key, who therefore asks beforehand.
-    """
-    keys: list[Any] = []
-    while self._gone:
-      keys.extend(self._keys.pop(self._gone.popleft()))
-    return keys
 
 
 # Data sets compare by identity.

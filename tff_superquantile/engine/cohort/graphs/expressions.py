@@ -4,6 +4,7 @@ Equal expressions are one object wherever they stand, and each knows the inputs 
 """
 
 from collections.abc import Sequence
+import dataclasses
 import hashlib
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ class Ref(NamedTuple):
   index: int  # type: ignore[assignment]  # Hides a method of tuples, unused here.
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Expression:
   """Applies an op to inputs.
 
@@ -29,38 +31,25 @@ class Expression:
     inputs: The inputs of the op. For conditions and loops, the values that are computed before they
       are entered, the predicate and the initial variables first.
     bodies: The two branches of a condition, or the condition and the body of a loop.
+    digest: Equal for equal expressions of equal roots, also those of other computations.
     roots: The names of the roots that it depends on.
     reads: Whether it depends on a file.
-    of_shape: Whether it depends on a shape.
     is_pure: Whether it depends on nothing but its roots.
-    digest: Equal for equal expressions of equal roots, also those of other computations.
     functions: The FunctionDefs that the node calls, which are not taken apart: those of data sets.
+    of_shape: Whether it depends on a shape.
   """
 
-  __slots__ = (
-    "order",
-    "op",
-    "node",
-    "inputs",
-    "bodies",
-    "roots",
-    "reads",
-    "of_shape",
-    "is_pure",
-    "digest",
-    "functions",
-  )
   order: int
   op: str
   node: Any  # tf.compat.v1.NodeDef
   inputs: tuple[Ref, ...]
   bodies: tuple["Body", ...]
+  digest: bytes
   roots: frozenset[str]
   reads: bool
-  of_shape: bool
   is_pure: bool
-  digest: bytes
   functions: tuple[Any, ...]
+  of_shape: bool
 
 
 class Body(NamedTuple):
@@ -102,18 +91,14 @@ class Pool:
     is_pure: bool,
     functions: tuple[Any, ...] = (),
   ) -> Expression:
-    known = self._by_digest.get(digest)
-    if known is not None:
-      return known
-    expression = Expression()
-    expression.order = self._count = self._count + 1
-    expression.op, expression.node, expression.inputs = op, node, inputs
-    expression.bodies, expression.digest, expression.functions = bodies, digest, functions
-    expression.roots, expression.reads, expression.is_pure = roots, reads, is_pure
-    refs = [*inputs, *(ref for body in bodies for ref in body.outputs)]
-    expression.of_shape = op in ops.SHAPES or any(ref.expression.of_shape for ref in refs)
-    self._by_digest[digest] = expression
-    return expression
+    if digest not in self._by_digest:
+      self._count += 1
+      refs = [*inputs, *(ref for body in bodies for ref in body.outputs)]
+      of_shape = op in ops.SHAPES or any(ref.expression.of_shape for ref in refs)
+      self._by_digest[digest] = Expression(
+        self._count, op, node, inputs, bodies, digest, roots, reads, is_pure, functions, of_shape
+      )
+    return self._by_digest[digest]
 
   def root(self, name: str, reads: bool = False, is_pure: bool = True) -> Expression:
     """Returns the root of that name, a given value.

@@ -225,10 +225,7 @@ class _Evaluator:
     initial: Sequence[Ref],
     step: Callable[[Sequence[Ref], Sequence[Ref]], Step],
   ) -> tuple[Ref, ...]:
-    """Makes a loop over the elements, of `specs`, of a data set, all of which are read first.
-
-    `step` takes the values that the loop hands on, at first `initial`, and an element.
-    """
+    """Makes a loop over a data set's elements: step(what is handed on, element) from `initial`."""
     scans: list[variables.Scan] = []
     while (scan := self._state.scans.get(source) or variables.scan_of_others(source)) is not None:
       scans.insert(0, scan)
@@ -335,11 +332,7 @@ def function_body(
   pool: Pool,
   state: variables.State,
 ) -> Body:
-  """Applies a FunctionDef to arguments: its results, and the effects of all that it runs.
-
-  `state` is what the variables hold when it is called, and afterwards what they hold when it ends.
-  An op that cannot be taken apart is an `UnsupportedError`.
-  """
+  """Applies a FunctionDef to arguments and the state of the variables, which it changes."""
   names = [argument.name for argument in function.signature.input_arg]
   graph = _Graph(function.node_def, dict(zip(names, arguments)), library)
   evaluator = _Evaluator(graph, pool, state)

@@ -11,8 +11,10 @@ from tensorflow.core.protobuf import config_pb2
 
 from tff_superquantile.engine.cohort.graphs import ops
 
-# Resources that an initializer sets anew, or that end with the step which made them.
+# Resources that an initializer sets anew, or that end with the step which made them. A table gets
+# values once, so that in the same session they must be the same in each run.
 _BEGIN_ANEW = ("Anonymous", "HashTable", "VarHandleOp", "Variable")
+_TO_TABLES = ("InitializeTable", "LookupTableImport")
 # Once it is empty, such a queue is as good as new, if it draws without a seed.
 _QUEUES = ("FIFOQueueV2", "RandomShuffleQueueV2")
 
@@ -29,6 +31,24 @@ def with_own_queues(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
   for i, node in enumerate(filter(_is_queue, ops.nodes_of(own))):
     node.attr["shared_name"].s = f"queue_{i}".encode()
   return own
+
+
+def _has_own_table(graph: tf.Graph, fed: Sequence[str]) -> bool:
+  """Tells whether a HashTable gets values that may differ from run to run."""
+  graph_def = graph.as_graph_def()
+  fed_ops = {name.partition(":")[0] for name in fed}
+  stack = [node.name for node in graph_def.node if node.op.startswith(_TO_TABLES)]
+  num_initialized = sum(n.op.startswith(_TO_TABLES) for n in ops.nodes_of(graph_def))
+  if len(stack) < num_initialized:
+    return True  # In a function, where nobody looks.
+  seen: set[str] = set()
+  while stack:
+    name = stack.pop()
+    if name not in seen:
+      seen.add(name)
+      op = graph.get_operation_by_name(name)
+      stack += [other.name for other in (*op.control_inputs, *(t.op for t in op.inputs))]
+  return bool(seen & fed_ops)
 
 
 def _config() -> tf.compat.v1.ConfigProto:
@@ -61,7 +81,9 @@ class Sessions:
     makers = {n.op for n in nodes if ops.makes_resource(n.op) and not _is_queue(n)}
     queues = list(filter(_is_queue, nodes))
     self._shares_session = not makers and not queues and not initializer
-    self._keeps_sessions = all(op.startswith(_BEGIN_ANEW) for op in makers)
+    self._keeps_sessions = all(op.startswith(_BEGIN_ANEW) for op in makers) and not (
+      any(op.startswith("HashTable") for op in makers) and _has_own_table(graph, fed)
+    )
     self._graph, self._fed, self._fetched = graph, list(fed), list(fetched)
     self._initializer = initializer
     self._used: list[str] = []

@@ -62,10 +62,7 @@ def as_scan(node: tf.compat.v1.NodeDef, inputs: Sequence[Ref], library: ops.Func
 
 
 def scan_of_others(data_set: Ref) -> Scan | None:
-  """Returns the scan or map that makes a data set of another one and of values of others, or None.
-
-  What is read and kept is then the other one, which does not depend on those values.
-  """
+  """Returns what makes a data set of another one, to be kept, and of values of others; or None."""
   made = data_set.expression
   draws = any(ops.is_stateful(inner.op) for f in made.functions for inner in f.node_def)
   if made.op not in _MAPS or draws:
@@ -120,10 +117,7 @@ class State:
   def apply(
     self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref], pool: expressions.Pool
   ) -> tuple[Ref, ...]:
-    """Returns the results of one of `OPS`, whose first input is the variable.
-
-    A variable that is unknown, or has no value yet, is an `UnsupportedError`.
-    """
+    """Returns the results of one of `OPS`, whose first input is the variable."""
 
     def make(made: tf.compat.v1.NodeDef, *operands: Ref) -> Ref:
       return Ref(pool.apply(made, operands), 0)

@@ -14,10 +14,7 @@ Ref = expressions.Ref
 def walk(
   refs: Iterable[Ref], stop: Callable[[Expression], bool] = lambda expression: False
 ) -> list[Expression]:
-  """Lists all expressions on which these depend, also within branches and loops, in their order.
-
-  Those that `stop` marks are listed, and their inputs are not.
-  """
+  """Lists all expressions on which these depend, also within branches, until those to `stop` at."""
   seen: dict[int, Expression] = {}
   stack = [ref.expression for ref in refs]
   while stack:
@@ -55,10 +52,7 @@ def used_from_outside(bodies: Iterable[Body], since: int) -> list[Ref]:
 
 
 def frontier(refs: Iterable[Ref], wanted: Callable[[Expression], bool]) -> list[Ref]:
-  """Lists the largest parts of some values that are `wanted`, in order.
-
-  They are outputs that another expression uses, or that are among `refs`.
-  """
+  """Lists the largest parts of some values that are `wanted`, in order."""
   refs = list(refs)
   used = list(refs)
   for expression in walk(refs, stop=wanted):

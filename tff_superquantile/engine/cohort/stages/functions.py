@@ -1,7 +1,6 @@
 """A stage of a block and a step of the server, as TensorFlow functions."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-import itertools
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,7 @@ Template = Any
 
 
 def _specs(templates: Iterable[Template]) -> list[tf.TensorSpec]:
-  leaves = (leaf for template in templates for leaf in values.flatten(template))
-  return [leaf.tensor for leaf in leaves if leaf.tensor is not None]
+  return [leaf.tensor for template in templates for leaf in values.flatten(template)]
 
 
 def _template(value: Any) -> Template:
@@ -38,26 +36,12 @@ def _server_template(type_spec: tff.Type) -> Template:
 
 
 def _filled(template: Template, tensors: Iterator[tf.Tensor]) -> Any:
-  """Puts tensors in the place of specs; leaves without a spec have no tensor either."""
-  return aggregations.map_leaves(
-    lambda leaf: leaf if leaf.tensor is None else leaf._replace(tensor=next(tensors)), template
-  )
-
-
-def _only(template: Template, indices: Iterable[int]) -> Template:
-  """Takes the specs away from all but the leaves of these indices."""
-  kept, index = set(indices), itertools.count()
-  return aggregations.map_leaves(
-    lambda leaf: leaf if next(index) in kept else leaf._replace(tensor=None), template
-  )
+  """Puts tensors in the place of specs."""
+  return aggregations.map_leaves(lambda leaf: leaf._replace(tensor=next(tensors)), template)
 
 
 def _tensors(values_: Iterable[Any]) -> list[tf.Tensor]:
   return [leaf.tensor for value in values_ for leaf in values.flatten(value)]
-
-
-def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-  return tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype)
 
 
 # The tensors of some values, by their names.
@@ -70,39 +54,10 @@ def _by_name(templates: Mapping[str, Template], tensors: Iterator[tf.Tensor]) ->
   }
 
 
-def _received(
-  program: computation.Computation, plan: plans.Plan, stage: plans.Stage
-) -> dict[str, list[int]]:
-  """Finds the leaves at the server that a stage reads; whoever computes it is sent nothing else.
-
-  They are positions among the leaves of each value that the stage receives, and among those of the
-  computation's parameter if the stage reads any of them.
-  """
-  # In the place of tensors there are the names of the values.
-  scope: dict[str, Any] = dict(program.scope([plan.parameter] * len(program.parameters)))
-  for name in stage.received:
-    type_spec = plan.type_of(name)
-    number = len(values.leaf_types(type_spec))
-    of_value = iter([Leaf(name, False, i) for i in range(number)])
-    scope[name] = values.pack(type_spec, of_value)
-  found: dict[str, set[int]] = {name: set() for name in stage.received}
-  evaluator = interpreter.Interpreter(program.server())
-  for block in plan.selections(stage):
-    for leaf in values.flatten(evaluator.evaluate(block, scope)):
-      if leaf.origin is not None and not leaf.stacked:
-        found.setdefault(leaf.tensor, set()).add(leaf.origin)
-  return {name: sorted(positions) for name, positions in found.items()}
-
-
 class Stage:
   """Computes one stage of a block, and merges what blocks give.
 
-  It is given what its calls take of the server's values, and nothing else: not the state of the
-  server's noise, which would tell the noise of this round and of all later ones.
-
   Attributes:
-    received: Which leaves it needs of the values of the server, by their names. Of the
-      computation's argument (by the name of the parameter) they are its leaves at the server.
     kept: Templates of what later stages of the same block use, by name.
     partials: Templates of the partial aggregates, by the aggregations' names.
     merge: Returns the partial aggregates of two consecutive parts of the cohort.
@@ -118,13 +73,8 @@ class Stage:
     self._program = program
     self._plan = plan
     self._stage = stage
-    self.received = _received(program, plan, stage)
-    self._given = {
-      name: _only(_server_template(plan.type_of(name)), self.received[name])
-      for name in stage.received
-    }
+    self._given = {name: _server_template(plan.type_of(name)) for name in stage.received}
     self._given.update((name, kept[name]) for name in stage.carried)
-    self._of_argument = self.received.get(plan.parameter, [])
     self.kept: dict[str, Template] = {}
     self.partials: dict[str, Template] = {}
     # The first trace fills the templates.
@@ -133,24 +83,10 @@ class Stage:
     merge = tf.function(self._merge, input_signature=[specs, specs], autograph=False)
     self.merge = merge.get_concrete_function()
 
-  def __call__(
-    self, arrays: Sequence[Any], received: Named, carried: Named
-  ) -> tuple[list[tf.Tensor], Named]:
-    """Computes a block from its part of the argument, whose leaves at the server are None.
-
-    `received` has the leaves of the attribute, `carried` what earlier stages of the block kept. The
-    result is the partial aggregates, and what this stage keeps.
-    """
-    given = {**received, **carried}
-    # What is not read is not in the graph either; its signature has it.
-    of_argument = [
-      _zeros(leaf.argument_spec) if array is None else array
-      for array, leaf in zip(arrays, self._program.parameters)
-    ]
-    for i, tensor in zip(self._of_argument, given.get(self._plan.parameter, [])):
-      of_argument[i] = tensor
-    more = [tensor for name in self._given for tensor in given[name]]
-    results = iter(self._function([*of_argument, *more]))
+  def __call__(self, arrays: Sequence[Any], computed: Named) -> tuple[list[tf.Tensor], Named]:
+    """Returns a block's partial aggregates, and what the stage keeps for it."""
+    given = [tensor for name in self._given for tensor in computed[name]]
+    results = iter(self._function([*arrays, *given]))
     partials = [next(results) for _ in _specs(self.partials.values())]
     return partials, _by_name(self.kept, results)
 
@@ -158,12 +94,7 @@ class Stage:
     self, tensors: Sequence[tf.Tensor], clients: aggregations.Clients
   ) -> list[tf.Tensor]:
     given = iter(tensors[len(self._program.parameters) :])
-    scope = self._program.scope(
-      [
-        tensor if leaf.stacked or i in self._of_argument else None
-        for i, (tensor, leaf) in enumerate(zip(tensors, self._program.parameters))
-      ]
-    )
+    scope = self._program.scope(tensors)
     scope.update((name, _filled(template, given)) for name, template in self._given.items())
     evaluator = interpreter.Interpreter(clients)
     for name in self._stage.calls:
@@ -217,10 +148,7 @@ class Step:
   def __call__(
     self, arrays: Sequence[np.ndarray], known: Named, totals: Sequence[tf.Tensor]
   ) -> tuple[Named, list[tf.Tensor]]:
-    """Computes the step from the argument, what earlier steps kept, and the stage's aggregates.
-
-    The result is what this step keeps, and the computation's result if this is the last step.
-    """
+    """Returns what the step keeps, and the computation's result if it is the last step."""
     own = [a for a, leaf in zip(arrays, self._program.parameters) if not leaf.stacked]
     results = iter(
       self._function(

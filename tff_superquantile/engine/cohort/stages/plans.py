@@ -11,7 +11,6 @@ aggregations, one after the other, on which it depends. Stage k computes what th
 level k + 1 need at the clients; server step k computes what the server has of level k.
 """
 
-import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -82,10 +81,7 @@ class Plan:
   """
 
   def __init__(self, block: tff.framework.Lambda):
-    """Makes the plan of a computation in call-dominant form.
-
-    One of another form, or whose result is at the clients, is an `UnsupportedError`.
-    """
+    """Makes the plan of a computation in call-dominant form, whose result is at the server."""
     body = block.result
     is_block = isinstance(body, tff.framework.Block)
     locals_: Sequence[tuple[str, Any]] = body.locals if is_block else []
@@ -155,30 +151,6 @@ class Plan:
 
     tff.framework.transform_postorder(block, visit)
     return found
-
-  def selections(self, stage: Stage) -> list[tff.framework.ComputationBuildingBlock]:
-    """Returns what a stage takes of the parameter and of the values that it receives.
-
-    Each is a name or selections of it, as far as these go: `state.model` and not `state`, so that
-    nobody need hand over what else is in it.
-    """
-    names = {self.parameter, *stage.received}
-    found: collections.Counter[int] = collections.Counter()
-    blocks = {}
-
-    def visit(part: Any) -> tuple[Any, bool]:
-      is_name = isinstance(part, tff.framework.Reference) and part.name in names
-      is_part = isinstance(part, tff.framework.Selection) and id(part.source) in blocks
-      if is_name or is_part:
-        blocks[id(part)] = part
-        found[id(part)] += 1
-      if is_part:
-        found[id(part.source)] -= 1
-      return part, False
-
-    for name in (*stage.calls, *stage.aggregations):
-      tff.framework.transform_postorder(self.calls[name], visit)
-    return [blocks[key] for key, number in found.items() if number]
 
   def _in_order(self, names: Iterable[str]) -> tuple[str, ...]:
     names = set(names)

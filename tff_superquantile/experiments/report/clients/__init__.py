@@ -1,1 +1,1 @@
-"""Figures and tables of the clients: distributions, sizes, and the worst-off tenth."""
+"""Figures and tables of the clients: distributions, sizes, and resampling."""

@@ -66,7 +66,8 @@ def differences(
   """Resamples the mean over seeds of the difference of a `statistic` between two methods."""
   generator = np.random.default_rng(_SEED)
   ids = pd.Index(np.unique(np.concatenate([pair.index.to_numpy() for pair in pairs])))
-  counts = _resampled(generator, len(ids), num_draws)
+  # How often each is among one draw fewer, at least one: [num_draws, clients].
+  counts = generator.multinomial(max(1, len(ids) - 1), np.full(len(ids), 1 / len(ids)), num_draws)
   of_pairs, resampled = [], []
   for pair in pairs:
     places = ids.get_indexer(pair.index)
@@ -125,11 +126,6 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
   corrected = np.full(len(values), np.nan)
   corrected[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
   return corrected
-
-
-def _resampled(generator: np.random.Generator, number: int, num_draws: int) -> np.ndarray:
-  """Returns int64 [num_draws, number]: how often each is among number - 1 draws, at least one."""
-  return generator.multinomial(max(1, number - 1), np.full(number, 1 / number), num_draws)
 
 
 def _widening(num_clients: int) -> float:

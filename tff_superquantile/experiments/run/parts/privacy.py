@@ -13,14 +13,6 @@ from privacy.settings import flag
 from privacy.settings import part
 
 
-def _number(given: Mapping[str, Any]) -> str | None:
-  """Returns which further number some values of flags choose."""
-  for words, kind in parts.NUMBERS.items():
-    if {given.get(kind.flag), given.get(kind.share_flag)} != {None}:
-      return words
-  return None
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Privacy(part.Part):
   """What makes a run private: all that it releases of its training clients has noise."""
@@ -50,9 +42,6 @@ class Privacy(part.Part):
     is_incidental=True,
   )
   clip: parts.Clip = clips.choice()
-  number: parts.ReleasedNumber | None = part.chosen_by(
-    _number, parts.NUMBERS, "in a run without such a number"
-  )
   clip_unit: str = flag.field(
     "update",
     "Unit of --clip_norm and --initial_clip_norm: that of the update, or that of the update over"
@@ -89,11 +78,9 @@ class Privacy(part.Part):
     return self.update_sum == "distributed"
 
   @property
-  def numbers(self) -> tuple[parts.ReleasedNumber, ...]:
+  def numbers(self) -> tuple[parts.AdaptiveClip, ...]:
     """The numbers that a round releases beside the updates."""
-    return tuple(
-      number for number in (self.clip, self.number) if isinstance(number, parts.ReleasedNumber)
-    )
+    return (self.clip,) if isinstance(self.clip, parts.AdaptiveClip) else ()
 
   @property
   def budget(self) -> float | None:
@@ -128,19 +115,19 @@ class Noise(Privacy):
   """Noise, from which the cost follows."""
 
 
-def _chosen(given: Mapping[str, Any]) -> str | None:
+def _chosen(flags: Mapping[str, Any]) -> str | None:
   named = ("epsilon", "update_noise_multiplier")
-  return next((f"--{name}" for name in named if given.get(name) is not None), None)
+  return next((f"--{name}" for name in named if flags.get(name) is not None), None)
 
 
-def is_private(given: Mapping[str, Any]) -> bool:
+def is_private(flags: Mapping[str, Any]) -> bool:
   """Returns whether values of flags, by name, are of a private run."""
-  return _chosen(given) is not None
+  return _chosen(flags) is not None
 
 
-def usual_sampling(given: Mapping[str, Any]) -> str:
+def usual_sampling(flags: Mapping[str, Any]) -> str:
   """Returns the sampling of cohorts where values of flags name none."""
-  return cohorts.POISSON if is_private(given) else cohorts.FIXED_SIZE
+  return cohorts.POISSON if is_private(flags) else cohorts.FIXED_SIZE
 
 
 def choice() -> Any:

@@ -10,11 +10,11 @@ import numpy as np
 
 import tasks
 from tff_superquantile import evaluation
+from tff_superquantile import measures
 from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run.parts import kept
-from tff_superquantile.experiments.run.training import measurements
 
 SPLIT = "validation"  # Whose clients tell the best model.
 _FILE = "best_model.npz"  # Beside the checkpoints, as it belongs to them.
@@ -54,7 +54,7 @@ class BestModel(hook.Hook):
 
   @staticmethod
   def check(config: run_config.RunConfig, task: tasks.task.Task) -> None:
-    quantities, best_by = measurements.taken(config, task), config.values()["best_by"]
+    quantities, best_by = measures.of_kind(task.error), config.values()["best_by"]
     statistics = evaluation.describe([0.0])
     names = [f"{SPLIT}.{quantity}.{s}" for quantity in quantities for s in statistics]
     if best_by not in names:

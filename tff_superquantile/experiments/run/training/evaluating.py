@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import tasks
@@ -11,7 +10,6 @@ from tff_superquantile import measures
 from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
-from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.training import measurements
 
 
@@ -27,16 +25,11 @@ class Evaluating(hook.Hook):
     measures.check(metric or "error", task.error, config.task.name)
     return {"metric": metric}
 
-  @staticmethod
-  def check(config: run_config.RunConfig, task: tasks.task.Task) -> None:
-    measurements.taken(config, task)
-
   def before(self) -> None:
     job = self.job
     self._evaluators = evaluation.build_evaluators(
       job.model,
       {s: files for s, files in job.splits.items() if job.secret is None or s != "train"},
-      federated=isinstance(job.config.engine, engines.Ray),
       error=job.task.error,
     )
     asked = [("test", job.config.metric)]
@@ -48,29 +41,25 @@ class Evaluating(hook.Hook):
     (self.job.folder / "metrics.json").unlink(missing_ok=True)
 
   def evaluate(self, weights: Any) -> hook.Values:
-    results = {
-      split: self._measured(split, weights, self._measures).of_clients for split in self._splits
-    }
+    results = {}
+    for split in self._splits:
+      evaluator = self._evaluators[split]
+      if self._measures:
+        results[split] = evaluator.measure(weights, self._measures).of_clients
+      else:
+        results[split] = evaluator(weights)
     described = {split: measurements.describe(of_split) for split, of_split in results.items()}
     values = measurements.of_test_clients(described["test"])
     for each in self.job.hooks:
       values.update(each.evaluated(results, described))
     return values
 
-  def _measured(
-    self, split: str, weights: Any, names: Collection[str] | None = None
-  ) -> evaluation.Measured:
-    """Returns loss, error and measures, None for all; a cluster returns the first two."""
-    evaluator = self._evaluators[split]
-    if isinstance(evaluator, evaluation.Evaluator) and (names is None or names):
-      return evaluator.measure(weights, names)
-    return evaluation.Measured(evaluator(weights), {})
-
   def finish(self) -> None:
     job = self.job
-    for split in self._evaluators:
+    for split, evaluator in self._evaluators.items():
       is_train = split == "train"
-      result = self._measured(split, job.weights, () if is_train else None)
-      run_files.write_clients(job.folder / f"{split}_clients.csv", result.of_clients.columns())
-      job.metrics[split] = measurements.describe(result.of_clients, weighted=is_train)
-      job.metrics[split].update({"pooled": result.pooled} if result.pooled else {})
+      weights = job.weights
+      of_clients, pooled = (evaluator(weights), None) if is_train else evaluator.measure(weights)
+      run_files.write_clients(job.folder / f"{split}_clients.csv", of_clients.columns())
+      job.metrics[split] = measurements.describe(of_clients, weighted=is_train)
+      job.metrics[split].update({"pooled": pooled} if pooled else {})

@@ -27,28 +27,13 @@ def write(
   tables = []
   for split, columns in results.items():
     number = len(columns["client_id"])
-    columns = {"round": [round_num] * number, "split": [split] * number, **columns}
-    tables.append(
-      pa.Table.from_arrays([_column(pa, values) for values in columns.values()], [*columns])
-    )
+    tables.append(pa.table({"round": [round_num] * number, "split": [split] * number, **columns}))
   buffer = io.BytesIO()
   parquet.write_table(pa.concat_tables(tables), buffer)
   folder.mkdir(exist_ok=True)
   path = folder / f"round_{round_num:07d}.parquet"
   atomic_files.write(path, buffer.getvalue())
   return path
-
-
-def _column(pa: Any, values: Sequence[Any]) -> Any:
-  """Returns numbers or texts as an array of pyarrow, whose own constructor imports pandas."""
-  parts: list[Any]
-  array = np.asarray(values)
-  if array.dtype.kind in "iuf":
-    kind, parts = pa.from_numpy_dtype(array.dtype), [np.ascontiguousarray(array)]
-  else:
-    texts = [str(value).encode() for value in values]
-    kind, parts = pa.string(), [np.cumsum([0, *map(len, texts)], dtype=np.int32), b"".join(texts)]
-  return pa.Array.from_buffers(kind, len(values), [None, *map(pa.py_buffer, parts)])
 
 
 def find(folder: pathlib.Path) -> list[pathlib.Path]:

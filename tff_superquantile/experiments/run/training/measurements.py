@@ -7,14 +7,10 @@ from typing import Any
 from absl import logging
 import numpy as np
 
-import tasks
 from tff_superquantile import evaluation
-from tff_superquantile import measures
 from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import manifest
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
-from tff_superquantile.experiments.run.parts import engines
 from tff_superquantile.experiments.run.training import evaluation_files
 from tff_superquantile.simulation import training_loop
 
@@ -105,18 +101,6 @@ class ClientResults(hook.Hook):
         started = manifest.seconds(self.job.manifest["started"])
         os.utime(path, (started, started))
     self._results = {}
-
-
-def taken(run: run_config.RunConfig, task: tasks.task.Task) -> tuple[str, ...]:
-  """Returns the measures that a run takes of its clients; --metric must be one of them."""
-  if not isinstance(run.engine, engines.Ray):
-    return measures.of_kind(task.error)
-  if run.metric not in (None, *measures.OF_EVALUATIONS):
-    raise ValueError(
-      f"Found --metric={run.metric} with --engine=ray, which returns clients' losses and errors"
-      f" alone; expected one of {', '.join(measures.OF_EVALUATIONS)}."
-    )
-  return measures.OF_EVALUATIONS
 
 
 def of_round(metrics: Mapping[str, Any]) -> dict[str, Any]:

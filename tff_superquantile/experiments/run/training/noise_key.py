@@ -21,7 +21,6 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from privacy.settings import part
 from tff_superquantile import atomic_files
 from tff_superquantile import noise_source
 from tff_superquantile.experiments.run import accounts
@@ -96,8 +95,8 @@ def of_noise(
     return key
   if entry is None:
     # What changes nothing that a run computes; the noise of banded rounds is for their number.
-    others = {*run_config.incidentals(), "run_name", "data_dir", "glove"} - {"num_rounds"}
-    others.update(part.values(config.engine))
+    others = {*run_config.incidentals(), "run_name", "data_dir", "glove", "block_size"}
+    others -= {"num_rounds"}
     flags = {name: text for name, text in config.to_flags().items() if name not in others}
     of_run = json.dumps([flags, commitments["clients"]], sort_keys=True).encode()
     entry = hashlib.blake2b(of_run, digest_size=16).hexdigest()
@@ -107,22 +106,22 @@ def of_noise(
 
 def _find(run: run_folder.Run, key_file: str) -> bytes:
   """Returns the key that is kept or given, or a new one for a run that begins."""
-  given = read(pathlib.Path(key_file), "--noise_key_file") if key_file else None
+  file_key = read(pathlib.Path(key_file), "--noise_key_file") if key_file else None
   path = run.path / run_folder.CHECKPOINTS / _KEY_FILE
   if path.exists():
     kept = read(path, "the run's key")
-    if given not in (None, kept):
+    if file_key not in (None, kept):
       raise ValueError(
         f"Found another key in {key_file} than in {path}, with which the run began; give that one,"
         " or none."
       )
     return kept
-  if run.flags and given is None:
+  if run.flags and file_key is None:
     raise ValueError(
       f"Found no {path}, the key of a private run that has begun; it cannot go on without. Bring it"
       " back, give it by --noise_key_file, or choose another --output_dir."
     )
-  return given or secrets.token_bytes(noise_source.KEY_BYTES)
+  return file_key or secrets.token_bytes(noise_source.KEY_BYTES)
 
 
 def _commit(key: bytes, splits: Mapping[str, client_files.ClientFiles]) -> dict[str, str]:

@@ -239,10 +239,10 @@ class Aaggff(Method):
     )
 
 
-def _usual_threshold(given: Mapping[str, Any]) -> str | None:
-  if not privacy.is_private(given):
+def _usual_threshold(flags: Mapping[str, Any]) -> str | None:
+  if not privacy.is_private(flags):
     return "exact"
-  return "geometric" if (given.get("theta") or _THETA) < 1.0 else None
+  return "geometric" if (flags.get("theta") or _THETA) < 1.0 else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -251,31 +251,15 @@ class Superquantile(PrivateMethod):
 
   title: ClassVar[str] = "Superquantile"
   theta: float = _theta()
-  wanted_updates: int | None = flag.field(
-    None,
-    "For superquantile, in place of --theta: the number of clients that should train in a"
-    " round; theta adapts to the cohort's size within --min_theta and --max_theta.",
-    short="updates",
-    symbol="updates",
-    least=1,
-  )
-  min_theta: float = flag.field(0.1, "Least tail fraction of --wanted_updates.", may_idle=True)
-  max_theta: float = flag.field(1.0, "Largest tail fraction of --wanted_updates.", may_idle=True)
   threshold: parts.Threshold | None = threshold_parts.choice(parts.THRESHOLDS, _usual_threshold)
 
-  def tail(self) -> Any:
-    """Returns the tail fraction, or the `AdaptiveTheta` that makes it follow the cohort's size."""
-    if self.wanted_updates is None:
-      return tsq.superquantile.check_theta(self.theta)
-    return tsq.AdaptiveTheta(self.wanted_updates, self.min_theta, self.max_theta)
-
   def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
-    self.tail()
+    tsq.superquantile.check_theta(self.theta)
 
   def build(self, run: thresholds.Ingredients) -> Any:
     work = {**run.work, "seed_fn": run.seed_fn}
     return tsq.build_superquantile_fed_avg(
-      theta=self.tail(), threshold=thresholds.build(run), **work
+      theta=self.theta, threshold=thresholds.build(run), **work
     )
 
 

@@ -1,0 +1,193 @@
+"""The graphs of data sets: what they read, how they shuffle, and what lies below that."""
+
+import collections
+from collections.abc import Iterable, Mapping, Sequence
+import functools
+import hashlib
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from tff_superquantile.engine.cohort.graphs import ops
+
+Nodes = Mapping[str, tf.compat.v1.NodeDef]
+# What keeps elements counts as constant.
+_CONSTANT = frozenset(("CacheDatasetV2", "SparseTensorSliceDataset"))
+# What lies below shuffles is kept up to these numbers; larger data sets are read anew.
+_MAX_ELEMENTS, _MAX_BYTES = 2**16, 2**28
+
+
+def by_name(graph_def: tf.compat.v1.GraphDef) -> dict[str, tf.compat.v1.NodeDef]:
+  """Returns the nodes by their names."""
+  return {node.name: node for node in graph_def.node}
+
+
+def maker(name: str) -> str:
+  """Returns the name of the node that makes an input."""
+  return name.lstrip("^").partition(":")[0]
+
+
+def fuse_with_repeats(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Fuses each shuffle with the repeat that follows, as TensorFlow's own rewriting does.
+
+  That drops what repeats once, before.
+  """
+  nodes = by_name(graph_def)
+  repeats = [node for node in nodes.values() if node.op == "RepeatDataset"]
+  counts = [tf.make_ndarray(nodes[maker(node.input[1])].attr["value"].tensor) for node in repeats]
+  once = {node.name: node.input[0] for node, count in zip(repeats, counts) if count == 1}
+  for node in nodes.values():
+    for i, name in enumerate(node.input):
+      while maker(name) in once:
+        name = once[maker(name)]
+      node.input[i] = name
+  for name in once:
+    graph_def.node.remove(nodes[name])
+  for node in repeats:
+    shuffle = nodes[maker(node.input[0])]
+    if node.name not in once and shuffle.op == "ShuffleDatasetV3":
+      *shuffled, generator = shuffle.input
+      node.input[:] = [*shuffled, node.input[1], generator]
+      node.op = "ShuffleAndRepeatDatasetV2"
+      node.attr["reshuffle_each_iteration"].CopyFrom(shuffle.attr["reshuffle_each_iteration"])
+
+
+def may_be_repeated(graph_def: tf.compat.v1.GraphDef) -> bool:
+  """Tells whether a shuffle may be fused with a repeat, of the data set or of who reads it.
+
+  A batch between the two keeps them apart.
+  """
+  inner = (node.op for function in graph_def.library.function for node in function.node_def)
+  if any("Shuffle" in op or "Repeat" in op for op in inner):
+    return True
+  nodes = by_name(graph_def)
+  inputs = {maker(name) for node in nodes.values() for name in node.input}
+  # What repeats, or is handed over.
+  below = [node for node in nodes.values() if "Repeat" in node.op or node.name not in inputs]
+  while below:
+    for node in (nodes[maker(name)] for name in below.pop().input):
+      if node.op.startswith("ShuffleDataset"):
+        return True
+      if "Batch" not in node.op:
+        below.append(node)
+  return False
+
+
+def has_seed(shuffle: tf.compat.v1.NodeDef, nodes: Nodes) -> bool:
+  """Tells whether a shuffle's first order is always the same."""
+  # The inputs behind the data set and the size of the buffer.
+  seeds = [nodes[maker(name)].attr["value"].tensor for name in shuffle.input[2:4]]
+  return any(map(tf.make_ndarray, seeds))
+
+
+def files_of(part: Iterable[tf.compat.v1.NodeDef], nodes: Nodes) -> list[bytes] | None:
+  """Returns the files that a part of a graph reads, or None if it differs from time to time."""
+  paths = []
+  for node in part:
+    if node.op == "SqlDataset":  # What TFF's own SqlClientData makes.
+      paths.append(tf.make_ndarray(nodes[maker(node.input[1])].attr["value"].tensor)[()])
+    elif node.op not in _CONSTANT and not node.op.startswith("_") and ops.is_stateful(node.op):
+      return None
+  return paths
+
+
+def versions(paths: Iterable[bytes]) -> tuple[tuple[int, ...], ...]:
+  """Returns what changes when a file does."""
+  stats = (os.stat(path) for path in paths if os.path.exists(path))
+  return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+
+
+# The elements below shuffles, a tensor a component, by digests; None for what was seen once. What
+# was used last is last.
+_kept: collections.OrderedDict[Any, Sequence[Any] | None] = collections.OrderedDict()
+
+
+def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
+  """Returns a graph with the elements of what lies below shuffles, and gives the same each time.
+
+  The graph's functions must have no state and read no files.
+  """
+  shuffling = [node for node in graph_def.node if "Shuffle" in node.op]
+  for shuffle in shuffling:
+    elements = _elements(_pruned(graph_def, shuffle.input[0]), shuffle)
+    if not elements:
+      continue
+    kept = graph_def.node.add(name=f"{shuffle.name}/kept", op="TensorSliceDataset")
+    kept.attr["Toutput_types"].CopyFrom(shuffle.attr["output_types"])
+    for i, tensor in enumerate(elements):
+      constant = graph_def.node.add(name=f"{kept.name}_{i}", op="Const")
+      constant.attr["value"].tensor.CopyFrom(tensor)
+      constant.attr["dtype"].type = tensor.dtype
+      kept.input.append(constant.name)
+      kept.attr["output_shapes"].list.shape.add(dim=tensor.tensor_shape.dim[1:])
+    shuffle.input[0] = kept.name
+  return _pruned(graph_def) if shuffling else graph_def
+
+
+def _pruned(graph_def: tf.compat.v1.GraphDef, result: str = "") -> tf.compat.v1.GraphDef:
+  """Returns the nodes and functions that a result needs, as TensorFlow reads all that are there."""
+  nodes = by_name(graph_def)
+  library = {function.signature.name: function for function in graph_def.library.function}
+  pruned = tf.compat.v1.GraphDef(versions=graph_def.versions)
+  pruned.node.extend(node for node in graph_def.node if node.op == "_Retval")
+  if result:
+    pruned.node[0].input[:] = [result]
+  functions: dict[str, Any] = {}
+  stack = [maker(pruned.node[0].input[0])]
+  while stack:
+    node = nodes.pop(stack.pop(), None)
+    if node is not None:
+      pruned.node.append(node)
+      functions.update((f.signature.name, f) for f in ops.functions_of(node, library))
+      stack.extend(map(maker, node.input))
+  pruned.library.function.extend(functions.values())
+  return pruned
+
+
+def _elements(below: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Sequence[Any]:
+  """Returns the elements that a shuffle gets, a tensor a component; none if they are not kept."""
+  result, *part = below.node
+  paths = files_of(part, by_name(below))
+  is_in_memory = part[0].op == "TensorSliceDataset"
+  if paths is None or is_in_memory or any("Shuffle" in node.op for node in part):
+    return ()
+  key = _digest(below, result.input[0]), versions(paths)
+  if key in _kept and _kept[key] is None:
+    try:
+      _kept[key] = _read(below, shuffle)
+    except (tf.errors.OpError, TypeError, ValueError):  # Elements of several shapes, or no tensors.
+      _kept[key] = ()
+    sizes = [sum(tensor.ByteSize() for tensor in tensors or ()) for tensors in _kept.values()]
+    while sum(sizes) > _MAX_BYTES or len(sizes) > _MAX_ELEMENTS:
+      _kept.popitem(last=False)
+      del sizes[0]
+  elements = _kept.setdefault(key, None)
+  _kept.move_to_end(key)
+  return elements or ()
+
+
+def _digest(graph_def: tf.compat.v1.GraphDef, result: str) -> bytes:
+  """Returns what is equal if data sets are, whatever the names of nodes, functions and caches."""
+  nodes = by_name(graph_def)
+  library = {function.signature.name: function for function in graph_def.library.function}
+
+  @functools.cache
+  def digest(name: str) -> bytes:
+    node = nodes[maker(name)]
+    is_handle = node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum
+    parts = [b"" if is_handle else ops.digest(node, library), name.partition(":")[2].encode()]
+    return hashlib.sha256(b"".join([*parts, *map(digest, node.input)])).digest()
+
+  return digest(result)
+
+
+def _read(below: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Sequence[Any]:
+  attributes = shuffle.attr["output_types"].list.type, shuffle.attr["output_shapes"].list.shape
+  specs = tuple(tf.TensorSpec(tf.TensorShape(shape), dtype) for dtype, shape in zip(*attributes))
+  variant = tf.raw_ops.DatasetFromGraph(graph_def=below.SerializeToString())
+  elements = tf.data.experimental.from_variant(variant, specs).take(_MAX_ELEMENTS + 1)
+  for batch in elements.batch(_MAX_ELEMENTS + 1):
+    if len(batch[0]) <= _MAX_ELEMENTS:
+      return [tf.make_tensor_proto(tensor.numpy()) for tensor in batch]
+  return ()
