@@ -25,10 +25,10 @@ def _child(lines, **kwargs):
 
 def test_answers_are_apart_from_what_is_printed(tmp_path):
   log = tmp_path / "log.txt"
-  one = _child(_ECHO, log=log)
-  assert [one.ask(word, _SECONDS) for word in ("one", "two")] == [b"ONE", b"TWO"]
-  one.end(_SECONDS)
-  one.end()  # Once more changes nothing.
+  process = _child(_ECHO, log=log)
+  assert [process.ask(word, _SECONDS) for word in ("one", "two")] == [b"ONE", b"TWO"]
+  process.end(_SECONDS)
+  process.end()  # Once more changes nothing.
   assert log.read_text() == "a library says hello\n"
 
 
@@ -41,34 +41,34 @@ def test_answers_are_apart_from_what_is_printed(tmp_path):
   ],
 )
 def test_what_became_of_it_is_told(lines, code, name):
-  one = _child(lines)
+  process = _child(lines)
   with pytest.raises(child.NoAnswer) as error:
-    one.ask("hello", _SECONDS)
-  one.end()
+    process.ask("hello", _SECONDS)
+  process.end()
   assert (error.value.code, error.value.signal_name) == (code, name)
   assert error.value.last_words == "last"
 
 
 def test_silence_is_told():
-  one = _child(
+  process = _child(
     "import sys, time\nprint('last', file=sys.stderr, flush=True)\nprint(flush=True)\n"
     "time.sleep(3600)"
   )
-  assert one.answer(_SECONDS) == b""  # From now on it is silent.
+  assert process.answer(_SECONDS) == b""  # From now on it is silent.
   with pytest.raises(child.NoAnswer) as error:
-    one.ask("hello", 0.1)
-  one.end()
+    process.ask("hello", 0.1)
+  process.end()
   assert (error.value.code, error.value.signal_name) == (None, "")
   assert error.value.last_words == "last"
 
 
 def test_what_it_starts_is_seen_and_ends_with_its_group():
   sleep = [sys.executable, "-c", "import time; time.sleep(3600)"]
-  one = _child(f"import subprocess\nsubprocess.Popen({sleep})\nprint(flush=True)\ninput()")
-  assert one.answer(_SECONDS) == b""
-  ((pid, start),) = one.descendants()
+  process = _child(f"import subprocess\nsubprocess.Popen({sleep})\nprint(flush=True)\ninput()")
+  assert process.answer(_SECONDS) == b""
+  ((pid, start),) = process.descendants()
   assert child.is_running(pid, start) and not child.is_running(pid, start + 1)
-  one.end(with_group=True)
+  process.end(with_group=True)
   end = time.monotonic() + _SECONDS
   while child.is_running(pid, start):
     assert time.monotonic() < end

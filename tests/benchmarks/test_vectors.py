@@ -23,12 +23,12 @@ def test_there_are_200_of_all_kinds():
 
 
 def _assert_row(index):
-  found = {name: "" if x is None else str(x) for name, x in _SETTINGS[index].row().items()}
+  numbers = {name: "" if x is None else str(x) for name, x in _SETTINGS[index].row().items()}
   for name, expected in _ROWS[index].items():
     if name.startswith("epsilon") and expected:
-      assert math.isclose(float(found[name]), float(expected), rel_tol=1e-6, abs_tol=1e-9), name
+      assert math.isclose(float(numbers[name]), float(expected), rel_tol=1e-6, abs_tol=1e-9), name
     else:
-      assert found[name] == expected, name
+      assert numbers[name] == expected, name
 
 
 @pytest.mark.parametrize("index", range(0, 200, 13))

@@ -59,13 +59,13 @@ def _distance(build):
   weights = (tf.constant([1.0, -2.0, 0.5]),)
   state = converted.initialize((tf.TensorSpec([3], tf.float32),))
   rng = np.random.default_rng(0)
-  found = 0.0
+  largest = 0.0
   for _ in range(6):
     gradient = tf.constant(rng.normal(scale=0.5, size=3).astype(np.float32))
     state, weights = converted.next(state, weights, (gradient,))
     keras_optimizer.apply_gradients([(gradient, variable)])
-    found = max(found, float(tf.reduce_max(tf.abs(weights[0] - variable))))
-  return found
+    largest = max(largest, float(tf.reduce_max(tf.abs(weights[0] - variable))))
+  return largest
 
 
 @pytest.mark.parametrize("kind", _classes())

@@ -143,8 +143,8 @@ def test_a_handle_without_examples_reads_none(tmp_path, dtype, shuffle, shape):
   assert tuple(tf.TensorSpec(t.shape, t.dtype) for t in outputs) == files.input_spec
   for client_id in files.client_ids:
     handle = files.handle(client_id, (5, 6))
-    for found, expected in zip(read(handle), usual(handle)):
-      np.testing.assert_array_equal(found, expected)
+    for tensor, expected in zip(read(handle), usual(handle)):
+      np.testing.assert_array_equal(tensor, expected)
     without = files.handle_without_examples(client_id, (5, 6))
     assert list(without) == list(handle) and without["index"].dtype == handle["index"].dtype
     # Its noise is that of the client in this round, whether it has examples or not.
