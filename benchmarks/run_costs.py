@@ -249,9 +249,6 @@ def _measure_length(temporary: str) -> None:
 def _measure_sweep(temporary: str) -> None:
   rounds = f"--num_rounds={_ARGS.sweep_rounds}"
 
-  def one_run():
-    _train(temporary, rounds)
-
   def four_runs():
     _python(
       "-m",
@@ -263,7 +260,7 @@ def _measure_sweep(temporary: str) -> None:
       f"--output_dir={_new_folder(temporary)}",
     )
 
-  actions = {"one run": one_run, "four runs and their report": four_runs}
+  actions = {"one run": lambda: _train(temporary, rounds), "four runs and their report": four_runs}
   title = f"Sweep, {_ARGS.sweep_rounds} rounds, {limits.num_cores()} cores"
   _print_table(title, _in_turns(actions, max(_ARGS.repeats // 2, 1)), "one run")
 

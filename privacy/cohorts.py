@@ -95,8 +95,7 @@ class Cohort(part.Part):
   @classmethod
   def own(cls) -> dict[str, str]:
     """Returns the fields of its kind alone by their flags, which are entries of a ledger, too."""
-    fields = {one.name: field for field, one in part.own_flags(cls).items()}
-    return {name: field for name, field in fields.items() if field != "size"}
+    return {flag.name: field for field, flag in part.own_flags(cls).items() if field != "size"}
 
   def entries(self) -> dict[str, Any]:
     """Returns the cohort as a ledger has it."""

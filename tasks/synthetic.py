@@ -68,13 +68,13 @@ def deal(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> np
   rows, owners = [], []
   for c in range(num_classes):
     stack = rng.permutation(np.flatnonzero(labels == c))
-    wanted = int(counts[:, c].sum())
-    if wanted > len(stack):
+    num_dealt = int(counts[:, c].sum())
+    if num_dealt > len(stack):
       raise ValueError(
-        f"Class {c} has {len(stack)} examples in the pool but this split deals {wanted}; use"
+        f"Class {c} has {len(stack)} examples in the pool but this split deals {num_dealt}; use"
         " another seed."
       )
-    rows.append(stack[:wanted])
+    rows.append(stack[:num_dealt])
     owners.append(np.repeat(np.arange(num_clients), counts[:, c]))
   by_owner = np.argsort(np.concatenate(owners), kind="stable")
   hands = np.concatenate(rows)[by_owner].reshape(num_clients, -1)

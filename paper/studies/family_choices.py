@@ -142,7 +142,9 @@ def choose(family: Family, files: finished_models.ModelResults, seed: int) -> Mo
   """Lets the clients of a seed choose; all models must have the same clients."""
   from tff_superquantile.simulation import seeds
 
-  columns = {method: files.read_clients(runs[seed]) for method, runs in family.runs.items()}
+  columns = {
+    method: runs[seed].read_columns(f"{files.name}.csv") for method, runs in family.runs.items()
+  }
   first, clients = next(iter(columns.items()))
   for method, other in columns.items():
     if list(other["client_id"]) != list(clients["client_id"]):

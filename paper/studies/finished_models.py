@@ -14,7 +14,6 @@ import pathlib
 import sys
 from typing import Any
 
-import numpy as np
 import tqdm
 
 from privacy.settings import command_line
@@ -123,10 +122,6 @@ class ModelResults:
   def numbers(self, run: run_folder.Run) -> dict[str, float]:
     """The distributions of the parts by dotted name, such as PART.error.p90."""
     return run_files.flatten({part: self.read(run)[part] for part in self.parts})
-
-  def read_clients(self, run: run_folder.Run) -> dict[str, np.ndarray]:
-    """Returns the columns of the CSV: `client_id` as strings, the others as float64."""
-    return run.read_columns(f"{self.name}.csv")
 
   def left_out(self, runs: Iterable[run_folder.Run]) -> list[str]:
     """Returns a sentence about clients that were left out, if there are any."""

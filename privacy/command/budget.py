@@ -108,14 +108,14 @@ def _costs(
   release: releases.Release, num_rounds: int, delta: float, args: argparse.Namespace
 ) -> dict[str, Any]:
   """Returns the epsilons of an answer."""
-  one = min(1, num_rounds)
+  single = min(1, num_rounds)
   spent = accounting.epsilon(release, num_rounds, delta, args.accounting)
   server = server_lib.server_epsilon(release, num_rounds, delta, args.participations)
-  server_one = server_lib.server_epsilon(release, one, delta, min(1, server.participations))
+  server_one = server_lib.server_epsilon(release, single, delta, min(1, server.participations))
   rho = _rho(release, num_rounds)
   return dict(
     epsilon=spent.epsilon,
-    epsilon_one_round=accounting.epsilon(release, one, delta, args.accounting).epsilon,
+    epsilon_one_round=accounting.epsilon(release, single, delta, args.accounting).epsilon,
     accountant=spent.accountant,
     epsilon_rdp=accounting.epsilon_or_none(release, num_rounds, delta, accounting.RDP),
     rdp_order=spent.rdp_order,
@@ -164,7 +164,7 @@ def _over_rounds(release: releases.Release, num_rounds: int) -> dict[str, Any]:
   if not isinstance(cohort, cohorts.Known):
     return {}
   participation = banded.Participation(num_rounds, cohort.separation)
-  found: dict[str, Any] = dict(
+  entries: dict[str, Any] = dict(
     bands=len(c),
     separation=cohort.separation,
     participations=int(participation.earliest.sum()),
@@ -172,5 +172,5 @@ def _over_rounds(release: releases.Release, num_rounds: int) -> dict[str, Any]:
   )
   updates = release.find(parts.UpdateSum)
   if updates is not None:
-    found["running_sums_noise"] = updates.z * banded.error(c, num_rounds)
-  return found
+    entries["running_sums_noise"] = updates.z * banded.error(c, num_rounds)
+  return entries

@@ -112,9 +112,9 @@ def define(parser: command_line.Parser) -> None:
 
   def command(name: str, text: str) -> command_line.Parser:
     description = f"{text[0].upper()}{text[1:]}."
-    one: command_line.Parser = commands.add_parser(name, help=text, description=description)
-    command_line.add_flag(one, "json", bool, False, "print one JSON object")
-    return one
+    subparser: command_line.Parser = commands.add_parser(name, help=text, description=description)
+    command_line.add_flag(subparser, "json", bool, False, "print one JSON object")
+    return subparser
 
   _budget_flags(command("calibrate", "finds the noise for a privacy budget"))
   _noise_flags(command("spend", "finds the cost of a run"))

@@ -115,12 +115,12 @@ class AdaptiveClip(released.ReleasedPart, _Adapting):
   def words(self) -> str:
     return f"a one-bit count of the updates within the clip norm with noise multiplier {self.z:.4g}"
 
-  def columns(self, given: frozenset[str]) -> frozenset[str]:
+  def columns(self, header: frozenset[str]) -> frozenset[str]:
     return frozenset({"clip_norm"})
 
 
-def _chosen(given: Mapping[str, Any]) -> str:
-  return _ADAPTS if given.get("clip_norm") == _ADAPTIVE else _IS_FIXED
+def _chosen(flags: Mapping[str, Any]) -> str:
+  return _ADAPTS if flags.get("clip_norm") == _ADAPTIVE else _IS_FIXED
 
 
 def choice() -> Any:

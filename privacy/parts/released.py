@@ -124,14 +124,13 @@ class ReleasedPart(part.Part, abc.ABC):
     """Returns what the flags of its run say of it, besides its `share_flag`."""
     return {self.flag: self.noise_multiplier}
 
-  def columns(self, given: frozenset[str]) -> frozenset[str]:
-    """Returns the columns of rounds.csv that follow from it, of a file that has those given."""
-    del given
+  def columns(self, header: frozenset[str]) -> frozenset[str]:
+    """Returns the columns of rounds.csv that follow from it, of a file with that header."""
     return frozenset()
 
 
 def check_delivered(
-  made: ReleasedPart, mechanism: Mechanism, sensitivity: float, found: str, expected: str
+  made: ReleasedPart, mechanism: Mechanism, sensitivity: float, subject: str, expected: str
 ) -> None:
   """Raises a `ValueError` if a mechanism has less noise than its part says."""
   delivered = shares.delivered_noise_multiplier(
@@ -139,6 +138,6 @@ def check_delivered(
   )
   if delivered < made.z * (1.0 - 1e-9):
     raise ValueError(
-      f"Found {made.flag} = {made.z:.6g} with {found} gives {delivered:.6g}; expected {expected}"
+      f"Found {made.flag} = {made.z:.6g} with {subject} gives {delivered:.6g}; expected {expected}"
       " noise."
     )

@@ -175,12 +175,12 @@ class Tree(PrivateThreshold):
   def flags(self) -> dict[str, Any]:
     return {**super().flags(), "num_bins": self.num_bins}
 
-  def columns(self, given: frozenset[str]) -> frozenset[str]:
+  def columns(self, header: frozenset[str]) -> frozenset[str]:
     always = frozenset({"estimated_cohort_size", "aborted"})
-    if "estimated_share_sum" in given:  # Of shares relative to the histogram.
+    if "estimated_share_sum" in header:  # Of shares relative to the histogram.
       return always | {"estimated_share_sum"}
     # In earlier versions theta could adapt to the histogram.
-    return always | {"threshold", "estimated_tail_size"} | {"theta"} & given
+    return always | {"threshold", "estimated_tail_size"} | {"theta"} & header
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ class OneBit(PrivateThreshold):
   def words(self) -> str:
     return f"{self.released} with noise multiplier {self.z:.4g}"
 
-  def columns(self, given: frozenset[str]) -> frozenset[str]:
+  def columns(self, header: frozenset[str]) -> frozenset[str]:
     return frozenset({"threshold", "estimated_tail_size"})
 
 

@@ -44,24 +44,24 @@ def _adapt(request: task.Request) -> task.Task:
   """
   if request.columns and not request.data_dir:
     return _of_columns(encoding_lib.from_text(request.columns), request)
-  pools, found = _open(request)
-  num_classes = len(found.encoding.label.classes)
-  largest_l = found.largest_mean_square / (2 if num_classes else 1)
+  pools, facts = _open(request)
+  num_classes = len(facts.encoding.label.classes)
+  largest_l = facts.largest_mean_square / (2 if num_classes else 1)
   defaults = dict(
     _OWN.defaults,
-    clients_per_round=min(_COHORT, found.num_train),
-    client_learning_rate=min(_LEARNING_RATE, 1 / (1 + len(found.encoding.features)), 2 / largest_l),
+    clients_per_round=min(_COHORT, facts.num_train),
+    client_learning_rate=min(_LEARNING_RATE, 1 / (1 + len(facts.encoding.features)), 2 / largest_l),
     # Before training every loss is log(classes); of numbers the mean loss is 1/2.
     max_loss=max(1.5, math.log(max(1, num_classes))),
   )
   return dataclasses.replace(
-    _of_columns(found.encoding, request),
+    _of_columns(facts.encoding, request),
     open_clients=lambda request: pools,
     defaults=defaults,
-    description=found.text(),
-    metric="balanced_error" if found.is_skewed else None,
-    remarks=found.drift,
-    data_digest=found.digest,
+    description=facts.text(),
+    metric="balanced_error" if facts.is_skewed else None,
+    remarks=facts.drift,
+    data_digest=facts.digest,
   )
 
 

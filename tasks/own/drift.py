@@ -35,10 +35,10 @@ def remarks_on(encoding: encoding_lib.Encoding, raw: np.ndarray) -> dict[str, st
   for feature, values in zip(encoding.features, raw.T):
     if feature.kind == features_lib.CATEGORY:
       unknown = int(np.sum(values < 0))
-      said = [f"{unknown} {UNKNOWN}, all zeros to the model"] if unknown else []
+      changes = [f"{unknown} {UNKNOWN}, all zeros to the model"] if unknown else []
       known = np.bincount(values[values >= 0].astype(np.int64), minlength=len(feature.categories))
-      said += _of_shares(feature.categories, feature.shares, known, len(values))
-      remarks[feature.name] = "; ".join(said)
+      changes += _of_shares(feature.categories, feature.shares, known, len(values))
+      remarks[feature.name] = "; ".join(changes)
     else:
       known = values[np.isfinite(values)]
       moved = (known.mean() - feature.mean) / feature.std if len(known) else 0.0
@@ -54,12 +54,12 @@ def remark_on_labels(label: labels_lib.Label, values: np.ndarray) -> str:
   if not len(values):
     return ""
   mean, std = float(values.mean(dtype=np.float64)), float(values.std(dtype=np.float64))
-  said = []
+  changes = []
   if abs(mean) >= _FAR_LABEL:
-    said.append(_moved(mean))
+    changes.append(_moved(mean))
   if len(values) > 1 and not 1 / _SPREAD <= std <= _SPREAD:
-    said.append(f"a standard deviation {std:.2g} times the run's")
-  return "; ".join(said)
+    changes.append(f"a standard deviation {std:.2g} times the run's")
+  return "; ".join(changes)
 
 
 def _moved(by: float) -> str:

@@ -203,7 +203,7 @@ def _doubts(table: user_table.UserTable) -> Iterator[str]:
   rows, raw = table.rows[table.shown], table.raw[table.shown]
   yield from doubts.on_clients([table.ids[owner] for owner in np.unique(rows.owners)])
   yield from doubts.on_quotes(rows.columns.values())
-  places = [i for i, one in enumerate(table.encoding.features) if one.kind == "number"]
+  places = [i for i, feature in enumerate(table.encoding.features) if feature.kind == "number"]
   columns = [rows.columns[table.encoding.features[i].name] for i in places]
   yield from doubts.on_odd_clients(rows.owners, table.ids, raw[:, places], columns)
   label = table.encoding.label

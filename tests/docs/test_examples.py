@@ -90,7 +90,7 @@ def test_private_report_example(simulation_context, capsys):
   names = dict(values=values)
   exec(_block("docs/how_to/private_report.md"), names)
   assert "(1, 1e-05)-differentially private" in capsys.readouterr().out
-  value, standard_error = names["found"].quantile(0.9)
+  value, standard_error = names["report"].quantile(0.9)
   assert abs(value - 0.9) < 6 * standard_error < 0.3
 
 

@@ -63,10 +63,6 @@ def encode(values: tf.Tensor, num_bins: int, max_value: float) -> tf.Tensor:
   return tf.cast(tf.logical_and(contains, counted), tf.int64)
 
 
-def _split_levels(histogram: tf.Tensor, num_bins: int) -> list[tf.Tensor]:
-  return tf.split(histogram, _levels(num_bins), axis=-1)
-
-
 def _interleave(even: tf.Tensor, odd: tf.Tensor) -> tf.Tensor:
   """Interleaves [..., n] and [..., n] to [..., 2 n]: even[0], odd[0], even[1], ..."""
   pairs = tf.stack([even, odd], axis=-1)
@@ -80,7 +76,7 @@ def _least_squares_bins(histogram: tf.Tensor, num_bins: int) -> tuple[tf.Tensor,
   the sum over its children are averaged by their variances; downwards, the children share equally
   the difference to their parent.
   """
-  levels = _split_levels(histogram, num_bins)
+  levels = tf.split(histogram, _levels(num_bins), axis=-1)
   estimates = [levels[0]]
   for height, nodes in enumerate(levels[1:], start=2):
     children = estimates[-1][..., ::2] + estimates[-1][..., 1::2]
