@@ -144,6 +144,8 @@ class Command:
     return self.wait()
 
   def num_seen(self):
+    """How many there were, with itself, up to now."""
+    self.look()
     return len(self._seen)
 
   def left_behind(self, seconds=60.0):

@@ -83,7 +83,7 @@ def _process(folder):
       mock.patch.object(sys, "path", [str(folder), *sys.path]),
       mock.patch.object(worker.Worker, "__init__", _refuse),
       mock.patch.object(pool.dependent_process, "DependentFork", _Run),
-      mock.patch.object(pool, "_SECONDS_BETWEEN_LOOKS", 0),
+      mock.patch.object(pool, "_MOST_RUNS", 1),
       # Else nothing of the tests before would ever be collected.
       mock.patch("gc.freeze"),
     ):

@@ -8,12 +8,14 @@ import os
 import pathlib
 import shutil
 import signal
+from unittest import mock
 
 from absl import logging
 import commands
 import pytest
 
 from privacy.settings import command_line
+from tff_superquantile.engine.cohort import programs
 from tff_superquantile.experiments import sweep
 from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.plan import tuning
@@ -43,14 +45,6 @@ def _results(folder):
 # What is planned.
 
 
-def test_preset_is_planned():
-  plan = _plan()
-  assert [(method, seed) for method, seed, _ in plan] == [(method, 0) for method in _METHODS]
-  for _, _, config in plan:
-    assert config["task"] == "synthetic" and config["num_rounds"] == 500
-    assert config["clients_per_round"] is None  # The task decides.
-
-
 # Methods of the synthetic experiment, with defaults for what is to be tuned.
 _BASELINES = (
   *("fed_avg_sub_theta_0.5", "fed_prox_mu_0.1", "q_fed_avg_q_0.1", "tilted_erm_t_1"),
@@ -63,10 +57,17 @@ _REWEIGHTINGS = (
 )
 
 
-def test_synthetic_experiment_has_all_methods_with_every_seed():
+def test_a_preset_has_all_methods_with_every_seed_and_is_quick_with_one():
+  assert [(method, seed) for method, seed, _ in _plan()] == [(method, 0) for method in _METHODS]
+  for _, _, config in _plan():
+    assert config["task"] == "synthetic" and config["num_rounds"] == 500
+    assert config["clients_per_round"] is None  # The task decides.
   methods = ("fed_avg", *_BASELINES, *_TAILS, *_REWEIGHTINGS)
   plan = _plan("--experiment=synthetic")
   assert [(method, seed) for method, seed, _ in plan] == [(m, s) for s in range(5) for m in methods]
+  quick = _plan("--experiment=synthetic", "--quick")
+  assert [(method, seed) for method, seed, _ in quick] == [(method, 0) for method in methods]
+  assert {config["num_rounds"] for _, _, config in quick} == {100}
 
 
 def test_what_is_to_be_tuned_is_a_grid():
@@ -85,14 +86,6 @@ def test_what_is_to_be_tuned_is_a_grid():
     },
     ("agnostic_fed_avg_rate_0.1", "ascent_rate"): {"values": [0.01, 0.1, 1.0], "default": 0.1},
   }
-
-
-def test_quick_is_one_seed_of_few_rounds():
-  (five, quick) = (_plan("--experiment=synthetic", *more) for more in ((), ("--quick",)))
-  assert len(five) == 5 * len(quick) and {seed for _, seed, _ in five} == {0, 1, 2, 3, 4}
-  assert [method for method, *_ in quick] == [method for method, seed, _ in five if seed == 0]
-  assert {seed for _, seed, _ in quick} == {0}
-  assert {config["num_rounds"] for _, _, config in quick} == {100}
 
 
 def test_command_line_has_the_last_word():
@@ -287,6 +280,17 @@ def test_more_runs_than_cores_share_them_all():
   assert sorted(core for share in shares[8:] for core in share) == list(range(8))
 
 
+def test_a_process_goes_on_with_its_method():
+  a, b = (run_config.of(algorithm=name, task="synthetic") for name in ("fed_avg", "superquantile"))
+  waiting = {i: dataclasses.replace(one, seed=i) for i, one in enumerate((a, b, a, b))}
+  worker = pool._Worker([], [0], 1)
+  assert worker.choose(waiting) == 0
+  worker._method = b
+  assert worker.choose(waiting) == 1
+  assert worker.choose({i: waiting[i] for i in (0, 2, 3)}) == 3
+  assert worker.choose({i: waiting[i] for i in (2, 0)}) == 2
+
+
 def test_a_run_says_the_warnings_of_this_project_and_none_of_the_run_before(
   tmp_path, monkeypatch, capsys
 ):
@@ -347,14 +351,14 @@ def _num_rows(lab):
 def interrupted(lab, base):
   """{signal: (result, processes left behind)} of one sweep, ended again and again; its last end.
 
-  One of its runs fails in the end.
+  One of its runs fails in the end. The last is the number of programs that this end has traced.
   """
   flags = (*_SEEDS, *base.flags, "--seconds_per_checkpoint=0")
   ends = {}
 
-  def start(rows):
+  def start(rows, forked=True):
     # One run after the other: those that follow are held too.
-    return lab.held("sweep", *flags, "--num_workers=1", rows=rows, forked=True)
+    return lab.held("sweep", *flags, "--num_workers=1", rows=rows, forked=forked)
 
   def end(command, signum):
     result = command.end_by(signum)
@@ -365,9 +369,8 @@ def interrupted(lab, base):
   # runs are there, but have not got to their rounds.
   old = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
-    logs = (lab.folder / "seeds").glob
-    command = start(rows=0)
-    command.wait_until(lambda: list(logs("synthetic/*/seed_0/log.txt")))
+    command = start(rows=0, forked=False)  # A fork would not inherit that.
+    command.wait_until(lambda: command.num_seen() > 1)
     end(command, signal.SIGTERM)
   finally:
     signal.signal(signal.SIGINT, old)
@@ -382,7 +385,8 @@ def interrupted(lab, base):
     shutil.rmtree(broken, ignore_errors=True)
   broken.mkdir(parents=True)
   (broken / "checkpoints").touch()  # No folder: the run trips over it.
-  return ends, lab.sweep(*flags)
+  with mock.patch.object(programs, "Program", wraps=programs.Program) as traced:
+    return ends, lab.sweep(*flags), traced.call_count
 
 
 @pytest.mark.parametrize("name, code", [("SIGTERM", 143), ("SIGINT", 130), ("SIGKILL", -9)])
@@ -412,8 +416,8 @@ def test_interrupted_sweep_ends_where_an_uninterrupted_run_does(lab, base):
   commands.assert_same_results(lab.folder / "seeds" / commands.METHOD / "seed_0", base.path)
 
 
-@pytest.mark.usefixtures("interrupted")
-def test_seeds_and_methods_differ(lab):
+def test_seeds_and_methods_differ_and_seeds_share_their_programs(lab, interrupted):
+  assert interrupted[2] <= 2 * 3  # Of a method: first state, model of a state, round.
   found = {}
   for path in (lab.folder / "seeds").rglob("metrics.json"):
     manifest = json.loads((path.parent / "manifest.json").read_text())

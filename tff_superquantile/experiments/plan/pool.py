@@ -5,7 +5,7 @@ the import takes as long as 500 rounds of the default experiment. A process carr
 after the other, so that it traces the programs that they have in common once.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import contextlib
 import csv
 import dataclasses
@@ -93,7 +93,7 @@ class _ActiveRun:
     self.folder = run_folder.of_config(config)
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
-    self.said: dict[str, list[str]] = {_WARNING: [], _FAILURE: []}
+    self.messages: dict[str, list[str]] = {_WARNING: [], _FAILURE: []}
     with run_folder.lock(self.folder.path):  # Truncating the log would lose that of a run at work.
       open(_log_path(config), "w").close()
 
@@ -129,7 +129,7 @@ class _ActiveRun:
     """Returns why the run failed, if it could still tell, or else what ended it."""
     ended = signal.Signals(-code).name if code < 0 else f"exit status {code}"
     untold = f"{ended} ended it; its last words are in {self.folder.path / 'log.txt'}"
-    return next(iter(self.said[_FAILURE]), untold)
+    return next(iter(self.messages[_FAILURE]), untold)
 
 
 class _Worker:
@@ -141,15 +141,19 @@ class _Worker:
   def __init__(self, configs: Sequence[run_config.RunConfig], cores: Sequence[int], position: int):
     self._configs, self._cores, self._position = configs, cores, position
     self._process: dependent_process.DependentFork | None = None
-    self.method: run_config.RunConfig | None = None  # Of the runs that its process has traced.
+    self._method: run_config.RunConfig | None = None  # That its process has traced last.
     self.run: _ActiveRun | None = None
     self._left = 0  # Runs that its process may still carry out.
+
+  def choose(self, waiting: Mapping[int, run_config.RunConfig]) -> int:
+    """Returns the number of the run that comes next: the first of its method, or of all."""
+    return min(waiting, key=lambda number: _method(waiting[number]) != self._method)
 
   def start(self, number: int, config: run_config.RunConfig) -> None:
     """Has a run carried out, by its number; the last one is over."""
     self.run = _ActiveRun(config, self._position)
-    self.method = _method(config)
-    is_new = self._process is None
+    self._method = _method(config)
+    is_new = self._process is None or self._process.poll() is not None
     if is_new:
       self.connection, of_fork = connections.Pipe()
       self._left = _MOST_RUNS
@@ -177,7 +181,7 @@ class _Worker:
         kind, text = self.connection.recv()
         if kind == _DONE:
           return 0 if self._left else self._over()
-        self.run.said[kind].append(text)
+        self.run.messages[kind].append(text)
     except (EOFError, OSError):
       return self._over()
     return None
@@ -186,7 +190,7 @@ class _Worker:
     """Waits for the end of its process, and returns the exit code."""
     assert self._process is not None
     code = self._process.wait()
-    self._process = self.method = None
+    self._process = self._method = None
     return code
 
   def end(self) -> None:
@@ -205,16 +209,6 @@ class _Worker:
 def _method(config: run_config.RunConfig) -> run_config.RunConfig:
   """Returns what the runs of a method have in common."""
   return dataclasses.replace(config, seed=0)
-
-
-def _next(
-  waiting: Mapping[int, run_config.RunConfig],
-  own: run_config.RunConfig | None,
-  others: Collection[run_config.RunConfig | None],
-) -> int:
-  """Returns the run that comes next: of a worker's own method, or else of one that none is at."""
-  methods = {number: _method(config) for number, config in waiting.items()}
-  return min(methods, key=lambda number: (methods[number] != own, methods[number] in others))
 
 
 def _total(configs: Sequence[run_config.RunConfig], active: Sequence[_ActiveRun]) -> int | None:
@@ -271,7 +265,7 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
   try:
     while num_ended < len(configs):
       for worker in (worker for worker in workers if worker.run is None and waiting):
-        number = _next(waiting, worker.method, [other.method for other in workers])
+        number = worker.choose(waiting)
         worker.start(number, waiting.pop(number))
       active = [worker for worker in workers if worker.run is not None]
       if len(active) < len(workers):
@@ -287,7 +281,7 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
           worker.end()
         rounds_of_ended += run.last_round()[0]
         num_ended += 1
-        for warning in run.said[_WARNING]:
+        for warning in run.messages[_WARNING]:
           bar.write(f"Warning: {run.name}: {warning}", file=sys.stderr)
         if code == cli.USAGE_ERROR:
           raise ValueError(run.failure(code))

@@ -22,6 +22,7 @@ _BATCH_SIZE = 8192  # Examples in one pass; the gradient is of all of them.
 _MOST_STEPS = 200
 # With fewer examples a weight a loss may have no minimum, and then the way decides the fit.
 _EXAMPLES_A_WEIGHT, _RIDGE = 10, 1e-3
+_PLAIN = np.eye(1)  # The basis of all weights as they are.
 
 
 class Constant(NamedTuple):
@@ -101,15 +102,15 @@ class Fitter:
     x: np.ndarray,
     y: np.ndarray,
     on_step: Callable[[], Any] | None = None,
-    basis: np.ndarray | None = None,
+    basis: np.ndarray = _PLAIN,
   ) -> run_files.Weights:
-    """Returns the weights that fit examples x [n, ...], y [n], n > 0; says each step done.
+    """Returns the weights that fit examples x [n, ...], y [n], n > 0, by steps along a `basis`.
 
-    Steps are taken in coordinates of a `basis` [inputs, inputs]; None for the weights themselves.
+    It says each step done.
     """
 
-    def change(matrix: np.ndarray | None, flat: np.ndarray) -> np.ndarray:
-      return flat if matrix is None else (matrix @ flat.reshape(len(matrix), -1)).reshape(-1)
+    def change(matrix: np.ndarray, flat: np.ndarray) -> np.ndarray:
+      return np.reshape(matrix @ flat.reshape(len(matrix), -1), -1)
 
     def objective(coordinates: np.ndarray) -> tuple[float, np.ndarray]:
       flat = change(basis, coordinates)
@@ -121,15 +122,12 @@ class Fitter:
         value += float(loss)
         gradient += np.concatenate([np.reshape(part, -1) for part in parts])
       value = value / len(y) + self._l2 / 2.0 * float(flat @ flat)
-      gradient = gradient / len(y) + self._l2 * flat
-      return value, change(None if basis is None else basis.T, gradient)
+      return value, change(basis.T, gradient / len(y) + self._l2 * flat)
 
     start = np.concatenate([weights.reshape(-1) for weights in self._initial]).astype(np.float64)
-    if basis is not None:
-      start = change(np.linalg.inv(basis), start)
     solution = optimize.minimize(
       objective,
-      start,
+      change(np.linalg.inv(basis), start),
       jac=True,
       method="L-BFGS-B",
       callback=None if on_step is None else lambda flat: on_step(),
@@ -137,16 +135,16 @@ class Fitter:
     )
     return run_files.Weights(tuple(self._unflatten(change(basis, solution.x))), ())
 
-  def basis(self, examples: evaluation.ClientExamples) -> np.ndarray | None:
+  def basis(self, examples: evaluation.ClientExamples) -> np.ndarray:
     """Returns R with R^T G R = I, G the mean of (x, 1) (x, 1)^T and a ridge: it takes fewer steps.
 
-    It is None with few examples a weight, or where the model's inputs are not x itself.
+    It is 1 with few examples a weight, or where the model's inputs are not x itself.
     """
     num_examples, num_inputs = len(examples.y), len(self._initial[0])
     num_weights = sum(weights.size for weights in self._initial)
     is_of_x = np.prod(examples.x.shape[1:]) == num_inputs
     if not is_of_x or num_examples < _EXAMPLES_A_WEIGHT * num_weights:
-      return None
+      return _PLAIN
     products: Any = 0.0
     for start in range(0, num_examples, _BATCH_SIZE):
       x = np.asarray(examples.decoded(examples.x[start : start + _BATCH_SIZE]), np.float64)
