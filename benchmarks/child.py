@@ -137,8 +137,8 @@ def _parent_and_start(pid: int) -> tuple[int, int] | None:
 
 def is_running(pid: int, start: int) -> bool:
   """Tells whether the process of that id and start time, as in `descendants`, still runs."""
-  found = _parent_and_start(pid)
-  return found is not None and found[1] == start
+  stat = _parent_and_start(pid)
+  return stat is not None and stat[1] == start
 
 
 def descendants(pid: int) -> set[tuple[int, int]]:
@@ -148,10 +148,10 @@ def descendants(pid: int) -> set[tuple[int, int]]:
     stat = _parent_and_start(int(path.name))
     if stat is not None:
       children.setdefault(stat[0], []).append((int(path.name), stat[1]))
-  found: set[tuple[int, int]] = set()
+  below: set[tuple[int, int]] = set()
   left = [pid]
   while left:
     new = children.get(left.pop(), [])
-    found.update(new)
+    below.update(new)
     left += [child for child, _ in new]
-  return found
+  return below

@@ -54,16 +54,16 @@ class Contender(abc.ABC):
 
 def _status(pid: int) -> dict[str, int]:
   """Returns the resident memory of a process in bytes, peak and now; {} if it has ended."""
-  found = {}
+  memory = {}
   try:
     with open(f"/proc/{pid}/status", encoding="utf-8") as f:
       for line in f:
         name, _, value = line.partition(":")
         if name in ("VmHWM", "VmRSS"):
-          found[name] = int(value.split()[0]) * 1024
+          memory[name] = int(value.split()[0]) * 1024
   except OSError:
     pass
-  return found
+  return memory
 
 
 def memory() -> dict[str, int]:

@@ -98,7 +98,7 @@ def find(name: str, theta: float) -> Entry:
   method, _, engine = name.partition("@")
   if method not in METHODS or (engine or "in_process") not in _ENGINES:
     known = [*(entry.name for entry in _OTHERS), *METHODS]
-    known += [f"{one}@{engine}" for one in METHODS for engine in _ENGINES]
+    known += [f"{method}@{engine}" for method in METHODS for engine in _ENGINES]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     raise ValueError(f"Found no contender {name!r}; did you mean {close[0]!r}?")
   options = {"method": method, "engine": engine or "in_process", "theta": theta}

@@ -45,7 +45,7 @@ def _measure(query: query_lib.Query, seeds: int, a: float, b: float, fractions: 
   stddev = tree.local_stddev * math.sqrt(tree.num_shares)
   noise = discrete_gaussian.sample([seeds, tree.num_nodes], stddev, tf.constant([7, 7], tf.int64))
   decoded = private_histogram.decode(tf.stack(sums) + noise, tree)
-  found = np.array(
+  quantiles = np.array(
     [
       analytics.PrivateDistribution.of_result(
         query, dict(below=below, total=total, is_valid=True)
@@ -54,11 +54,11 @@ def _measure(query: query_lib.Query, seeds: int, a: float, b: float, fractions: 
     ]
   )
   truth = np.quantile(values, 0.9, axis=1)
-  distance = np.abs(found[:, 0] - truth)
+  distance = np.abs(quantiles[:, 0] - truth)
   return (
     f"{truth.mean():8.3f}{np.sqrt(np.mean(distance**2)):8.4f}{np.median(distance):8.4f}"
-    f"{np.mean(distance <= 0.01):8.2f}{np.mean(distance <= found[:, 1]):8.2f}"
-    f"{np.mean(distance <= 2 * found[:, 1]):8.2f}"
+    f"{np.mean(distance <= 0.01):8.2f}{np.mean(distance <= quantiles[:, 1]):8.2f}"
+    f"{np.mean(distance <= 2 * quantiles[:, 1]):8.2f}"
   )
 
 

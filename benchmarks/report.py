@@ -90,11 +90,11 @@ def format_table(table: results.Table) -> str:
 
 def to_json(tables: Sequence[results.Table]) -> list[dict[str, Any]]:
   """Returns all raw numbers, as JSON has them."""
-  found = []
+  objects = []
   for table in tables:
     facts = {name: getattr(table, name) for name in _TABLE_FACTS}
-    found.append({**facts, "rows": [_row_to_json(row) for row in table.rows]})
-  return found
+    objects.append({**facts, "rows": [_row_to_json(row) for row in table.rows]})
+  return objects
 
 
 def _row_to_json(row: results.Row) -> dict[str, Any]:
@@ -137,11 +137,11 @@ _MAX_MEMORY_GROWTH = 1.05
 _MEMORY_ROUNDS = (50, 500)
 
 
-def _verdict(what: str, found: float | None, wanted: float) -> str:
-  if found is None:
-    return f"  {what:78}  at most {wanted:5.3f}            not measured"
-  verdict = "reached" if found <= wanted else "NOT reached"
-  return f"  {what:78}  at most {wanted:5.3f}  found {found:5.3f}  {verdict}"
+def _verdict(what: str, ratio: float | None, limit: float) -> str:
+  if ratio is None:
+    return f"  {what:78}  at most {limit:5.3f}            not measured"
+  verdict = "reached" if ratio <= limit else "NOT reached"
+  return f"  {what:78}  at most {limit:5.3f}  found {ratio:5.3f}  {verdict}"
 
 
 def _title(name: str) -> str:
@@ -150,12 +150,12 @@ def _title(name: str) -> str:
 
 def _ratio_lines(tables: Sequence[results.Table]) -> list[str]:
   lines = []
-  for task, name, of, wanted in _TARGETS:
+  for task, name, of, limit in _TARGETS:
     for table in tables:
       if (table.task, table.clients_per_round) == (task, _TARGET_CLIENTS):
         row, to = table.row(name), table.fastest_peer() if of == "peer" else table.row(of)
-        found = results.ratio(row, to) if row and to else None
-        lines.append(_verdict(f"{task}: {_title(name)}, of {_title(of)}", found, wanted))
+        ratio = results.ratio(row, to) if row and to else None
+        lines.append(_verdict(f"{task}: {_title(name)}, of {_title(of)}", ratio, limit))
   return lines
 
 
@@ -169,15 +169,15 @@ def _growth_lines(tables: Sequence[results.Table]) -> list[str]:
       continue
     for name in (lineup.FED_AVG, lineup.SUPERQUANTILE):
       in_small, in_large = small.row(name), large.row(name)
-      found = None
+      growth = None
       if in_small is not None and in_large is not None:
         seconds = in_small.median / small.clients_per_round
-        found = in_large.median / large.clients_per_round / seconds
+        growth = in_large.median / large.clients_per_round / seconds
       what = (
         f"{task}: {_title(name)}, seconds a client with {large.clients_per_round}, of those with"
         f" {small.clients_per_round}"
       )
-      lines.append(_verdict(what, found, _MAX_GROWTH_PER_CLIENT))
+      lines.append(_verdict(what, growth, _MAX_GROWTH_PER_CLIENT))
   return lines
 
 
@@ -189,8 +189,8 @@ def _memory_lines(tables: Sequence[results.Table]) -> list[str]:
       if row.record.entry.module == "ours" and len(row.record.resident) >= last:
         resident = row.record.resident
         what = f"{table.task}: {row.record.entry.title}, memory in round {last}, of round {first}"
-        found = resident[last - 1] / resident[first - 1]
-        lines.append(_verdict(what, found, _MAX_MEMORY_GROWTH))
+        growth = resident[last - 1] / resident[first - 1]
+        lines.append(_verdict(what, growth, _MAX_MEMORY_GROWTH))
   return lines
 
 

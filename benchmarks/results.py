@@ -67,8 +67,8 @@ class Table:
 
   def row(self, name: str) -> Row | None:
     """Returns the row of that name, if it is there and counts."""
-    found = [row for row in self.rows if row.record.entry.name == name and row.counts]
-    return found[0] if found else None
+    rows = [row for row in self.rows if row.record.entry.name == name and row.counts]
+    return rows[0] if rows else None
 
   @property
   def load(self) -> float:
@@ -131,8 +131,8 @@ def judge(
       rows[-1] = dataclasses.replace(row, is_reference=len(mates) > 1)
       continue
     first, last = (
-      distance(contender.load_weights(found), contender.load_weights(wanted), initial_weights)
-      for found, wanted in (
+      distance(contender.load_weights(weights), contender.load_weights(expected), initial_weights)
+      for weights, expected in (
         (record.first_weights, reference.first_weights),
         (record.last_weights, reference.last_weights),
       )

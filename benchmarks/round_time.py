@@ -107,11 +107,11 @@ def _make_workload(directory: str, task: str, clients_per_round: int) -> workloa
     text=True,
   )
   try:
-    _, said = process.communicate()
+    _, messages = process.communicate()
   finally:
     process.kill()
   if process.returncode:
-    lines = [line for line in said.split("\n") if line.strip()]
+    lines = [line for line in messages.split("\n") if line.strip()]
     raise ValueError(lines[-1] if lines else f"No workload could be made of {task}.")
   return workloads.read(directory)
 

@@ -196,7 +196,7 @@ def _measure_evaluation(name: str) -> None:
 
   task = tasks.get_task(name)
   request = tasks.task.Request(
-    **train_flags.given(_ARGS),
+    **train_flags.values(_ARGS),
   )
   files = task.load_clients(request)["train"]
   model = task.build_model_for(files, 0)

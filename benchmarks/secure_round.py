@@ -39,16 +39,16 @@ def _seconds(task: tasks.task.Task, num_rounds: int, warm_up: int) -> dict[str, 
     num_parameters = sum(np.size(weights) for weights in model.initial_weights[0])
     config, release = private.calibrate(config, len(files.client_ids), num_parameters, {})
     processes[name] = build.build_process(config, model, files, release)
-    handles = [files.handle(one, np.array([0, i])) for i, one in enumerate(files.client_ids)]
+    handles = [files.handle(client, np.array([0, i])) for i, client in enumerate(files.client_ids)]
   states = {name: process.initialize() for name, process in processes.items()}
-  found: dict[str, list[float]] = {name: [] for name in processes}
+  times: dict[str, list[float]] = {name: [] for name in processes}
   for round_num in range(warm_up + num_rounds):
     drawn = np.random.default_rng(round_num).permutation(len(handles))[:100]
     for name, process in processes.items():
       start = time.process_time()
       states[name] = process.next(states[name], [handles[i] for i in drawn]).state
-      found[name].append(time.process_time() - start)
-  return {name: seconds[warm_up:] for name, seconds in found.items()}
+      times[name].append(time.process_time() - start)
+  return {name: seconds[warm_up:] for name, seconds in times.items()}
 
 
 def main() -> None:
@@ -58,10 +58,10 @@ def main() -> None:
   args = parser.parse_args()
   context.set_simulation_context(block_size=run_config.BLOCK_SIZE)
   for name in args.tasks.split(","):
-    found = _seconds(tasks.get_task(name), args.rounds, warm_up=4)
-    first = next(iter(found.values()))
-    for contender, seconds in found.items():
-      ratio = statistics.median(one / other for one, other in zip(seconds, first))
+    times = _seconds(tasks.get_task(name), args.rounds, warm_up=4)
+    first = next(iter(times.values()))
+    for contender, seconds in times.items():
+      ratio = statistics.median(own / other for own, other in zip(seconds, first))
       print(f"{name}, {contender}: {statistics.median(seconds):.4f} CPU s a round, {ratio:.2f}")
 
 

@@ -53,10 +53,10 @@ def define(parser: command_line.Parser) -> None:
   commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
   def command(name: str, text: str) -> Any:
-    found = commands.add_parser(name, help=text)
-    command_line.add_flag(found, "json", bool, False, "print one JSON object")
-    flags.run_flags(found)
-    return found
+    subparser = commands.add_parser(name, help=text)
+    command_line.add_flag(subparser, "json", bool, False, "print one JSON object")
+    flags.run_flags(subparser)
+    return subparser
 
   calibrate = command("calibrate", "finds the noise that the paper would take for an epsilon")
   add = command_line.add_flag
@@ -84,13 +84,13 @@ def _release(args: argparse.Namespace, num_rounds: int, delta: float) -> release
       rho_ratio=args.rho_ratio,
       num_bins=args.num_bins,
     )
-  given = (
+  released = (
     parts.Tree(noise_multiplier=args.threshold_noise_multiplier),
     parts.UpdateSum(noise_multiplier=args.update_noise_multiplier),
   )
   return releases.Release(
     cohort=cohorts.FixedSize(args.population, args.clients_per_round),
-    parts=tuple(part for part in given if part.noise_multiplier is not None),
+    parts=tuple(part for part in released if part.noise_multiplier is not None),
   )
 
 

@@ -49,17 +49,14 @@ SUCCESS = 0
 CLAIM_FAILS = 1
 USAGE_ERROR = command_line.USAGE_ERROR
 define = flags.define
-
-
-def _of_run(folder: str) -> list[str]:
-  """Returns the files of which a run's folder has one."""
-  return [os.path.join(folder, name) for name in ("privacy.json", "flags.txt", "rounds.csv")]
+_OF_RUN = ("privacy.json", "flags.txt", "rounds.csv")  # A run's folder has one of these.
 
 
 def main(args: argparse.Namespace) -> int:
   """Prints the answer of a command; returns the exit code."""
   if args.command == "audit":
-    is_run = len(args.folders) == 1 and any(map(os.path.exists, _of_run(args.folders[0])))
+    files = [os.path.join(args.folders[0], name) for name in _OF_RUN]
+    is_run = len(args.folders) == 1 and any(map(os.path.exists, files))
     answer = (
       answers.of_audit(audit.audit_folder(args.folders[0]), args.folders[0])
       if is_run

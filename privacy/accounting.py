@@ -263,11 +263,11 @@ def composed_epsilon(runs: Runs, delta: float, slack: float = 0.0) -> float:
     except ValueError:  # On so fine a grid there are too many sums.
       finest = interval = 2.0 * interval
       continue
-    wanted = max(_interval(bound, num_rounds, total_variation), finest)
-    if interval < 1.5 * wanted or bound > guess:
+    target = max(_interval(bound, num_rounds, total_variation), finest)
+    if interval < 1.5 * target or bound > guess:
       bound = min(bound, guess)
       break
-    interval = wanted
+    interval = target
   if bound > _LARGEST_PLD_EPSILON:
     raise ValueError(
       f"Found an epsilon of about {bound:.3g}, too large for accounting by 'pld'; expected more"

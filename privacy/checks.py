@@ -14,8 +14,8 @@ _MOST_WHOLE = 2**53
 def of_type(name: str, value: Any, types: Any, expected: str) -> None:
   """Raises a TypeError unless `value` is of one of `types`; `expected` says which in words."""
   if isinstance(value, bool) or not isinstance(value, types):
-    given = f"{name} = {reprlib.repr(value)}, of type {type(value).__name__}"
-    raise TypeError(f"Found {given}; expected {expected}.")
+    actual = f"{name} = {reprlib.repr(value)}, of type {type(value).__name__}"
+    raise TypeError(f"Found {actual}; expected {expected}.")
 
 
 def number(name: str, value: Any) -> float:

@@ -229,34 +229,31 @@ class Spaced(Known):
 
 # By --sampling.
 SAMPLINGS: dict[str, type[Cohort]] = {
-  kind.sampling: kind for kind in (FixedSize, Poisson, Everybody, Cyclic, Spaced)
+  kind.sampling: kind for kind in (Poisson, FixedSize, Everybody, Cyclic, Spaced)
 }
-# What the accountant can account for, and what a run can draw.
-OF_ACCOUNTS = (POISSON, FIXED_SIZE, NO_SAMPLING, CYCLIC, SPACED)
-OF_RUNS = tuple(name for name in SAMPLINGS if name != NO_SAMPLING)
 
 
 def own_flags() -> dict[str, str]:
   """Returns the flags that single kinds of an accountant's cohorts have, and their help."""
-  kinds = [SAMPLINGS[name] for name in OF_ACCOUNTS]
+  kinds = SAMPLINGS.values()
   return {n: part.own_flags(kind)[field].help for kind in kinds for n, field in kind.own().items()}
 
 
 def known() -> str:
   """Returns the names of the samplings whose cohorts all may know, for a sentence."""
-  return " or ".join(name for name in OF_ACCOUNTS if issubclass(SAMPLINGS[name], Known))
+  return " or ".join(name for name, kind in SAMPLINGS.items() if issubclass(kind, Known))
 
 
 def of(sampling: str, population: int, expected: float, **own: Any) -> Cohort:
-  """Returns the cohort of m = `expected` of n = `population` clients, by one of `OF_ACCOUNTS`.
+  """Returns the cohort of m = `expected` of n = `population` clients, by one of `SAMPLINGS`.
 
   `own` are values of `own_flags()`, None where a kind does not have it; others are a `ValueError`.
   """
-  checks.one_of("sampling", sampling, OF_ACCOUNTS)
+  checks.one_of("sampling", sampling, tuple(SAMPLINGS))
   kind = SAMPLINGS[sampling]
   for name in own_flags():
     if (own.get(name) is None) == (name in kind.own()):
-      owners = [other for other in OF_ACCOUNTS if name in SAMPLINGS[other].own()]
+      owners = [other for other, kind in SAMPLINGS.items() if name in kind.own()]
       raise ValueError(
         f"Found {name} = {own.get(name)} with {sampling} sampling; expected a value with"
         f" {' or '.join(owners)}, and none elsewhere."
@@ -269,7 +266,7 @@ def choice(usual: Callable[[Mapping[str, Any]], str]) -> Any:
   """Returns the field of a run's cohorts; `usual` chooses where --sampling has no value."""
   return part.choice(
     "sampling",
-    {name: SAMPLINGS[name] for name in OF_RUNS},
+    {name: kind for name, kind in SAMPLINGS.items() if kind is not Everybody},
     "Sampling of cohorts: exactly --clients_per_round clients (fixed_size); each client by itself"
     " with the same probability (poisson); groups of at most so many, which take turns (cyclic); at"
     " most so many of the clients that are there at their local hour and waited for --separation"

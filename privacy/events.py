@@ -138,9 +138,7 @@ def _event_curve(release: releases.Release, orders: tuple[float, ...]) -> np.nda
   curve[is_theirs] = theirs.rdp
   if fixed:
     # With the cohort given, a client in it is a Gaussian's, and one outside is nothing to tell.
-    pair = release.gaussian(1.0)
-    distance = pair.replaced if pair.replace_one else pair.removed
-    gaussian = 0.5 * alphas * distance**2
+    gaussian = 0.5 * alphas * release.gaussian(1.0).distance ** 2
     curve = np.minimum(curve, _mixture_curve(alphas, np.zeros_like(alphas), q, gaussian))
   curve = np.maximum(curve, 0.0)
   return curve + _ROUNDING * (curve + 1.0 / (alphas - 1.0))

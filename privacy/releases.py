@@ -254,10 +254,10 @@ class Release:
     The run is one Gaussian mechanism whose noise multiplier is 1 over it: see `noise.banded`.
     """
     assert isinstance(self.cohort, cohorts.Known)
-    pair = self.gaussian(1.0)
     participation = banded.Participation(num_rounds, self.cohort.separation)
-    of_round = pair.replaced if pair.replace_one else pair.removed
-    return of_round * banded.sensitivity(self.coefficients[:num_rounds], participation)
+    return self.gaussian(1.0).distance * banded.sensitivity(
+      self.coefficients[:num_rounds], participation
+    )
 
   def mixture(self) -> dominating_pairs.Mixture:
     """Describes a round as Gaussian mechanisms on samples of clients, with probabilities."""

@@ -85,12 +85,12 @@ def not_covered(
   release: releases.Release, starts: Sequence[StartingModel] = (), ledger_version: int = 3
 ) -> tuple[str, ...]:
   """States the limits of the guarantee of a run that starts from others, the latest first."""
-  said: tuple[str, ...] = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED
+  limits: tuple[str, ...] = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED
   if isinstance(release.cohort, cohorts.Known):
-    said = _OF_KNOWN_COHORTS
+    limits = _OF_KNOWN_COHORTS
   if isinstance(release.cohort, (cohorts.FixedSize, cohorts.Known)):
-    said = tuple(_PUBLIC_LIST if sentence == NOT_COVERED[0] else sentence for sentence in said)
-  return (*(initial_weights(start) for start in starts), *said)
+    limits = tuple(_PUBLIC_LIST if sentence == NOT_COVERED[0] else sentence for sentence in limits)
+  return (*(initial_weights(start) for start in starts), *limits)
 
 
 def as_before(sentences: Sequence[str]) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ def _by_losses(runs: Sequence[Repeated], delta: float) -> tuple[float, str]:
     mixture = run.release.mixture()
     pair = mixture[0][1]
     if len(mixture) == 1 and pair.probability == 1.0:
-      distance = pair.replaced if pair.replace_one else pair.removed
+      distance = pair.distance
       distances.append(distance * math.sqrt(run.num_rounds))
     else:
       rounds[mixture] = rounds.get(mixture, 0) + run.num_rounds

@@ -1,16 +1,13 @@
-"""Finds the data sets of users, and tells them apart without reading all."""
+"""Finds the data sets of users."""
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
-import csv
 import dataclasses
 import glob
 import itertools
 import json
-import lzma
 import os
 import re
-import sqlite3
 from typing import Any
 
 from tasks import downloads as downloads_lib
@@ -19,8 +16,7 @@ from tff_superquantile.simulation import client_files
 
 _STANDIN = "To try things out there are generated data: --data=standin"
 
-_HEAD_BYTES = 1 << 24  # The head of a JSON file has its users' names and the first one's data.
-_ERRORS = (OSError, EOFError, lzma.LZMAError, sqlite3.Error, csv.Error)
+_HEAD_BYTES = 1 << 24  # The head of a JSON file has its users' names.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +30,6 @@ class DataSet:
   examples: str  # The word for examples, such as "images".
   # Clients with fewer are dropped unless --min_examples_per_client says otherwise.
   min_examples: int
-  is_example: Callable[[Any, Any], bool]  # Whether an x and a y of LEAF's are of this data set.
-  check_file: Callable[[str], Any]  # Raises a `ValueError` for a file that is none that holds all.
   # The public files that hold all of it, the examples first.
   downloads: Sequence[downloads_lib.Download] = ()
 
@@ -57,24 +51,24 @@ class DataSet:
 
   def find(self, data_dir: str) -> str | Mapping[str, list[str]]:
     """Finds the file that holds all, or LEAF's {"train": paths, "test": paths}, but not both."""
-    wanted = (
+    layout = (
       f"{', '.join(self.file_names)}, or train/*.json and test/*.json as LEAF's"
       f" {self.command} leaves them"
     )
     if os.path.isfile(data_dir):
       if data_dir.endswith(".json"):
         raise ValueError(
-          f"{data_dir} is a single JSON file; name the directory that holds {wanted}."
+          f"{data_dir} is a single JSON file; name the directory that holds {layout}."
         )
       return data_dir
     if os.path.exists(data_dir) and not os.path.isdir(data_dir):
       raise ValueError(
-        f"Found that {data_dir} is no regular file but a pipe or a device; expected {wanted}: write"
+        f"Found that {data_dir} is no regular file but a pipe or a device; expected {layout}: write"
         " its content to a file."
       )
     if not os.path.isdir(data_dir):
       raise ValueError(
-        f"There is no directory or file {data_dir}; let --data_dir name one that holds {wanted}."
+        f"There is no directory or file {data_dir}; let --data_dir name one that holds {layout}."
       )
     of_split = {
       split: sorted(glob.glob(os.path.join(glob.escape(data_dir), split, "*.json")))
@@ -95,9 +89,9 @@ class DataSet:
           f"{path} is no file but a folder, a pipe or a link that leads nowhere; expected LEAF's"
           " JSON: move it away."
         )
-    empty = [f"{split}/*.json" for split, found in of_split.items() if not found]
+    empty = [f"{split}/*.json" for split, files in of_split.items() if not files]
     if empty:
-      raise ValueError(f"{data_dir} has no {' and no '.join(empty)}; expected {wanted}.")
+      raise ValueError(f"{data_dir} has no {' and no '.join(empty)}; expected {layout}.")
     return of_split
 
   def open(
@@ -119,34 +113,18 @@ class DataSet:
       )
     return [train, test]
 
-  def describe(self, data_dir: str) -> str:
-    """Says where in `data_dir` the data set is, as in `find`; a `ValueError` if it is another."""
-    source = self.find(data_dir)
-    try:
-      if isinstance(source, str):
-        self.check_file(source)
-        return source
-      for path in itertools.chain.from_iterable(source.values()):
-        x, y = (_value_of_head(path, rf'"{name}"\s*:\s*\[\s*') for name in "xy")
-        if not self.is_example(x, y):
-          raise ValueError(f"{path} has no examples that are {self.examples}")
-      return f"LEAF's JSON in {data_dir}"
-    except _ERRORS as error:
-      raise ValueError(f"{source if isinstance(source, str) else data_dir}: {error}") from error
 
-
-def _value_of_head(path: str, pattern: str) -> Any:
-  """Returns the value after a pattern in one of LEAF's files; None if its head does not tell."""
+def _users(path: str) -> set[str]:
+  """Returns the users of one of LEAF's files; none if its head does not tell."""
   with open(path, encoding="utf-8", errors="replace") as file:
     text = file.read(_HEAD_BYTES)
-  if begin := re.search(pattern, text):
+  if begin := re.search(r'"users"\s*:\s*(?=\[)', text):
     with contextlib.suppress(ValueError):  # Longer than the head.
-      return json.JSONDecoder().raw_decode(text, begin.end())[0]
-  return None
+      return set(map(str, json.JSONDecoder().raw_decode(text, begin.end())[0]))
+  return set()
 
 
 def _is_by_sample(paths: Mapping[str, list[str]]) -> bool:
   """Tells whether LEAF's first training and test files have the same clients."""
-  pattern = r'"users"\s*:\s*(?=\[)'
-  train, test = (_value_of_head(of_split[0], pattern) for of_split in paths.values())
-  return bool(train and test and set(map(str, train)) == set(map(str, test)))
+  train, test = (_users(of_split[0]) for of_split in paths.values())
+  return bool(train) and train == test

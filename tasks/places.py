@@ -46,7 +46,7 @@ def divide(
   With `fills_sides`, a side that would be empty gets the client with the nearest place.
   """
   places = _places(pool, seed, purpose)
-  below = {client_id for client_id, (found, _) in places.items() if found < fraction}
+  below = {client_id for client_id, (place, _) in places.items() if place < fraction}
   if fills_sides and len(places) > 1:
     below = below or {min(places, key=places.__getitem__)}
     if len(below) == len(places):

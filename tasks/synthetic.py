@@ -13,10 +13,8 @@ import os
 from absl import logging
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tasks import models
-from tasks import splits
 from tasks import task
 from tff_superquantile.simulation import client_files
 
@@ -107,22 +105,15 @@ def _open_clients(request: task.Request) -> list[client_files.ClientFiles]:
   ]
 
 
-def _keep_split(pools: splits.Pools, seed: int) -> splits.Pools:
-  del seed  # It has dealt the examples to these clients.
-  return pools
-
-
-def _build_model(seed: int) -> tff.learning.models.FunctionalModel:
-  del seed  # The objective is convex: the paper starts from zero.
-  return models.build_linear_classifier(_INPUT_SPEC, _NUM_CLASSES, intercept=True)
-
-
 TASKS = (
   task.Task(
     name="synthetic",
-    build_model=_build_model,
+    # The objective is convex: the paper starts from zero, whatever the seed.
+    build_model=lambda seed: models.build_linear_classifier(
+      _INPUT_SPEC, _NUM_CLASSES, intercept=True
+    ),
     open_clients=_open_clients,
-    split=_keep_split,
+    split=lambda pools, seed: pools,  # The seed has dealt the examples to these clients.
     defaults=dict(
       num_rounds=1000,
       clients_per_round=100,

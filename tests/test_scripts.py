@@ -221,37 +221,27 @@ def test_first_run_installs_and_later_ones_do_not(machine):
 
 
 @pytest.mark.parametrize(
-  "arguments, passed_on",
+  "arguments, module",
   [
-    (["emnist_linear"], ["--experiment=emnist_linear"]),
-    (["--quick"], ["--experiment=default", "--quick"]),
-    (["synthetic", "--output_dir=a b"], ["--experiment=synthetic", "--output_dir=a b"]),
+    (["emnist_linear"], "experiments.sweep --experiment=emnist_linear"),
+    (["--quick"], "experiments.sweep --experiment=default --quick"),
+    (["synthetic", "--a=b c"], "experiments.sweep --experiment=synthetic --a=b c"),
+    # What is no sweep is a module of its own.
+    (["doctor", "--a=b c"], "doctor --a=b c"),
+    (["download"], "experiments.download"),
+    (["private_quantile", "--a=b c"], "-m paper.studies private_quantile --a=b c"),
+    (["tailbench"], "-m benchmarks.tailbench"),
+    (["convergence"], "-m paper.convergence"),
+    (["nonconvex"], "-m paper.nonconvex"),
+    (["paper"], "-m paper.statements"),
   ],
 )
-def test_arguments_and_directory_reach_the_experiment(machine, arguments, passed_on):
+def test_arguments_and_directory_reach_the_module(machine, arguments, module):
   machine.python()
   result = machine.run("run_experiments.sh", *arguments)
-  assert machine.calls()[-1] == _sweep(*passed_on)
-  assert f"in {machine.folder}, log level 3" in result.stdout
-
-
-@pytest.mark.parametrize(
-  "name,module",
-  [
-    ("private_quantile", "paper.studies private_quantile"),
-    ("tailbench", "benchmarks.tailbench"),
-    ("convergence", "paper.convergence"),
-    ("nonconvex", "paper.nonconvex"),
-    ("paper", "paper.statements"),
-    ("doctor", "tff_superquantile.doctor"),
-    ("download", "tff_superquantile.experiments.download"),
-  ],
-)
-def test_what_is_no_sweep_is_a_module_of_its_own(machine, name, module):
-  machine.python()
-  result = machine.run("run_experiments.sh", name, "--output_dir=a b")
-  assert result.returncode == 0
-  assert machine.calls()[-1] == f"-m {module} --output_dir=a b"
+  assert result.returncode == 0 and f"in {machine.folder}, log level 3" in result.stdout
+  expected = module if module.startswith("-m ") else f"-m tff_superquantile.{module}"
+  assert machine.calls()[-1] == expected
 
 
 def test_experiment_replaces_the_script(machine):
@@ -278,6 +268,17 @@ def test_takes_four_pythons_and_no_other(machine, minor):
     found = f"Found Python 3.{minor} ({machine.bin}/python3)"
     _assert_one_sentence(result, found, "Python 3.10, 3.11, 3.12 or 3.13", "install uv")
     assert not (machine.project / ".venv").exists()
+
+
+def test_takes_the_first_python_that_runs(machine, tmp_path):
+  machine.uv(tmp_path, "exit 1")
+  machine.command("python3.13", "echo 'python3.13: command not found' >&2; exit 127")
+  machine.python("python3.12", version="3.12", has_venv="no")
+  machine.python("python3.11", version="3.11")
+  machine.python("python3.10", version="3.10")
+  assert machine.run("run_experiments.sh").returncode == 0
+  assert machine.calls()[:-1] == _set_up_calls(machine)
+  assert '"CPython 3.11 yes"' in (machine.project / ".venv/bin/python").read_text()
 
 
 def test_a_python_of_uv(machine, tmp_path):
@@ -312,17 +313,6 @@ def test_uv_gets_no_python(machine, tmp_path):
   machine.python("python3.12", version="3.12", has_venv="no")
   result = machine.run("run_experiments.sh")
   _assert_one_sentence(result, "apt install python3.12-venv", after="Getting Python 3.13 by uv")
-
-
-def test_takes_the_first_python_that_runs(machine, tmp_path):
-  machine.uv(tmp_path, "exit 1")
-  machine.command("python3.13", "echo 'python3.13: command not found' >&2; exit 127")
-  machine.python("python3.12", version="3.12", has_venv="no")
-  machine.python("python3.11", version="3.11")
-  machine.python("python3.10", version="3.10")
-  assert machine.run("run_experiments.sh").returncode == 0
-  assert machine.calls()[:-1] == _set_up_calls(machine)
-  assert '"CPython 3.11 yes"' in (machine.project / ".venv/bin/python").read_text()
 
 
 def test_the_users_python_is_the_only_one_asked(machine):
@@ -403,25 +393,19 @@ def test_killed_installation_starts_from_nothing(machine):
   assert not (machine.project / ".venv/half_a_package").exists()
 
 
-def test_interrupted_installation(machine):
+@pytest.mark.parametrize("pip_outlives_it", [False, True])
+def test_interrupted_installation(machine, pip_outlives_it):
+  """Where pip outlives it, the script's own trap runs while its stderr is pip's log."""
   machine.python()
-  process = machine.start("run_experiments.sh", PIP_WAITS_FOR=str(machine.folder / "never"))
-  machine.wait_until(process, machine.folder / "never.begun")
-  os.killpg(process.pid, signal.SIGINT)
+  if pip_outlives_it:
+    process = machine.start("run_experiments.sh", PIP_INTERRUPTS_ITS_PARENT="1")
+  else:
+    process = machine.start("run_experiments.sh", PIP_WAITS_FOR=str(machine.folder / "never"))
+    machine.wait_until(process, machine.folder / "never.begun")
+    os.killpg(process.pid, signal.SIGINT)
   _, err = process.communicate(timeout=_SECONDS)
   assert process.returncode == 130
   assert err.splitlines()[1:] == ["Interrupted: the next run starts the installation again."]
-  assert machine.stamps() == []
-
-
-def test_interruption_is_told_even_if_pip_outlives_it(machine):
-  """Then the script's own trap runs while its stderr is pip's log."""
-  machine.python()
-  result = machine.run("run_experiments.sh", PIP_INTERRUPTS_ITS_PARENT="1")
-  assert result.returncode == 130
-  assert result.stderr.splitlines()[1:] == [
-    "Interrupted: the next run starts the installation again."
-  ]
   assert machine.stamps() == []
 
 

@@ -26,7 +26,7 @@ def attach(
   with a slash before its whole name), functions and classes that are public names of the package,
   too.
   """
-  homes = {name: module for module, found in names.items() for name in found}
+  homes = {name: module for module, members in names.items() for name in members}
   public = tuple(sorted([*modules, *homes]))
 
   def load(name: str) -> Any:

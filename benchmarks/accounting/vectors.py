@@ -68,15 +68,15 @@ class Setting:
     """Returns the row: by each accountant epsilon, blank where it has no answer."""
     release = self.release
     entries = release.entries()
-    given = {name: entries[name] for name in _GIVEN}
-    if given["threshold_noise_multiplier"] is None:
-      given["threshold_kind"] = None
-    given.update(
+    inputs = {name: entries[name] for name in _GIVEN}
+    if inputs["threshold_noise_multiplier"] is None:
+      inputs["threshold_kind"] = None
+    inputs.update(
       num_bins=entries["tree"] and entries["tree"].num_bins,
       num_parameters=entries["update_sum"] and entries["update_sum"].num_entries,
       num_shares=release.num_shares,
     )
-    found = {
+    costs = {
       name: accounting.epsilon_or_none(self.release, self.num_rounds, self.delta, accountant)
       for name, accountant in (
         ("epsilon_pld", accounting.PLD),
@@ -84,9 +84,9 @@ class Setting:
         ("epsilon", accounting.TIGHTEST),
       )
     }
-    found["epsilon_dp_accounting"] = self._by_dp_accounting(found["epsilon"])
-    numbers = {name: None if number is None else f"{number:.9g}" for name, number in found.items()}
-    return {**given, "num_rounds": self.num_rounds, "delta": self.delta, **numbers}
+    costs["epsilon_dp_accounting"] = self._by_dp_accounting(costs["epsilon"])
+    numbers = {name: None if number is None else f"{number:.9g}" for name, number in costs.items()}
+    return {**inputs, "num_rounds": self.num_rounds, "delta": self.delta, **numbers}
 
   def _by_dp_accounting(self, about: float | None) -> float | None:
     """Returns epsilon by dp_accounting's own PLD; None where it has no such mechanism."""
@@ -111,18 +111,18 @@ def settings() -> Iterator[Setting]:
     for of_threshold, of_updates in _NOISE:
       kind = parts.Tree if of_threshold is None else next(kinds)
       released = (kind(noise_multiplier=of_threshold), parts.UpdateSum(noise_multiplier=of_updates))
-      found = _release(cohort, relation, *released)
+      release = _release(cohort, relation, *released)
       for num_rounds, delta in itertools.islice(runs, 2):
-        yield Setting(found, num_rounds, delta)
+        yield Setting(release, num_rounds, delta)
     for of_threshold, of_updates in _BY_CLIENTS:
       histogram = parts.Tree(noise_multiplier=of_threshold, num_bins=_NUM_BINS)
       updates = parts.UpdateSum(noise_multiplier=of_updates, num_parameters=_NUM_PARAMETERS)
       yield Setting(_release(cohort, relation, histogram, updates), *next(runs))
 
 
-def _release(cohort: cohorts.Cohort, relation: str, *given: parts.ReleasedPart) -> releases.Release:
+def _release(cohort: cohorts.Cohort, relation: str, *sums: parts.ReleasedPart) -> releases.Release:
   """Returns the release of those parts that have noise."""
-  noisy = tuple(part for part in given if part.noise_multiplier is not None)
+  noisy = tuple(part for part in sums if part.noise_multiplier is not None)
   return releases.Release(cohort=cohort, parts=noisy, relation=relation)
 
 

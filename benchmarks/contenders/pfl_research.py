@@ -67,10 +67,10 @@ def _build_module(workload: workloads.Workload) -> Any:
       return self.dense(x.flatten(1))
 
     def slots(self):
-      found = []
+      slots = []
       for convolution in self.convolutions:
-        found += [(convolution.weight, _KERNEL), (convolution.bias, None)]
-      return [*found, (self.dense.weight, _dense(initial[2], initial[4])), (self.dense.bias, None)]
+        slots += [(convolution.weight, _KERNEL), (convolution.bias, None)]
+      return [*slots, (self.dense.weight, _dense(initial[2], initial[4])), (self.dense.bias, None)]
 
   class Lstm(Module):
     """PyTorch's LSTM, whose gates come in the same order; its second bias stays zero."""
@@ -217,11 +217,11 @@ class _PflResearch(contender.Contender):
     )
 
   def weights(self):
-    found = []
+    arrays = []
     for parameter, layout in self._module.slots():
       values = parameter.detach().numpy()
-      found.append(np.array(layout[1](values) if layout else values))
-    return found
+      arrays.append(np.array(layout[1](values) if layout else values))
+    return arrays
 
 
 def _start_followers(num_processes: int) -> list[subprocess.Popen]:

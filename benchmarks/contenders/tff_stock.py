@@ -88,11 +88,11 @@ def _keras_layers(workload: workloads.Workload) -> list[Any]:
     return [layers.LSTM(workload.initial_weights[1].shape[0]), layers.Dense(outputs)]
   if workload.settings["model"] == "linear":
     return [layers.Flatten(), layers.Dense(outputs, use_bias=len(workload.initial_weights) == 2)]
-  found = [layers.Reshape((*workload.x.shape[1:], 1))]
+  stack = [layers.Reshape((*workload.x.shape[1:], 1))]
   for kernel in (workload.initial_weights[0], workload.initial_weights[2]):
-    found.append(layers.Conv2D(kernel.shape[3], kernel.shape[:2], activation="relu"))
-    found.append(layers.MaxPooling2D())
-  return [*found, layers.Flatten(), layers.Dense(outputs)]
+    stack.append(layers.Conv2D(kernel.shape[3], kernel.shape[:2], activation="relu"))
+    stack.append(layers.MaxPooling2D())
+  return [*stack, layers.Flatten(), layers.Dense(outputs)]
 
 
 class _Tutorial(_Stock):

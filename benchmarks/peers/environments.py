@@ -19,8 +19,8 @@ def _run(command: list[str], what: str, log: pathlib.Path) -> None:
     )
   if result.returncode:
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    said = next((line for line in reversed(lines) if line.strip()), "nothing")
-    raise ValueError(f"Cannot {what}: it said {said.strip()[:300]!r}.")
+    last = next((line for line in reversed(lines) if line.strip()), "nothing")
+    raise ValueError(f"Cannot {what}: it said {last.strip()[:300]!r}.")
 
 
 def python_of(peer: str, peers_dir: str) -> str:

@@ -64,14 +64,14 @@ def define(parser: command_line.Parser) -> None:
 
 def _chosen(args: argparse.Namespace) -> list[sources.DataSet]:
   """Returns the data sets that the flags name."""
-  known = {one.name: one for one in data_sets.DATA_SETS}
-  wanted = args.data_sets
-  if wanted is None:
-    wanted = plan_lib.QUICK_DATA_SETS if args.quick else list(known)
-  for name in wanted:
+  known = {data_set.name: data_set for data_set in data_sets.DATA_SETS}
+  names = args.data_sets
+  if names is None:
+    names = plan_lib.QUICK_DATA_SETS if args.quick else list(known)
+  for name in names:
     if name not in known:
       raise ValueError(f"Found data set {name!r}; expected some of {', '.join(known)}.")
-  return [known[name] for name in dict.fromkeys(wanted)]
+  return [known[name] for name in dict.fromkeys(names)]
 
 
 def _plan(args: argparse.Namespace, folder: pathlib.Path) -> plan_lib.Plan:
@@ -97,17 +97,17 @@ def _tables(args: argparse.Namespace, folder: pathlib.Path) -> dict[sources.Data
   None may be missing that was asked for by name, nor may all.
   """
   atomic_files.make_folder("output_dir", folder / "tables")
-  found, missing = {}, []
-  for one in _chosen(args):
+  facts, missing = {}, []
+  for data_set in _chosen(args):
     try:
-      path = sources.write(one, folder / "tables", args.data_dir or None)
-      found[one] = sources.describe(one, path)
+      path = sources.write(data_set, folder / "tables", args.data_dir or None)
+      facts[data_set] = sources.describe(data_set, path)
     except sources.Missing as error:
-      if args.data_sets is not None or not one.is_file:
+      if args.data_sets is not None or not data_set.is_file:
         raise
-      missing.append(f"{one.name} is left out. {error}")
+      missing.append(f"{data_set.name} is left out. {error}")
   print(*missing, sep="\n", file=sys.stderr)
-  return found
+  return facts
 
 
 def _run(args: argparse.Namespace, folder: pathlib.Path) -> pd.DataFrame:
@@ -115,7 +115,7 @@ def _run(args: argparse.Namespace, folder: pathlib.Path) -> pd.DataFrame:
   asked = _plan(args, folder)
   tables = _tables(args, folder)
   stages = stages_lib.Stages(args.num_workers, print_commands=False)
-  planned = [s for one, facts in tables.items() for s in asked.settings(one, facts)]
+  planned = [s for data_set, facts in tables.items() for s in asked.settings(data_set, facts)]
   # All data sets of a seed first, so that what is finished is of all of them.
   planned.sort(key=lambda settings: settings["seed"])
   complaints: list[str] = []
@@ -128,7 +128,7 @@ def _run(args: argparse.Namespace, folder: pathlib.Path) -> pd.DataFrame:
     complaints += [f"{name} failed; its log.txt says why." for name in failed]
   print(*complaints, sep="\n", file=sys.stderr)
   return results_lib.of_runs(
-    [results_lib.MeasuredTable(one, facts, _of(planned, one)) for one, facts in tables.items()]
+    [results_lib.MeasuredTable(data, facts, _of(planned, data)) for data, facts in tables.items()]
   )
 
 

@@ -53,13 +53,13 @@ class Judged:
 
     It is 0 where Wilcoxon's test, corrected for the number of rivals, cannot tell.
     """
-    found = {}
+    signs_of = {}
     for column in results_lib.COMPARED:
       changes = [self.relative(f"{column}_change", method) for method in self.rivals]
-      p_values = bootstrap.holm([significance.signed_ranks(one) for one in changes])
-      signs = [np.sign(one[one != 0].median()) for one in changes]
-      found[column] = np.where(p_values < significance.LEVEL, signs, 0)
-    return pd.DataFrame(found, index=self.rivals)
+      p_values = bootstrap.holm([significance.signed_ranks(change) for change in changes])
+      signs = [np.sign(change[change != 0].median()) for change in changes]
+      signs_of[column] = np.where(p_values < significance.LEVEL, signs, 0)
+    return pd.DataFrame(signs_of, index=self.rivals)
 
 
 def judge(rows: pd.DataFrame, epsilon: float) -> Judged:

@@ -77,7 +77,7 @@ def _methods(judged: judging.Judged, note: str) -> tables.Table:
       cells += [tables.Cell("–")] * 6
     else:
       counted = zip(judging.counts(own), judging.counts(own, "p90_alone"))
-      cells += [tables.Cell(f"{sure} ({found})") for sure, found in counted]
+      cells += [tables.Cell(f"{sure} ({alone})") for sure, alone in counted]
       cells.append(tables.Cell("{} / {}".format(*judging.counts(own, "worst_tenth_holm"))))
       for column in _WORDS:
         change = _percent(judged.relative(f"{column}_change", method).median())
@@ -143,13 +143,13 @@ def _facts(judged: judging.Judged) -> tables.Table:
   """Lays out what each data set is like."""
   rows = []
   for data_set, row in judged.of(plan.FED_AVG).iterrows():
-    known = next((one for one in data_sets.DATA_SETS if one.name == data_set), None)
+    known = next((d for d in data_sets.DATA_SETS if d.name == data_set), None)
     counts = [row["num_clients"], row["num_rows"]]
-    cells = [tables.Cell("–" if math.isnan(one) else f"{int(one)}") for one in counts]
+    cells = [tables.Cell("–" if math.isnan(x) else f"{int(x)}") for x in counts]
     shares = [row["label_shift"], row["loss_spread"]]
-    cells += [tables.Cell("–" if math.isnan(one) else tables.number(one, 2)) for one in shares]
+    cells += [tables.Cell("–" if math.isnan(x) else tables.number(x, 2)) for x in shares]
     references = [row["constant_change"], row["pooled_change"]]
-    cells += [tables.Cell(_percent(100 * one)) for one in references]
+    cells += [tables.Cell(_percent(100 * x)) for x in references]
     texts = (known.clients, known.source, known.licence) if known else ("–",) * 3
     rows.append(tables.Row(_said(data_set), [*map(tables.Cell, texts), *cells]))
   headings = [
@@ -162,9 +162,9 @@ def _facts(judged: judging.Judged) -> tables.Table:
 def _reasons(judged: judging.Judged) -> tables.Table:
   names = set(judged.rows["data_set"])
   rows = [
-    tables.Row(_said(one.name), [tables.Cell(one.reason)])
-    for one in data_sets.DATA_SETS
-    if one.name in names
+    tables.Row(_said(data_set.name), [tables.Cell(data_set.reason)])
+    for data_set in data_sets.DATA_SETS
+    if data_set.name in names
   ]
   return tables.Table("Why these", [], rows, kind="words")
 
@@ -173,7 +173,7 @@ def _changes(judged: judging.Judged, method: str) -> pd.DataFrame:
   """Returns a method's changes in % and what its data sets are like, as `figures` takes them."""
   own, base = judged.of(method), judged.of(plan.FED_AVG)
   base = base.reindex(own.index)
-  found = pd.DataFrame(
+  changes = pd.DataFrame(
     {
       "change": judged.relative("p90_change", method),
       "low": judged.relative("p90_low", method),
@@ -185,7 +185,7 @@ def _changes(judged: judging.Judged, method: str) -> pd.DataFrame:
       "rows_a_client": base["num_rows"] / base["num_clients"],
     }
   )
-  return found.sort_values("change", kind="stable")
+  return changes.sort_values("change", kind="stable")
 
 
 def _predict(changes: pd.DataFrame) -> tuple[dict[str, float], str]:
@@ -245,14 +245,14 @@ def _compare(judged: judging.Judged, method: str) -> str:
 
 def _together(judged: judging.Judged) -> str:
   """Says which methods change what over all data sets together."""
-  said = [
+  changes = [
     f"{words} is {'lower' if sign < 0 else 'higher'} with {', '.join(names)}"
     for column, words in _WORDS.items()
     for sign in (-1, 1)
     if (names := list(judged.together.index[judged.together[column] == sign]))
   ]
-  found = "; ".join(said) or "no method is told apart from FedAvg"
-  return f"Over all data sets together, {found}."
+  text = "; ".join(changes) or "no method is told apart from FedAvg"
+  return f"Over all data sets together, {text}."
 
 
 def _best(judged: judging.Judged) -> str:
@@ -329,8 +329,8 @@ def make(results: pd.DataFrame) -> page.Page:
   judged += [judging.judge(results[results["epsilon"] == epsilon], epsilon) for epsilon in budgets]
   method = plan.JUDGED
   blocks: list[page.Block] = []
-  for place, one in enumerate(judged):
-    blocks += _blocks(one, method, is_first=place == 0)
+  for place, of_budget in enumerate(judged):
+    blocks += _blocks(of_budget, method, is_first=place == 0)
   blocks += personal.blocks(judged[0], method)
   reasons = page.Details("Why these data sets", [_reasons(judged[0])])
   num_methods = public["method"].nunique()

@@ -43,7 +43,7 @@ def blocks(judged: judging.Judged, method: str) -> list[page.Block]:
   changes = {
     of: rows[[f"{of}_p90_{p}" for p in results_lib.ENDS]] for of, rows in sources_of.items()
   }
-  sure, said = {}, []
+  sure, texts = {}, []
   for of, rows in changes.items():
     sizes = fed_avg["num_test_clients"]
     p_values = [
@@ -53,7 +53,7 @@ def blocks(judged: judging.Judged, method: str) -> list[page.Block]:
     sure[of] = bootstrap.holm(p_values) < significance.LEVEL
     signs = np.sign(rows.iloc[:, 0])[sure[of]]
     counts = f"lowers p90 beyond chance on {(signs < 0).sum()}, raises it on {(signs > 0).sum()}"
-    said.append(f"{_PERSONAL[of][1]} {counts} of {rows.iloc[:, 0].notna().sum()}")
+    texts.append(f"{_PERSONAL[of][1]} {counts} of {rows.iloc[:, 0].notna().sum()}")
   rows = []
   for place, (data_set, row) in enumerate(fed_avg.iterrows()):
     measure = row["measure"] if row["measure"] in evidence.MEANS_OVER_ROWS else "error"
@@ -75,8 +75,8 @@ def blocks(judged: judging.Judged, method: str) -> list[page.Block]:
   known = fed_avg["disagreement"].notna()
   test = stats.spearmanr(relative[known], fed_avg["disagreement"][known])
   text = (
-    f"Personal models: {'; '.join(said)} data sets. Over {known.sum()} of them the rank correlation"
-    " of disagreement with the relative change after FedAvg is"
+    f"Personal models: {'; '.join(texts)} data sets. Over {known.sum()} of them the rank"
+    " correlation of disagreement with the relative change after FedAvg is"
     f" {tables.number(test.statistic, 2, sign=True)} (p = {test.pvalue:.2g})."
   )
   titles = [title for title, _ in _PERSONAL.values()]

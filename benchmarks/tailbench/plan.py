@@ -109,22 +109,19 @@ class Plan:
     """Returns the settings of all runs on one data set, seed by seed."""
     preset = self.preset(data_set, facts)
     enough = facts.num_clients >= LEAST_PRIVATE_CLIENTS and not data_set.folds
-    wanted = [
-      method
+    listed = [
+      # Tuning with a budget would spend budget of its own.
+      tuning.with_defaults(method) if method.get("epsilon") or not self.is_tuned else method
       for method in preset.methods(epsilons=None if self.is_private and enough else ())
       # FedAvg is what all others are measured against.
       if self.algorithms is None or method["algorithm"] in {"fed_avg", *self.algorithms}
     ]
-    # Tuning with a budget would spend budget of its own.
-    wanted = [tuning.with_defaults(one) if one.get("epsilon") else one for one in wanted]
-    if not self.is_tuned:
-      wanted = [tuning.with_defaults(one) for one in wanted]
     seeds = sorted({*self.seeds, *range(data_set.folds)})
     common = {**run_config.defaults(), "task": preset.task, **preset.flags}
     return [
       # A seed tests all methods on the same clients.
-      {**common, **one, "seed": seed, "split_seed": seed if one.get("epsilon") else None}
-      for seed, one in itertools.product(seeds, wanted)
+      {**common, **method, "seed": seed, "split_seed": seed if method.get("epsilon") else None}
+      for seed, method in itertools.product(seeds, listed)
     ]
 
 

@@ -83,14 +83,14 @@ def find(planned: Sequence[tuning.Settings]) -> dict[float | None, dict[str, lis
 
   A cross-validation is one run that tested everybody; without one of its folds it is left out.
   """
-  found: dict[float | None, dict[str, list[run_folder.Run]]] = {}
+  by_budget: dict[float | None, dict[str, list[run_folder.Run]]] = {}
   for settings in planned:
     run = run_folder.of_config(run_config.of(**settings))
     if run.finished:
-      of_budget = found.setdefault(settings.get("epsilon"), {})
+      of_budget = by_budget.setdefault(settings.get("epsilon"), {})
       of_budget.setdefault(plan.name(settings), []).append(run)
   whole = {}
-  for epsilon, by_method in found.items():
+  for epsilon, by_method in by_budget.items():
     pooled = {method: cross_validation.pool(runs) for method, runs in by_method.items()}
     complete = {m: [run for run in runs if _is_whole(run)] for m, runs in pooled.items()}
     if complete.get(plan.FED_AVG):
@@ -107,9 +107,9 @@ def _parameter(run: run_folder.Run) -> str:
   """Returns what tuning chooses of a method, as "q = 1"; "" for nothing."""
   assert run.config is not None
   method = run.config.method
-  tuned = [one for one in methods.parameters(type(method)) if one.name != "theta"]
-  values = [(one, getattr(method, one.name)) for one in tuned if one.is_required]
-  return ", ".join(f"{one.symbol} = {value:g}" for one, value in values)
+  tuned = [flag for flag in methods.parameters(type(method)) if flag.name != "theta"]
+  values = [(flag, getattr(method, flag.name)) for flag in tuned if flag.is_required]
+  return ", ".join(f"{flag.symbol} = {value:g}" for flag, value in values)
 
 
 def _row(
@@ -119,7 +119,7 @@ def _row(
   clients = [run.clients("test") for run in runs]
   values = [of_run[measure][np.isfinite(of_run[measure])] for of_run in clients]
   ids = {client for of_run in clients for client in of_run["client_id"]}
-  found: dict[str, float | str] = dict(
+  row: dict[str, float | str] = dict(
     parameter=_parameter(runs[0]),
     measure=measure,
     num_seeds=len(runs),
@@ -127,17 +127,17 @@ def _row(
   )
   for column, statistic in STATISTICS.items():
     of_runs = [_of_values(statistic, of_run) for of_run in values]
-    found[column] = float(np.mean(of_runs))
+    row[column] = float(np.mean(of_runs))
   if runs is not fed_avg:
     for column in COMPARED:
       change = paired.change(fed_avg, runs, f"test.{measure}.{STATISTICS[column]}")
       if change is not None:
-        found |= {
+        row |= {
           f"{column}_change": change.value,
           f"{column}_low": change.low,
           f"{column}_high": change.high,
         }
-  return found
+  return row
 
 
 def _personal(
@@ -147,7 +147,7 @@ def _personal(
   own: Mapping[int, pd.Series],
 ) -> dict[str, float]:
   """Returns the numbers of `PERSONAL`, of a method with personal models; `own` by seed."""
-  found: dict[str, float] = {}
+  numbers: dict[str, float] = {}
   of_fed_avg = paired.of_clients(fed_avg, measure, personal.CHOSEN)
   kept_after = paired.of_clients(runs, measure, personal.CHOSEN)
   for column in COMPARED if kept_after else ():
@@ -161,22 +161,22 @@ def _personal(
         together = pd.concat(pairs.values()).groupby(level=0).mean()
         change = paired.of_pairs({0: together}, f"test.{measure}.{STATISTICS[column]}")
         values = (change.value, change.low, change.high)
-        found |= {f"{name}_{column}_{part}": value for part, value in zip(ENDS, values)}
-        found |= {f"kept_{column}": change.after} if name == "gain" else {}
-    found["num_personal_seeds"] = len(kept_after)
-  return found
+        numbers |= {f"{name}_{column}_{part}": value for part, value in zip(ENDS, values)}
+        numbers |= {f"kept_{column}": change.after} if name == "gain" else {}
+    numbers["num_personal_seeds"] = len(kept_after)
+  return numbers
 
 
 def _own(runs: Sequence[run_folder.Run], measure: str) -> dict[int, pd.Series]:
   """Returns the results of clients' own models by their ids, by the seeds that have them."""
   making.make(evidence.single(runs))
-  found = {}
+  by_seed = {}
   for run in runs:
     references = in_reports.read(run)
     own = None if references is None else references.found.get(kept.LOCAL)
     if own is not None:
-      found[run.seed] = pd.Series(own.clients[measure], own.clients["client_id"])
-  return found
+      by_seed[run.seed] = pd.Series(own.clients[measure], own.clients["client_id"])
+  return by_seed
 
 
 def _disagreement(run: run_folder.Run, measure: str) -> float:
@@ -198,7 +198,7 @@ def _disagreement(run: run_folder.Run, measure: str) -> float:
   l2, others = run.config.local.l2, halves.held_in.take(range(1, len(sizes), 2))
   own = fitting.local(model, parts, l2, run.error_kind)
   pooled = fitting.pooled(model, others, parts.held_out, l2, run.error_kind)
-  levels = [np.nanmean(found.of_clients.columns()[measure]) for found in (own, pooled)]
+  levels = [np.nanmean(fit.of_clients.columns()[measure]) for fit in (own, pooled)]
   return float(1 - levels[0] / levels[1])
 
 
@@ -221,13 +221,13 @@ def _references(run: run_folder.Run, measure: str) -> dict[str, float]:
   if isinstance(run, cross_validation.CrossValidation):
     run = run.folds[0]
   making.make([run])
-  found = kept.read(run.path.parent.parent, run.seed)
+  refs = kept.read(run.path.parent.parent, run.seed)
   key = f"test.{measure}.p90"
   own = run.numbers[key]
   return {
-    f"{name}_change": found.found[name].numbers[key] / own - 1
+    f"{name}_change": refs.found[name].numbers[key] / own - 1
     for name in _REFERENCES
-    if found is not None and name in found.found and key in found.found[name].numbers and own
+    if refs is not None and name in refs.found and key in refs.found[name].numbers and own
   }
 
 
@@ -239,8 +239,8 @@ def of_runs(measured: Sequence[MeasuredTable]) -> pd.DataFrame:
   the file, so that a page of them and one of the file are the same.
   """
   rows = []
-  for one in measured:
-    for epsilon, by_method in one.runs.items():
+  for table in measured:
+    for epsilon, by_method in table.runs.items():
       fed_avg = by_method[plan.FED_AVG]
       measure = grouped.by_method(fed_avg).leading.name
       # Half of a client's rows may lack a class.
@@ -249,32 +249,32 @@ def of_runs(measured: Sequence[MeasuredTable]) -> pd.DataFrame:
       own = _own(fed_avg, of_rows) if has_personal and epsilon is None else {}
       for method, runs in by_method.items():
         row: dict[str, float | str] = dict(
-          data_set=one.data_set.name,
+          data_set=table.data_set.name,
           epsilon=math.nan if epsilon is None else epsilon,
           method=method,
-          kind=one.data_set.label_kind,
+          kind=table.data_set.label_kind,
         )
         row |= _row(fed_avg, runs, measure) | _personal(fed_avg, runs, of_rows, own)
         if runs is fed_avg and epsilon is None:
           row |= dict(
-            num_clients=one.facts.num_clients,
-            num_rows=one.facts.num_rows,
-            label_shift=one.facts.label_shift,
+            num_clients=table.facts.num_clients,
+            num_rows=table.facts.num_rows,
+            label_shift=table.facts.label_shift,
             loss_spread=_loss_spread(runs),
             **_references(runs[0], measure),
             disagreement=_disagreement(runs[0], of_rows) if has_personal else math.nan,
           )
         rows.append(row)
-  found = pd.DataFrame(rows, columns=list(COLUMNS))
-  return found.astype(dict.fromkeys(_NUMBERS, float)).round(_DECIMALS)
+  frame = pd.DataFrame(rows, columns=list(COLUMNS))
+  return frame.astype(dict.fromkeys(_NUMBERS, float)).round(_DECIMALS)
 
 
 def to_csv(results: pd.DataFrame) -> str:
   """Returns the rows as the text of a CSV file, numbers with six decimals."""
-  found = results.astype(dict.fromkeys(_NUMBERS, float)).round(_DECIMALS)
+  frame = results.astype(dict.fromkeys(_NUMBERS, float)).round(_DECIMALS)
   counts = [name for name in _NUMBERS if name.startswith("num_")]
-  found = found.astype(dict.fromkeys(counts, "Int64"))
-  return found.to_csv(index=False, lineterminator="\n")
+  frame = frame.astype(dict.fromkeys(counts, "Int64"))
+  return frame.to_csv(index=False, lineterminator="\n")
 
 
 def read(path: pathlib.Path) -> pd.DataFrame:
@@ -284,32 +284,32 @@ def read(path: pathlib.Path) -> pd.DataFrame:
   except OSError as error:
     raise ValueError(f"Found no {path} ({error.strerror}); expected rows of the bench.") from error
   try:
-    found = pd.read_csv(
+    frame = pd.read_csv(
       io.StringIO(text), dtype=dict.fromkeys(_TEXTS, str), float_precision="round_trip"
     )
   except ValueError as error:
     raise ValueError(f"Found that {path} is no CSV file ({error}); expected one.") from error
-  lacking = [name for name in COLUMNS if name not in found]
+  lacking = [name for name in COLUMNS if name not in frame]
   if lacking:
     raise ValueError(
       f"Found no column {lacking[0]!r} in {path}; expected {', '.join(COLUMNS)}: add it, empty"
       " where its values are not known."
     )
-  wrong = [name for name in _NUMBERS if not pd.api.types.is_numeric_dtype(found[name])]
+  wrong = [name for name in _NUMBERS if not pd.api.types.is_numeric_dtype(frame[name])]
   if wrong:
     raise ValueError(f"Found texts in the column {wrong[0]!r} of {path}; expected numbers.")
-  keys = found[["data_set", "epsilon", "method"]]
+  keys = frame[["data_set", "epsilon", "method"]]
   if keys.duplicated().any():
-    twice = found[keys.duplicated()].iloc[0]
+    twice = frame[keys.duplicated()].iloc[0]
     raise ValueError(
       f"Found two rows of {twice['method']} on {twice['data_set']} in {path}; expected one: remove"
       " the other, or name the method otherwise."
     )
-  for (data_set, _), rows in found.groupby(["data_set", "epsilon"], dropna=False):
+  for (data_set, _), rows in frame.groupby(["data_set", "epsilon"], dropna=False):
     if plan.FED_AVG not in set(rows["method"]):
       raise ValueError(
         f"Found no row of {plan.FED_AVG} on {data_set} in {path}; expected one with the same"
         " budget: everything is measured against it."
       )
-  found = found.astype(dict.fromkeys(_NUMBERS, float))
-  return found[list(COLUMNS)].fillna({"parameter": ""})
+  frame = frame.astype(dict.fromkeys(_NUMBERS, float))
+  return frame[list(COLUMNS)].fillna({"parameter": ""})

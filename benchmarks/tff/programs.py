@@ -152,8 +152,8 @@ def _heavy_hitters(clients: Sequence[tf.data.Dataset]) -> Program:
   )
 
   def count(cohort: Sequence[Any]) -> list[Any]:
-    found = compute(cohort)  # In any order, and with the time.
-    return sorted(zip(found.heavy_hitters, found.heavy_hitters_counts))
+    result = compute(cohort)  # In any order, and with the time.
+    return sorted(zip(result.heavy_hitters, result.heavy_hitters_counts))
 
   return _computation(count, clients)
 
@@ -215,11 +215,11 @@ def differ(ours: Any, theirs: Any) -> bool:
   """Tells whether two results are further apart than sums in another order are."""
   pairs = zip(tf.nest.flatten(ours), tf.nest.flatten(theirs), strict=True)
   for our_value, their_value in pairs:
-    one, other = np.asarray(our_value), np.asarray(their_value)
+    own, other = np.asarray(our_value), np.asarray(their_value)
     if other.dtype.kind == "f":
-      if not np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE):
+      if not np.allclose(own, other, rtol=_TOLERANCE, atol=_TOLERANCE):
         return True
-    elif one.tolist() != other.tolist():
+    elif own.tolist() != other.tolist():
       return True
   return False
 

@@ -35,7 +35,7 @@ def error_by_rounds(points: pd.DataFrame, biases: pd.DataFrame, num_clients: int
   """Draws errors of `algorithm.measure` against rounds, with biases, for four tail fractions."""
   thetas, sizes = theory.descending(points["theta"]), theory.descending(points["cohort_size"])
   colors = dict(zip(sizes, style.COLORS))
-  found = biases.set_index(["theta", "cohort_size"])
+  of_setting = biases.set_index(["theta", "cohort_size"])
   all_rounds = np.unique(points["num_rounds"])
   special = {1.0: ", FedAvg", 1.0 / num_clients: " = 1 / n, the worst case"}
   with style.theme():
@@ -47,7 +47,7 @@ def error_by_rounds(points: pd.DataFrame, biases: pd.DataFrame, num_clients: int
         curve = here[here["cohort_size"] == size]
         x, y = curve["num_rounds"], curve["error"]
         axes.plot(x, y, "o-", color=color, linewidth=1.6, markersize=2.5)
-        bias = found.loc[(theta, size)]
+        bias = of_setting.loc[(theta, size)]
         axes.plot(all_rounds[-1] * 1.5, bias["bound"], "v", color=color, markersize=5)
         if bias["floor"] > 1e-9:
           axes.axhline(bias["floor"], color=color, linestyle=":", linewidth=1.1)
@@ -97,10 +97,10 @@ def sampling_bias(
       left.plot("mass", "at_optimum", data=here, color=color, linewidth=1.6)
       left.plot("mass", "largest", "x", data=here, color=color, markersize=4)
       right.plot("mass", "floor", data=here, color=color, linewidth=1.6)
-      found = reached[reached["theta"] == theta]
-      right.plot(theta * found["cohort_size"], found["error"], "o", color=color, markersize=4.5)
-      found = duals[duals["theta"] == theta]
-      right.plot(theta * found["cohort_size"], found["error"], "s", color=color, markersize=3.5)
+      errors = reached[reached["theta"] == theta]
+      right.plot(theta * errors["cohort_size"], errors["error"], "o", color=color, markersize=4.5)
+      errors = duals[duals["theta"] == theta]
+      right.plot(theta * errors["cohort_size"], errors["error"], "s", color=color, markersize=3.5)
     for axes, title in ((left, "F less its mean over cohorts"), (right, "Floor of the error")):
       grey = dict(color=style.GREY, linewidth=1.1)
       axes.plot("mass", "bound", data=bounds, linestyle=theory.DASHED, **grey)

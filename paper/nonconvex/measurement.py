@@ -144,12 +144,12 @@ def _iterates(
   problem: network.Problem,
   start: np.ndarray,
   settings: Sequence[algorithm.Setting],
-  wanted: Sequence[np.ndarray],
+  drawn: Sequence[np.ndarray],
   cohort_size: int,
   local_steps: int,
   num_seeds: int,
 ) -> list[np.ndarray]:
-  """Returns the w_t [k, seeds, d] of the wanted rounds of each setting; the longest comes first."""
+  """Returns the w_t [k, seeds, d] of the drawn rounds of each setting; the longest comes first."""
   points = np.tile(start, [len(settings), num_seeds, 1])
   thetas = np.array([[setting.theta] * num_seeds for setting in settings])
   played = rounds.play(
@@ -164,7 +164,7 @@ def _iterates(
     seed=cohort_size,
   )
   of_rounds: dict[int, list[int]] = {}
-  for row, where in enumerate(wanted):
+  for row, where in enumerate(drawn):
     for t in where:
       of_rounds.setdefault(int(t), []).append(row)
   kept: list[list[np.ndarray]] = [[points[row].copy()] for row in range(len(settings))]

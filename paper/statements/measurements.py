@@ -66,8 +66,8 @@ class Evidence:
     """Returns the methods of a source whose labels begin so."""
     if not self.has(source):
       return []
-    found = self._frames[source].index.get_level_values("method").unique()
-    return [method for method in found if method.startswith(prefix)]
+    names = self._frames[source].index.get_level_values("method").unique()
+    return [method for method in names if method.startswith(prefix)]
 
   def get(self, source: str, method: str, metric: str) -> Value | None:
     """Returns a measurement; None if it is not there."""
@@ -107,22 +107,22 @@ def _of_one_length(frame: pd.DataFrame) -> tuple[pd.DataFrame, float]:
   return frame[frame["method"].isin(rounds.index[rounds == usual])], usual
 
 
-def _merged(kept: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+def _merged(kept: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
   """Returns the measurements that were found, and those kept of methods that are not better there.
 
   Methods are compared after as many rounds. So of two comparisons of different lengths the one with
   more methods counts alone, or else the longer one. In one of the same length, a method's
   measurement over at least as many seeds takes the other's place.
   """
-  if not len(kept) or not len(found):
-    return found if len(found) else kept
-  (kept, length), (found, found_length) = _of_one_length(kept), _of_one_length(found)
-  if length != found_length:
-    is_better = (found["method"].nunique(), found_length) > (kept["method"].nunique(), length)
-    return found if is_better else kept
-  before, now = (frame.groupby("method")["num_seeds"].max() for frame in (kept, found))
+  if not len(kept) or not len(new):
+    return new if len(new) else kept
+  (kept, length), (new, new_length) = _of_one_length(kept), _of_one_length(new)
+  if length != new_length:
+    is_better = (new["method"].nunique(), new_length) > (kept["method"].nunique(), length)
+    return new if is_better else kept
+  before, now = (frame.groupby("method")["num_seeds"].max() for frame in (kept, new))
   better = now[now >= before.reindex(now.index, fill_value=0)].index
-  parts = [kept[~kept["method"].isin(better)], found[found["method"].isin(better)]]
+  parts = [kept[~kept["method"].isin(better)], new[new["method"].isin(better)]]
   return pd.concat(parts, ignore_index=True)[list(sources.COLUMNS)]
 
 
@@ -150,17 +150,17 @@ def keep(output_dir: str | os.PathLike) -> list[pathlib.Path]:
   """
   paths, made = [], sources.read_made()
   for name, source in sources.SOURCES.items():
-    found = source.read(pathlib.Path(output_dir))
-    if len(found):
+    measured = source.read(pathlib.Path(output_dir))
+    if len(measured):
       path = sources.MEASURED / f"{name}.csv"
       kept = _kept(name)
-      rows = _merged(kept, found)[list(sources.COLUMNS)]
+      rows = _merged(kept, measured)[list(sources.COLUMNS)]
       if rows.equals(kept):
         continue
       # Unrounded: a number that is read again is the same number.
       atomic_files.write(path, rows.to_csv(index=False, lineterminator="\n"))
       paths.append(path)
-      is_new = len(rows.merge(found)) == len(rows)
+      is_new = len(rows.merge(measured)) == len(rows)
       made[name] = {
         "source": name,
         "version": _version(),

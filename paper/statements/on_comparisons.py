@@ -38,8 +38,8 @@ def _listed(known: Mapping[str, measurements.Value]) -> str:
 
 def _plain(evidence: measurements.Evidence, source: str) -> list[str]:
   """Returns the superquantile methods of the paper, by falling theta."""
-  found = [m for m in evidence.methods(source, _DELTA_FL) if "," not in m and "θ" in m]
-  return sorted(found, key=lambda method: -_theta(method))
+  plain = [m for m in evidence.methods(source, _DELTA_FL) if "," not in m and "θ" in m]
+  return sorted(plain, key=lambda method: -_theta(method))
 
 
 def _theta(method: str) -> float:
@@ -78,10 +78,10 @@ def _for_each_comparison(
     if answer is None:
       yield rows.missing(key, source, place)
       continue
-    found, verdict, why = answer
+    outcome, verdict, why = answer
     of_fed_avg = evidence.get(source, "FedAvg", MEAN)
     over = f" ({tables.plural(of_fed_avg.num_seeds, 'seed')})" if of_fed_avg else ""
-    yield rows.Row(key, f"{found}{over}.", verdict, why, rule, source, place)
+    yield rows.Row(key, f"{outcome}{over}.", verdict, why, rule, source, place)
 
 
 def _smallest_tail(evidence: measurements.Evidence, source: str) -> _Answer:
@@ -91,29 +91,29 @@ def _smallest_tail(evidence: measurements.Evidence, source: str) -> _Answer:
   (ours, tail), (other, rival) = (
     _lowest(evidence, source, methods, tables.P90) for methods in (thetas, rivals)
   )
-  found = f"{ours}: {tail.in_percent()}, {other}: {rival.in_percent()}; {_apart(tail, rival)}"
+  outcome = f"{ours}: {tail.in_percent()}, {other}: {rival.in_percent()}; {_apart(tail, rival)}"
   if abs(tail.mean - rival.mean) <= max(tail.spread, rival.spread):
-    return found, rows.Verdict.UNCHECKED, "A tie."
-  return found, rows.judge(tail.mean < rival.mean, _DIFFERS, _ELSEWHERE), ""
+    return outcome, rows.Verdict.UNCHECKED, "A tie."
+  return outcome, rows.judge(tail.mean < rival.mean, _DIFFERS, _ELSEWHERE), ""
 
 
 def _interpolates(evidence: measurements.Evidence, source: str) -> _Answer:
   chain = ["FedAvg", *_plain(evidence, source), *evidence.methods(source, "AFL")]
   if len(chain) < 4:
     return None
-  found, turning = [], []
+  outcomes, turning = [], []
   for metric, name in ((MEAN, "Mean error"), (tables.P90, "90th percentile")):
     known = evidence.get_all(source, chain, metric)
     if len(known) < len(chain):
       return None
     ends = (f"{known[m].in_percent()} ({m})" for m in (chain[0], chain[-1]))
-    found.append(f"{name} from {' to '.join(ends)}")
+    outcomes.append(f"{name} from {' to '.join(ends)}")
     if not measurements.is_monotone(list(known.values())):
       turning.append(name.lower())
   why = "They do, up to one sd."
   if turning:
     why = f"On the way there is a turn of more than one sd: {', '.join(turning)}."
-  return ". ".join(found), rows.Verdict.OURS, why + _unconverged(evidence, source)
+  return ". ".join(outcomes), rows.Verdict.OURS, why + _unconverged(evidence, source)
 
 
 def _unconverged(evidence: measurements.Evidence, source: str) -> str:
@@ -134,34 +134,34 @@ def _afl_is_worst(evidence: measurements.Evidence, source: str) -> _Answer:
   others = [m for m in (*_rivals(evidence, source), *_plain(evidence, source)) if m != afl]
   if afl is None or not others:
     return None
-  found, holds = [], True
+  outcomes, holds = [], True
   for metric, name in ((MEAN, "mean"), (tables.P90, "p90")):
     known = evidence.get_all(source, (afl, *others), metric)
     highest = max(known, key=lambda method: known[method].mean)
     own = known.get(afl)
     holds &= highest == afl
-    found.append(f"{name} {own.in_percent() if own else '–'}, highest: {highest}")
+    outcomes.append(f"{name} {own.in_percent() if own else '–'}, highest: {highest}")
   unconverged = _unconverged(evidence, source)
   if unconverged:
-    return "; ".join(found), rows.Verdict.UNCHECKED, unconverged.strip()
+    return "; ".join(outcomes), rows.Verdict.UNCHECKED, unconverged.strip()
   return (
-    "; ".join(found),
+    "; ".join(outcomes),
     rows.judge(holds, _DIFFERS, _ELSEWHERE),
     ("Its tail is among the low ones there." * (not holds)),
   )
 
 
 def _fewer_do_not_help(evidence: measurements.Evidence, source: str) -> _Answer:
-  found, failing = [], []
+  outcomes, failing = [], []
   for method in _plain(evidence, source):
     theta = f"θ = {_theta(method):g}"
     sub = evidence.get(source, f"FedAvg-Sub {theta}", tables.P90)
     tail = evidence.get(source, method, tables.P90)
     if sub is not None and tail is not None:
-      found.append(f"{theta}: {sub.in_percent()} against {tail.in_percent()}")
+      outcomes.append(f"{theta}: {sub.in_percent()} against {tail.in_percent()}")
       failing += [theta] * (tail.mean >= sub.mean)
   why = f"With {' and '.join(failing)} as few clients are as good." if failing else "It is."
-  return (f"FedAvg-Sub at {'; '.join(found)}", rows.Verdict.OURS, why) if found else None
+  return (f"FedAvg-Sub at {'; '.join(outcomes)}", rows.Verdict.OURS, why) if outcomes else None
 
 
 def _mean_is_competitive(evidence: measurements.Evidence, source: str) -> _Answer:
@@ -182,11 +182,11 @@ def _clients_vary_less(evidence: measurements.Evidence, source: str) -> _Answer:
   own = known["FedAvg"]
   gaps = {m: v.mean - own.mean for m, v in known.items() if m != "FedAvg"}
   clear = [m for m in gaps if abs(gaps[m]) > max(own.spread, known[m].spread)]
-  found = f"Sd over clients of {_listed(known)}"
+  outcome = f"Sd over clients of {_listed(known)}"
   if not clear:
-    return found, rows.Verdict.UNCHECKED, "A tie: no θ is more than one sd from FedAvg."
+    return outcome, rows.Verdict.UNCHECKED, "A tie: no θ is more than one sd from FedAvg."
   lower = [m for m, gap in gaps.items() if gap < 0]
-  return found, rows.judge(2 * len(lower) > len(gaps), _DIFFERS, _ELSEWHERE), ""
+  return outcome, rows.judge(2 * len(lower) > len(gaps), _DIFFERS, _ELSEWHERE), ""
 
 
 # The quotation, or else our question; the criterion; and what checks it.
@@ -222,7 +222,7 @@ def statements(evidence: measurements.Evidence) -> Iterator[rows.Row]:
 def on_personalization(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the statement on personalization: how many pairs are near, of mean and p90 together."""
   name = "personalization"
-  found, near, total, num_seeds = [], 0, 0, 0
+  outcomes, near, total, num_seeds = [], 0, 0, 0
   for metric, title in (("mean", "Mean"), ("p90", "p90")):
     methods = ("FedAvg", *evidence.methods(name, _DELTA_FL))
     known = evidence.get_all(name, methods, f"personal.error.{metric}")
@@ -233,11 +233,11 @@ def on_personalization(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     num_seeds, total = own.num_seeds, total + len(known)
     near += sum(abs(v.mean - own.mean) <= max(v.spread, own.spread) for v in known.values())
     texts = (f"{m}: {v.in_percent()}" for m, v in known.items())
-    found.append(f"{title} of FedAvg: {own.in_percent()}; {'; '.join(texts)}")
+    outcomes.append(f"{title} of FedAvg: {own.in_percent()}; {'; '.join(texts)}")
   yield rows.Row(
     "personal",
-    f"{'. '.join(found)} ({tables.plural(num_seeds, 'seed')}). {near} of {total} pairs are within"
-    " one sd.",
+    f"{'. '.join(outcomes)} ({tables.plural(num_seeds, 'seed')}). {near} of {total} pairs are"
+    " within one sd.",
     rows.judge(2 * near >= total, _DIFFERS, _ELSEWHERE),
     "" if num_seeds > 1 else "One seed has no sd.",
     "often is at least half of the pairs of FedAvg and a θ, by the larger sd of the two",

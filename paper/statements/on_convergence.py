@@ -27,9 +27,9 @@ def statements(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     if largest and bound and float(setting.split()[0]) < 1.0:
       shares.append(largest.mean / bound.mean)
   if shares:
-    found = f"{len(shares)} settings of θ and m: at most {100 * max(shares):.0f} % of the bound."
+    outcome = f"{len(shares)} settings of θ and m: at most {100 * max(shares):.0f} % of the bound."
     verdict = rows.judge(max(shares) <= 1.0, rows.Verdict.FALSE)
-    yield rows.Row("bias", found, verdict, source="sampling_bias")
+    yield rows.Row("bias", outcome, verdict, source="sampling_bias")
   else:
     yield rows.missing("bias", "sampling_bias")
   rates = {}
@@ -43,12 +43,12 @@ def statements(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     if first > 0 and last > 0:
       rates[theta] = (math.log(last) - math.log(first)) / (end - start)
   if rates:
-    found = "With all 100 clients the error falls as T to the power of " + ", ".join(
+    outcome = "With all 100 clients the error falls as T to the power of " + ", ".join(
       f"{tables.number(rate, 2)} (θ = {theta})" for theta, rate in rates.items()
     )
     yield rows.Row(
       "convex",
-      f"{found} between T = 4096 and 65536 in regularized regression.",
+      f"{outcome} between T = 4096 and 65536 in regularized regression.",
       rows.judge(all(rate <= -0.95 for rate in rates.values()), rows.Verdict.DIFFERS),
       "The terms of γ with a logarithm are doubled, as the proof’s false step asks (see there); the"
       " theorem asks for some γ. Floor, λ and κ are not judged.",
@@ -130,11 +130,11 @@ def _shares_of_lemma() -> tuple[float, float, int]:
     a, b, c = 10 ** rng.uniform(-4, 4, size=3) * (1.0, 10 ** rng.uniform(-12, 0), 1.0)
     first, second = (max(1.0, math.log(x)) for x in (a * u / b, a * u**2 / c))
     bound = 2 * a * math.exp(-u * v) + 3 * b / u * first + 3 * c / u**2 * second**2
-    found = []
+    of_powers = []
     for power in (1, 2):
       rate = min(v, first / u, second**power / u)  # lambda gamma
-      found.append((2 * a * math.exp(-rate * u) + b * rate + c * rate**2) / bound)
-    shares.append(found)
+      of_powers.append((2 * a * math.exp(-rate * u) + b * rate + c * rate**2) / bound)
+    shares.append(of_powers)
   once, squared = np.max(shares, axis=0)
   return float(once), float(squared), len(shares)
 

@@ -232,7 +232,7 @@ def _largest_sd(mean: float, low: float, middle: float, high: float) -> float:
   edges = np.array([0.0, low, middle, high, 100.0])
   places = np.stack([edges[:-1], edges[1:]], axis=1).reshape(-1)
   # The printed mean is rounded to 0.01.
-  found = optimize.linprog(
+  solution = optimize.linprog(
     -(places**2),
     A_eq=np.kron(np.eye(4), np.ones((1, 2))),
     b_eq=[0.1, 0.4, 0.4, 0.1],
@@ -240,7 +240,7 @@ def _largest_sd(mean: float, low: float, middle: float, high: float) -> float:
     b_ub=[mean + 0.005, -(mean - 0.005)],
     bounds=(0.0, None),
   )
-  return math.sqrt(-found.fun - (mean - 0.005) ** 2) if found.success else math.nan
+  return math.sqrt(-solution.fun - (mean - 0.005) ** 2) if solution.success else math.nan
 
 
 def spread_rows() -> Iterator[rows.Row]:

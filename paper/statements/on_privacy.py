@@ -151,10 +151,10 @@ def _compare(
   `pairs` has by name what is compared: a method, another one, a metric. `check` tells from the
   differences, in points of error, whether the statement holds; `remarks` are attributes of the row.
   """
-  found = {text: _difference(evidence, *pair) for text, pair in pairs.items()}
-  if None in found.values():
+  differences = {text: _difference(evidence, *pair) for text, pair in pairs.items()}
+  if None in differences.values():
     return rows.missing(key, _SOURCE)
-  known = {text: value for text, value in found.items() if value is not None}
+  known = {text: value for text, value in differences.items() if value is not None}
   # Pairs that differ in their budgets alone share a name.
   told: dict[str, list[tuple[str, str]]] = {}
   for text, value in known.items():
@@ -199,7 +199,7 @@ def of_training(evidence: measurements.Evidence) -> Iterator[rows.Row]:
       "90th percentile": (_fed_avg(5), _tree(0.5, 5), tables.P90),
       "mean": (_fed_avg(5), _tree(0.5, 5), _MEAN),
     },
-    lambda found: found[0] <= -2.0 and abs(found[1]) <= 0.5,
+    lambda gaps: gaps[0] <= -2.0 and abs(gaps[1]) <= 0.5,
     "2 points or more of the tail, and 0.5 or less of the mean",
   )
   yield compare(
@@ -209,7 +209,7 @@ def of_training(evidence: measurements.Evidence) -> Iterator[rows.Row]:
       "90th percentile against θ = 0.5": (_tree(0.5, 5), _tree(0.25, 5), tables.P90),
       "90th percentile against FedAvg": (_fed_avg(5), _tree(0.25, 5), tables.P90),
     },
-    lambda found: found[0] > 0.0 > found[1] and found[2] <= -3.0,
+    lambda gaps: gaps[0] > 0.0 > gaps[1] and gaps[2] <= -3.0,
     "the signs, and 3 points or more against FedAvg",
   )
   yield from _of_budgets(evidence)
@@ -225,7 +225,7 @@ def _of_budgets(evidence: measurements.Evidence) -> Iterator[rows.Row]:
       for theta in (0.5, 0.25)
       for epsilon in (3, 5, 10, 15, 20)
     },
-    lambda found: max(found) < 0.0,
+    lambda gaps: max(gaps) < 0.0,
     "below at each ε",
     why="On handwriting, with 48,670 weights in place of 210, it is above at ε of 5 and 10"
     " (docs/results.md, “The same on handwriting”).",
@@ -238,7 +238,7 @@ def _of_budgets(evidence: measurements.Evidence) -> Iterator[rows.Row]:
       for theta in (0.5, 0.25)
       for epsilon in (3, 5, 10, 15, 20)
     },
-    lambda found: max(abs(gap) for gap in found[:5]) <= 0.5,
+    lambda gaps: max(abs(gap) for gap in gaps[:5]) <= 0.5,
     "θ = 0.5 within 0.5 points of FedAvg at each ε; θ = 0.25 is not judged",
     about="the mean",
   )
@@ -248,7 +248,7 @@ def _of_budgets(evidence: measurements.Evidence) -> Iterator[rows.Row]:
       "θ = 0.5": (_tree(0.5, 10), _tree(0.5, 3), tables.P90),
       "FedAvg": (_fed_avg(10), _fed_avg(3), tables.P90),
     },
-    lambda found: found[0] - found[1] >= 0.7,
+    lambda gaps: gaps[0] - gaps[1] >= 0.7,
   )
   yield dataclasses.replace(
     degrades,
@@ -258,5 +258,5 @@ def _of_budgets(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   yield compare(
     "even_at_3",
     {f"θ = {theta:g}": (_fed_avg(3), _tree(theta, 3), tables.P90) for theta in (0.5, 0.25)},
-    lambda found: max(found) < 0.0,
+    lambda gaps: max(gaps) < 0.0,
   )

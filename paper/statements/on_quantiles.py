@@ -42,14 +42,14 @@ def of_quantiles(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   error = functools.partial(_error, evidence)
   for epsilon, printed in ((1.0, 0.14), (5.0, 0.03)):
     key = f"quantile_{epsilon:g}"
-    found, ours = error("paper", 16, epsilon), error("least_squares", 16, epsilon)
-    if found is None or ours is None:
+    papers, ours = error("paper", 16, epsilon), error("least_squares", 16, epsilon)
+    if papers is None or ours is None:
       yield rows.missing(key, _SOURCE)
       continue
     yield rows.Row(
       key,
-      f"{found:.3f} by the paper’s recipe; {ours:.3f} by ours, at the same privacy.",
-      rows.judge(abs(found - printed) <= 0.15 * printed, rows.Verdict.DIFFERS),
+      f"{papers:.3f} by the paper’s recipe; {ours:.3f} by ours, at the same privacy.",
+      rows.judge(abs(papers - printed) <= 0.15 * printed, rows.Verdict.DIFFERS),
       rule="within 15 %",
       source=_SOURCE,
       figure=_FIGURE if epsilon == 1.0 else None,

@@ -42,10 +42,10 @@ def of_histograms(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     *others, ours = known.values()
     rival = min(others, key=lambda value: value.mean)
     is_tie = abs(ours.mean - rival.mean) <= max(ours.spread, rival.spread)
-    found = "; ".join(f"{name}: {value.in_percent()}" for name, value in known.items())
+    tails = "; ".join(f"{name}: {value.in_percent()}" for name, value in known.items())
     yield rows.Row(
       "histogram",
-      f"Worst tenth of the clients of {found} ({tables.plural(ours.num_seeds, 'seed')}).",
+      f"Worst tenth of the clients of {tails} ({tables.plural(ours.num_seeds, 'seed')}).",
       rows.Verdict.UNCHECKED
       if is_tie
       else rows.judge(ours.mean < rival.mean, _DIFFERS, _ELSEWHERE),
@@ -105,11 +105,11 @@ def of_spread(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     if len(known) < len(chosen):
       yield rows.missing(key, source)
       continue
-    found = ", ".join(f"{name}: {value.mean:.3f}" for name, value in known.items())
+    sds = ", ".join(f"{name}: {value.mean:.3f}" for name, value in known.items())
     own = known.pop("FedAvg")
     yield rows.Row(
       key,
-      f"Sd over clients of {found} ({tables.plural(own.num_seeds, 'seed')}).",
+      f"Sd over clients of {sds} ({tables.plural(own.num_seeds, 'seed')}).",
       rows.judge(all(value.mean < own.mean for value in known.values()), _DIFFERS, _ELSEWHERE),
       rule="lower than FedAvg’s for each θ, by means over seeds",
       source=source,
@@ -170,7 +170,7 @@ def num_trained_by_scripts(num_clients: int, theta: float) -> int:
 
 def _of_scripts() -> Iterator[rows.Row]:
   """Yields what the authors' published scripts say otherwise; they are older than the paper."""
-  for key, found, why in (
+  for key, outcome, why in (
     (
       "script_batch",
       "The scripts of EMNIST linear and of both Sent140 models set batch_size=10 and pass it to"
@@ -207,7 +207,7 @@ def _of_scripts() -> Iterator[rows.Row]:
       "github.com/krishnap25/simplicial-fl, data/utils/remove_users.py.",
     ),
   ):
-    yield rows.Row(key, found, rows.Verdict.INCONSISTENT, why, by_reading=True)
+    yield rows.Row(key, outcome, rows.Verdict.INCONSISTENT, why, by_reading=True)
   trained = num_trained_by_scripts(100, 0.5)
   yield rows.Row(
     "script_quantile",
@@ -303,12 +303,12 @@ def _norms_of_fed_avg() -> np.ndarray:
 
 def _of_norms() -> Iterator[rows.Row]:
   """Yields whether the grid of C are quantiles of the norms of updates."""
-  found = _norms_of_fed_avg()
-  apart = float(np.max(np.abs(found / _CLIP_NORMS - 1)))
+  norms = _norms_of_fed_avg()
+  apart = float(np.max(np.abs(norms / _CLIP_NORMS - 1)))
   yield rows.Row(
     "norms",
     "Drawn anew, these quantiles of the norms of clients’ gradients in rounds 500 to 1000 are"
-    f" {', '.join(f'{n:.2f}' for n in found)}, each within {100 * apart:.0f} %"
+    f" {', '.join(f'{n:.2f}' for n in norms)}, each within {100 * apart:.0f} %"
     f" of its C ({', '.join(f'{norm:g}' for norm in _CLIP_NORMS)}).",
     rows.judge(apart <= 0.2, rows.Verdict.DIFFERS),
     f"An update in Algorithm 3 is the gradient times {_RATE:g}, of which the least C would clip"

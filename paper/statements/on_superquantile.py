@@ -49,8 +49,8 @@ def _linear_program(losses: np.ndarray, theta: float) -> float:
   """Returns max pi' losses over the simplex with pi_i <= 1 / (theta n)."""
   n = len(losses)
   cap = min(1.0, 1 / (theta * n))
-  found = optimize.linprog(-losses, A_eq=np.ones((1, n)), b_eq=[1.0], bounds=(0.0, cap))
-  return -found.fun
+  solution = optimize.linprog(-losses, A_eq=np.ones((1, n)), b_eq=[1.0], bounds=(0.0, cap))
+  return -solution.fun
 
 
 def _integral(losses: np.ndarray, theta: float) -> float:
@@ -106,9 +106,9 @@ def _of_thresholds(draws: list[tuple[np.ndarray, float]]) -> Iterator[rows.Row]:
   as_printed = right = 0
   for losses, theta in draws:
     ascending, n = np.sort(losses), len(losses)
-    found = _lower_quantile(losses, theta)
-    as_printed += found == ascending[max(math.ceil(theta * n - _EXACT), 1) - 1]
-    right += found == ascending[max(math.ceil((1 - theta) * n - _EXACT), 1) - 1]
+    quantile = _lower_quantile(losses, theta)
+    as_printed += quantile == ascending[max(math.ceil(theta * n - _EXACT), 1) - 1]
+    right += quantile == ascending[max(math.ceil((1 - theta) * n - _EXACT), 1) - 1]
   yield rows.Row(
     "quantile",
     f"With i* = ⌈θ n⌉, as printed, true for {as_printed} of {len(draws)} random sets of losses in"

@@ -132,14 +132,14 @@ def cell_rows(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     place = TABLES[cell.table]
     ours = measured(evidence, cell.table, cell.method, cell.column)
     other = _of_other_parameter(evidence, cell.table, cell)
-    found = "nothing"
+    measurement = "nothing"
     if ours:
-      found = f"{ours.in_percent()}{other} over {tables.plural(ours.num_seeds, 'seed')}"
+      measurement = f"{ours.in_percent()}{other} over {tables.plural(ours.num_seeds, 'seed')}"
     task = place.task or cell.column
     data = "Sent140" if task.startswith("Sent140") else "EMNIST with letters by writer"
     yield rows.Row(
       "",
-      f"Printed: {cell.value:.2f} ± {cell.sd:.2f}. Measured: {found}.",
+      f"Printed: {cell.value:.2f} ± {cell.sd:.2f}. Measured: {measurement}.",
       rows.Verdict.UNCHECKED,
       f"{data} is not here{f': these are {sources.DIGITS}' if ours else ''}.",
       about=f"{place.number}, {cell.method}, {cell.column}",
@@ -161,15 +161,15 @@ def grids(evidence: measurements.Evidence) -> Iterator[tables.Table]:
       label = method
       entries: list[tables.Cell] = []
       for cell in of_method.itertuples():
-        found = []
+        arrows = []
         for arrow, of_task in (("→", _DIGITS), ("⇒", _WRITERS)) if place.task else ():
           ours = measured(evidence, name, method, cell.column, of_task)
           other = _of_other_parameter(evidence, name, cell, of_task)
-          found += [f"{arrow} {ours.in_percent()}"] if ours else []
+          arrows += [f"{arrow} {ours.in_percent()}"] if ours else []
           label += f" {arrow}{other}" * (bool(other) and not entries)
         text = f"{cell.value:.2f} ± {cell.sd:.2f}"
-        entries.append(tables.Cell(text, " ".join(found), bool(cell.mark)))
-        is_measured |= bool(found)
+        entries.append(tables.Cell(text, " ".join(arrows), bool(cell.mark)))
+        is_measured |= bool(arrows)
       laid_out.append(tables.Row(label, entries))
     if is_measured:
       yield tables.Table(f"{place.number}: {place.title}", ["method", *columns], laid_out)

@@ -132,7 +132,7 @@ def typeset(latex: str) -> str:
     if text == before:
       break
   text = re.sub(r"\\(?:left|right|[Bb]igg?|middle|overline|hat|em|emph)(?![a-zA-Z])", "", text)
-  text = re.sub(r"\\([a-zA-Z]+)", lambda found: _SIGNS.get(found[1], found[1]), text)
+  text = re.sub(r"\\([a-zA-Z]+)", lambda match: _SIGNS.get(match[1], match[1]), text)
   text = re.sub(r"\\[,;! ]", " ", text).replace(r"\%", "%").replace("&", " ").replace("$", "")
   text = re.sub(r"(?<=[_^])\{([^{}]*)\}", r"(\1)", text)
   text = re.sub(r"[{}~]", "", text).replace("❴", "{").replace("❵", "}")
@@ -157,8 +157,8 @@ def marked(text: str, is_quotation: bool = False) -> str:
   single = r"[^ ()]" if is_quotation else r"\d+|[^ ()\d]"
   raised = rf"\^(−)?(?:{_GROUP}|({single}))"
 
-  def raise_(found: re.Match[str]) -> str:
-    sign, group, single = (part or "" for part in found.groups())
+  def raise_(match: re.Match[str]) -> str:
+    sign, group, single = (part or "" for part in match.groups())
     # w^(t) is of round t, no power.
     inner = f"({group})" if sign or group in ("t", "t+1") else group
     return f"\ue000{sign}{inner if group else single}\ue001"
@@ -183,7 +183,7 @@ class Row:
 
   Attributes:
     key: The key of its quotation; empty for a cell of a table and for a question of our own.
-    found: What was measured, or computed, with its numbers and seeds.
+    outcome: What was measured, or computed, with its numbers and seeds.
     verdict: The verdict.
     why: How it differs and why, what is true, or what is missing.
     rule: The tolerance or criterion that decides, where it is not the paper's own.
@@ -194,7 +194,7 @@ class Row:
   """
 
   key: str
-  found: str
+  outcome: str
   verdict: Verdict
   why: str = ""
   rule: str = ""
@@ -229,7 +229,7 @@ class Row:
   @property
   def evidence(self) -> str:
     """All that was found, in sentences."""
-    return " ".join(filter(None, [self.found, self.why, "By reading." * self.by_reading]))
+    return " ".join(filter(None, [self.outcome, self.why, "By reading." * self.by_reading]))
 
 
 def judge(holds: bool, otherwise: Verdict, yes: Verdict = Verdict.REPRODUCED) -> Verdict:

@@ -120,15 +120,15 @@ def _draw_density(axes: mpl_axes.Axes) -> None:
 def corners(theta: float) -> np.ndarray:
   """Returns the corners of {pi in the simplex of three, pi_i <= 1 / (3 theta)}, in order [k, 3]."""
   cap = min(1.0, 1 / (3 * theta))
-  found = set()
+  vertices = set()
   for first, second in itertools.permutations(range(3), 2):
     # As much as the cap allows for one, then for the next, the rest for the last.
     pi = np.zeros(3)
     pi[first] = cap
     pi[second] = min(cap, 1 - cap)
     pi[3 - first - second] = 1 - pi.sum()
-    found.add(tuple(np.round(pi, 12)))
-  points = np.array(sorted(found))
+    vertices.add(tuple(np.round(pi, 12)))
+  points = np.array(sorted(vertices))
   flat = _to_plane(points) - _to_plane(np.full((1, 3), 1 / 3))
   return points[np.argsort(np.arctan2(flat[:, 1], flat[:, 0]))]
 

@@ -63,11 +63,10 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
   """Returns the reader of the finished runs of a task, methods by their labels."""
 
   def read(output_dir: pathlib.Path) -> pd.DataFrame:
-    found = run_folder.find_runs(output_dir)
     # What else a run with a name of its own differs in, its label does not say.
     runs = [
       run
-      for run in found
+      for run in run_folder.find_runs(output_dir)
       if run.task == task and run.finished and run.config and not run.config.run_name
     ]
     whole = [run for run in cross_validation.pool(runs) if not cross_validation.gaps([run])]
@@ -101,10 +100,10 @@ def _of_report(path: str, key: str = "method") -> Reader:
     if not file.exists():
       return pd.DataFrame(columns=list(COLUMNS))
     table = pd.read_csv(file, float_precision="round_trip").rename(columns={key: "method"})
-    found = table[list(COLUMNS)]
+    measured = table[list(COLUMNS)]
     # Files of results name methods by their folders.
     labels = {run.method: run.method.label for run in run_folder.find_runs(output_dir)}
-    return found.assign(method=[labels.get(method, method) for method in found["method"]])
+    return measured.assign(method=[labels.get(method, method) for method in measured["method"]])
 
   return read
 

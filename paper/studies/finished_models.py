@@ -69,7 +69,7 @@ def finished_task(args: argparse.Namespace) -> tuple[str, str, dict[str, str]]:
 
   Without --task it is the only one with finished runs.
   """
-  asked, defaults = train_flags.given(args), run_config.defaults()
+  asked, defaults = train_flags.values(args), run_config.defaults()
   output_dir, task = (asked.get(name, defaults[name]) for name in ("output_dir", "task"))
   if "task" not in asked:
     tasks = sorted({run.task for run in run_folder.find_runs(output_dir) if run.finished})
@@ -217,6 +217,5 @@ def _load(
 
   model, splits = finished_run.load_task(run, config)
   files = splits["test"]
-  x, y, offsets = files.load()
-  everything = evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
+  everything = evaluation.examples_of_files(files)
   return model, evaluation.split_examples(everything, held_in_fraction, run.seed), files.client_ids

@@ -140,12 +140,7 @@ def _of_columns(
   """Compares the columns of rounds.csv with those that follow from a round's releases."""
   if not rounds.done:
     return []
-  expected = {"epsilon"}
-  optional: set[str] = set()
-  for part in release.parts:
-    always, perhaps = part.columns(rounds.columns)
-    expected |= always
-    optional |= perhaps
+  expected = {"epsilon"}.union(*(part.columns(rounds.columns) for part in release.parts))
   # A run writes its losses and errors, and the measures by which it is judged.
   measures = {"loss", "error", flags.get("metric", "error"), *flags.get("best_by", "").split(".")}
   other = re.compile(_OF_OTHER_CLIENTS.format("|".join(map(re.escape, measures - {""}))))
@@ -153,7 +148,7 @@ def _of_columns(
   return [
     *(
       f"rounds.csv has the column {name}, which does not follow from the ledger's releases."
-      for name in sorted(columns - expected - optional)
+      for name in sorted(columns - expected)
     ),
     *(
       f"rounds.csv has no column {name}, which follows from the ledger's releases."

@@ -107,12 +107,12 @@ def _failures(ledger: ledger_lib.Ledger, spent: accounting.Spent) -> list[str]:
       f"The ledger says that the run costs epsilon = {texts[0]} against the server; it is"
       f" {texts[1]}."
     )
-  said = (
+  sentences = (
     tuple(statements.guarantee(release)),
     statements.not_covered(release, ledger.starts, ledger.version),
   )
-  before = tuple(map(statements.as_before, said))
-  if (ledger.guarantee, ledger.not_covered) not in (said, before):
+  before = tuple(map(statements.as_before, sentences))
+  if (ledger.guarantee, ledger.not_covered) not in (sentences, before):
     failures.append("The ledger's sentences are not those that follow from its numbers.")
   return failures
 

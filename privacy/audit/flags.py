@@ -108,8 +108,8 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
     if isinstance(entry, (int, float)) and number is not None:
       if math.isclose(number, entry, rel_tol=_FLAG_TOLERANCE):
         continue
-    said = "none" if entry is None else f"{entry:.6g}" if isinstance(entry, float) else str(entry)
-    sentences.append(f"flags.txt has --{name}={flags[name]} and the ledger {said}.")
+    text = "none" if entry is None else f"{entry:.6g}" if isinstance(entry, float) else str(entry)
+    sentences.append(f"flags.txt has --{name}={flags[name]} and the ledger {text}.")
   sentences += [
     f"flags.txt has --{name}={flags[name]}, with which no private run begins: it would measure"
     " clients that it protects."
@@ -175,14 +175,14 @@ def wrong_mechanisms(ledger: ledger_lib.Ledger) -> list[str]:
     expected = bare.built(release.limit, release.cohort.expected)
     name = next(name for name, entry in part.entries().items() if entry is mechanism)
     for field in dataclasses.fields(mechanism):
-      has, wanted = getattr(mechanism, field.name), getattr(expected, field.name)
-      same = has == wanted
-      if isinstance(wanted, float):
-        same = math.isclose(has, wanted, rel_tol=TOLERANCE)
+      has, derived = getattr(mechanism, field.name), getattr(expected, field.name)
+      same = has == derived
+      if isinstance(derived, float):
+        same = math.isclose(has, derived, rel_tol=TOLERANCE)
       if not same:
         sentences.append(
           f"The ledger's {name} has {field.name} = {has}; the noise multiplier and the clients of a"
-          f" round ask for {wanted}."
+          f" round ask for {derived}."
         )
   return sentences
 

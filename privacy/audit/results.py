@@ -102,32 +102,28 @@ def read_ledger(folder: pathlib.Path, name: str = ledger_lib.FILE_NAME) -> ledge
 
 def read_rounds(text: str) -> Rounds:
   """Reads `rounds.csv`; a last line without an end is one that its writer has not finished."""
-  lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
-  header, *rows = [row for row in lines if row] or [[""]]
+  table = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]), restval="")
+  header = table.fieldnames or [""]
   if header[0] != "round":
     raise ValueError("Found a rounds.csv without the column round; expected it to be the first.")
-  numbers = [_number(row[0]) for row in rows]
-  for number, row in zip(numbers, rows):
+  rows = []
+  for row in table:
+    number = _number(row["round"])
     if not (number >= 0 and number.is_integer()):
-      raise ValueError(f"Found round {row[0]!r} in rounds.csv; expected a whole number.")
-
-  def column(name: str) -> list[tuple[int, str]]:
-    place = header.index(name) if name in header else len(header)
-    texts = (row[place] if len(row) > place else "" for row in rows)
-    # Round 0 evaluates the initial model.
-    return [(int(number), text) for number, text in zip(numbers, texts) if number > 0]
-
-  done = {number for number, _ in column("round")}
+      raise ValueError(f"Found round {row['round']!r} in rounds.csv; expected a whole number.")
+    if number > 0:  # Round 0 evaluates the initial model.
+      rows.append((int(number), row))
+  done = {number for number, _ in rows}
   last = max(done, default=0)
-  aborted = {number for number, text in column("aborted") if text.strip() not in _FALSE}
-  epsilons = column("epsilon") if "epsilon" in header else []
+  aborted = {number for number, row in rows if row.get("aborted", "").strip() not in _FALSE}
+  epsilons = rows if "epsilon" in header else []
   return Rounds(
     done=last,
     missing=last - len(done),
-    repeated=len(column("round")) - len(done),
+    repeated=len(rows) - len(done),
     aborted=len(aborted) if "aborted" in header else None,
     columns=frozenset(header[1:]),
-    epsilons=tuple((number, _number(text)) for number, text in epsilons),
+    epsilons=tuple((number, _number(row["epsilon"])) for number, row in epsilons),
   )
 
 

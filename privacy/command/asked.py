@@ -75,7 +75,7 @@ def _numbers(text: str) -> list[float]:
   if os.path.isfile(text):
     text = pathlib.Path(text).read_text(encoding="utf-8", errors="replace")
   try:
-    return [float(one) for one in text.replace(",", " ").split()]
+    return [float(number) for number in text.replace(",", " ").split()]
   except ValueError:
     raise ValueError(
       f"Found --coefficients={text[:50]}; expected numbers with commas between them, or a file of"

@@ -134,8 +134,7 @@ def _rho(release: releases.Release, num_rounds: int) -> float | None:
     return None
   if isinstance(release.cohort, cohorts.Known):
     return release.norm_of_run(num_rounds) ** 2 / 2.0
-  pair = release.gaussian(1.0)
-  return num_rounds * (pair.replaced if pair.replace_one else pair.removed) ** 2 / 2.0
+  return num_rounds * release.gaussian(1.0).distance ** 2 / 2.0
 
 
 def _noise_of_clients(release: releases.Release) -> dict[str, Any]:

@@ -52,7 +52,7 @@ for _name, _text in cohorts.own_flags().items():
   _RELEASE.setdefault(f"{_name}=X", _text)
 # The words of flags, the first of them the default.
 _CHOICES: dict[str, Iterable[str]] = {
-  "sampling": cohorts.OF_ACCOUNTS,
+  "sampling": cohorts.SAMPLINGS,
   "relation": releases.RELATIONS,
   "threshold": parts.private_kinds(),
   "update_sum": ("central", "distributed"),
@@ -62,10 +62,14 @@ _CHOICES: dict[str, Iterable[str]] = {
 _BUDGET = {
   "rho_ratio=R": "r, the budget of the threshold over that of the weights; inf for a threshold"
   " alone; by default there is no threshold, as in DP-FedAvg",
+  "clip_rho_ratio=R": "the budget of the count by which a clip norm adapts over that of the updates"
+  f" (runs take {parts.AdaptiveClip.usual_share:g}); by default the clip norm is fixed",
 }
 _NOISE = {
   "update_noise_multiplier=Z": "z_w, noise on the sum of updates over C",
   "threshold_noise_multiplier=Z": "z_q, noise of the threshold over its sensitivity",
+  "clip_count_noise_multiplier=Z": "z_b, noise of the count by which a clip norm adapts over its"
+  " sensitivity",
   "rho=R": "in place of noise: rho of a rho-zCDP mechanism, with --delta",
 }
 
@@ -93,14 +97,13 @@ def _budget_flags(parser: command_line.Parser) -> None:
   _add(run_flags(parser, required=False), _RELEASE)
   budget = parser.add_argument_group("the budget")
   _add(budget, {"epsilon=X": "of the whole run"}, required=True)
-  _add(budget, _BUDGET | {f"{kind.share_flag}=R": kind.share_help for kind in parts.numbers()})
+  _add(budget, _BUDGET)
 
 
 def _noise_flags(parser: command_line.Parser) -> None:
   _add(run_flags(parser, required=False), _RELEASE)
   noise = parser.add_argument_group("the noise of the weights, the threshold or both")
-  of_numbers = {f"{kind.flag}=Z": kind.noise_help for kind in parts.numbers()}
-  _add(noise, _NOISE | of_numbers)
+  _add(noise, _NOISE)
 
 
 def define(parser: command_line.Parser) -> None:

@@ -73,7 +73,10 @@ class Query:
         f"Found {self.num_bins} bins between lower = {self.lower:g} and upper = {self.upper:g},"
         " which are too narrow for float32; expected fewer bins or ends farther apart."
       )
-    release = _calibrate(n, self.epsilon, values["delta"], self.num_bins)
+    bare = releases.Release(
+      cohort=cohorts.Everybody(n, n), parts=(parts.Tree(num_bins=self.num_bins),)
+    )
+    release = calibration.calibrate(bare, self.epsilon, values["delta"], num_rounds=1)
     object.__setattr__(self, "release", release)
 
   @property
@@ -93,8 +96,3 @@ class Query:
     """The guarantee of the release, in sentences."""
     assert self.delta is not None  # Set when the query is made.
     return statements.histogram_guarantee(self.release, self.epsilon, self.delta)
-
-
-def _calibrate(n: int, epsilon: float, delta: float, num_bins: int) -> releases.Release:
-  release = releases.Release(cohort=cohorts.Everybody(n, n), parts=(parts.Tree(num_bins=num_bins),))
-  return calibration.calibrate(release, epsilon, delta, num_rounds=1)

@@ -197,22 +197,22 @@ class Composition:
       return 1.0, math.inf
     # The bound is least where T (theta K' - K) + log(1 + theta) = log(1 / delta). The left side
     # grows with theta. Newton's method is quick between the logarithms of both sides.
-    wanted = -math.log(rest)
+    target = -math.log(rest)
     low, high = 1e-9, _LARGEST_TILT / self.interval
-    theta = math.sqrt(2.0 * wanted / max(self._tilted(0.0)[2], 1e-300))
+    theta = math.sqrt(2.0 * target / max(self._tilted(0.0)[2], 1e-300))
     while True:
       theta = min(max(theta, low), high)
       log_moment, mean, variance = self._tilted(theta)
       exponent = max(theta * mean - log_moment + math.log1p(theta), 1e-300)
-      low, high = (low, theta) if exponent > wanted else (theta, high)
+      low, high = (low, theta) if exponent > target else (theta, high)
       slope = theta * (theta * variance + 1.0 / (1.0 + theta)) / exponent
-      step = math.log(wanted / exponent) / slope
+      step = math.log(target / exponent) / slope
       if abs(step) < 1e-3 or high < 1.001 * low:
         break
       following = theta * math.exp(min(max(step, -3.0), 3.0))
       theta = following if low < following < high else math.sqrt(low * high)
-    wanted += self._rounding(theta) - theta * math.log1p(1.0 / theta) - math.log1p(theta)
-    return theta, (log_moment + wanted) / theta
+    target += self._rounding(theta) - theta * math.log1p(1.0 / theta) - math.log1p(theta)
+    return theta, (log_moment + target) / theta
 
   def compose(self, theta: float) -> Sums:
     """Returns the tilted law of the sum of all losses, but for `_OUTSIDE`, or refuses."""

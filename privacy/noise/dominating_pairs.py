@@ -61,6 +61,11 @@ class SampledGaussian:
   # Whether the neighbouring data set has other data of the client, instead of none.
   replace_one: bool = False
 
+  @property
+  def distance(self) -> float:
+    """mu between both data sets in a round in which the client's data count."""
+    return self.replaced if self.replace_one else self.removed
+
 
 # A round is one of these mechanisms, with these probabilities.
 Mixture = tuple[tuple[float, SampledGaussian], ...]
@@ -155,7 +160,7 @@ def _largest_loss(pair: SampledGaussian, beyond: float) -> float:
   largest = of_gaussian(pair.replaced if pair.is_replaced or pair.replace_one else pair.removed)
   if largest <= 600.0:
     largest = math.log1p(pair.probability * math.expm1(largest))
-  return min(largest, of_gaussian(pair.replaced if pair.replace_one else pair.removed))
+  return min(largest, of_gaussian(pair.distance))
 
 
 def losses_of_round(

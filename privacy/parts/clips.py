@@ -87,10 +87,6 @@ class AdaptiveClip(released.ReleasedPart, _Adapting):
 
   The count is an entry of the sum of updates, with noise of its own; 2 is a bound on its
   `replace_one_factor` (`secure_sums.adaptive_clipping` has the proof of its sensitivity).
-
-  Attributes:
-    share_help: The help of `share_flag` of `privacy.account calibrate`.
-    noise_help: The help of `flag` of `privacy.account spend`.
   """
 
   share: float | None = flag_lib.field(
@@ -115,19 +111,12 @@ class AdaptiveClip(released.ReleasedPart, _Adapting):
   # The updates' noise grows by half a percent, and C stays within a few percent of the wanted
   # quantile's rank (docs/how_to/choose_parameters.md, "Clip norm").
   usual_share: ClassVar[float] = 0.01
-  share_help: ClassVar[str] = (
-    "the budget of the count by which a clip norm adapts over that of the updates (runs take"
-    f" {usual_share:g}); by default the clip norm is fixed"
-  )
-  noise_help: ClassVar[str] = (
-    "z_b, noise of the count by which a clip norm adapts over its sensitivity"
-  )
 
   def words(self) -> str:
     return f"a one-bit count of the updates within the clip norm with noise multiplier {self.z:.4g}"
 
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    return frozenset({"clip_norm"}), frozenset()
+  def columns(self, given: frozenset[str]) -> frozenset[str]:
+    return frozenset({"clip_norm"})
 
 
 def _chosen(given: Mapping[str, Any]) -> str:

@@ -124,10 +124,10 @@ class ReleasedPart(part.Part, abc.ABC):
     """Returns what the flags of its run say of it, besides its `share_flag`."""
     return {self.flag: self.noise_multiplier}
 
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the columns of rounds.csv that follow from it, and those `given` that may."""
+  def columns(self, given: frozenset[str]) -> frozenset[str]:
+    """Returns the columns of rounds.csv that follow from it, of a file that has those given."""
     del given
-    return frozenset(), frozenset()
+    return frozenset()
 
 
 def check_delivered(

@@ -184,12 +184,12 @@ class Tree(PrivateThreshold):
   def flags(self) -> dict[str, Any]:
     return {**super().flags(), "num_bins": self.num_bins}
 
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+  def columns(self, given: frozenset[str]) -> frozenset[str]:
     always = frozenset({"estimated_cohort_size", "aborted"})
     if "estimated_share_sum" in given:  # Of shares relative to the histogram.
-      return always | {"estimated_share_sum"}, frozenset()
-    # theta may adapt to the histogram.
-    return always | {"threshold", "estimated_tail_size"}, frozenset({"theta"})
+      return always | {"estimated_share_sum"}
+    # In earlier versions theta could adapt to the histogram.
+    return always | {"threshold", "estimated_tail_size"} | {"theta"} & given
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -211,8 +211,8 @@ class OneBit(PrivateThreshold):
   def words(self) -> str:
     return f"{self.released} with noise multiplier {self.z:.4g}"
 
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    return frozenset({"threshold", "estimated_tail_size"}), frozenset()
+  def columns(self, given: frozenset[str]) -> frozenset[str]:
+    return frozenset({"threshold", "estimated_tail_size"})
 
 
 class Geometric(OneBit):

@@ -89,5 +89,5 @@ class UpdateSum(released.ReleasedPart):
     source = "central" if self.noise_by_server else "distributed"
     return {**super().flags(), "update_sum": source}
 
-  def columns(self, given: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    return frozenset({"estimated_share_sum"} if self.is_weighted else ()), frozenset()
+  def columns(self, given: frozenset[str]) -> frozenset[str]:
+    return frozenset({"estimated_share_sum"} if self.is_weighted else ())

@@ -39,23 +39,23 @@ class Choice:
       return None
     return dataclasses.replace(self.own_flag, choices=tuple(self.values or self.kinds))
 
-  def key(self, given: Mapping[str, Any]) -> str | None:
+  def key(self, values: Mapping[str, Any]) -> str | None:
     """Returns which kind some values of flags choose; raises a `ValueError` if it is none."""
     flag = self.flag
-    if flag is None or self.flag_value(given) is None:
-      return self.usual(given)
-    value: str = flag.checked(self.flag_value(given))
+    if flag is None or self.flag_value(values) is None:
+      return self.usual(values)
+    value: str = flag.checked(self.flag_value(values))
     if value not in self.kinds:
       kinds = ", ".join(self.kinds)
       raise ValueError(f"Found --{flag.name}={value} for a method without it; use one of {kinds}.")
     return value
 
-  def flag_value(self, given: Mapping[str, Any]) -> str | None:
+  def flag_value(self, values: Mapping[str, Any]) -> str | None:
     """Returns the value of the flag that chooses."""
     own = self.own_flag
-    return None if own is None else given.get(own.name, own.default)
+    return None if own is None else values.get(own.name, own.default)
 
-  def said(self, key: str | None) -> str:
+  def words(self, key: str | None) -> str:
     """Returns how a sentence names a kind."""
     if key is None:
       return self.without
@@ -93,7 +93,7 @@ def choice(
     return dataclasses.field(default=default, metadata={_CHOICE: chosen})
   first = default or next(iter(kinds))
   own_flag = flag_lib.Flag(description, name=name, default=first, **options)
-  chosen = Choice(kinds, lambda given: first, own_flag)
+  chosen = Choice(kinds, lambda _: first, own_flag)
   return dataclasses.field(default=kinds[first](), metadata={_CHOICE: chosen})
 
 
@@ -183,8 +183,8 @@ def flags(kind: type[Part]) -> dict[str, flag_lib.Flag]:
       inner = list(chosen.kinds.values())
     elif (part := _part_of(kind, field.name)) is not None:
       inner = [part]
-    for one in inner:
-      for name, flag in flags(one).items():
+    for inner_kind in inner:
+      for name, flag in flags(inner_kind).items():
         by_name.setdefault(name, flag)
   return by_name
 
@@ -210,7 +210,7 @@ def values(part: Part) -> dict[str, Any]:
 
 
 def build(
-  kind: type[_T], given: Mapping[str, Any], is_strict: bool = True, is_filled: bool = False
+  kind: type[_T], values: Mapping[str, Any], is_strict: bool = True, is_filled: bool = False
 ) -> _T:
   """Builds a part of its flags' values; those of kinds not chosen are refused if `is_strict`."""
   own = own_flags(kind)
@@ -218,31 +218,31 @@ def build(
   for field in _fields(kind):
     if field.name in own:
       flag = own[field.name]
-      value = given.get(flag.name, flag.default)
+      value = values.get(flag.name, flag.default)
       if value is not None or flag.is_required:
         fields[field.name] = value
     elif _CHOICE in field.metadata:
       chosen: Choice = field.metadata[_CHOICE]
-      name = chosen.key(given)
+      name = chosen.key(values)
       if is_strict:
-        _refuse_others(chosen, name, given)
-      part = None if name is None else build(chosen.kinds[name], given, is_strict, is_filled)
-      is_usual = chosen.flag is not None and chosen.flag_value(given) is None
+        _refuse_others(chosen, name, values)
+      part = None if name is None else build(chosen.kinds[name], values, is_strict, is_filled)
+      is_usual = chosen.flag is not None and chosen.flag_value(values) is None
       if part is not None and is_usual and not is_filled:
         part = dataclasses.replace(typing.cast(Any, part), is_asked=False)
       fields[field.name] = part
     elif (inner := _part_of(kind, field.name)) is not None:
-      fields[field.name] = build(inner, given, is_strict, is_filled)
+      fields[field.name] = build(inner, values, is_strict, is_filled)
   return kind(**fields)
 
 
 def _check_complete(part: Part, chosen_by: str = "") -> None:
   """Raises a `ValueError` for a None, in a part or within it, that its field's type lacks."""
   kind = type(part)
-  for name, one in own_flags(kind).items():
+  for name, flag in own_flags(kind).items():
     if getattr(part, name) is None and type(None) not in typing.get_args(_hints(kind)[name]):
       where = f"{chosen_by} without" if chosen_by else "no"
-      raise ValueError(f"Found {where} --{one.name}; expected a value.")
+      raise ValueError(f"Found {where} --{flag.name}; expected a value.")
   for field in _fields(kind):
     if isinstance(inner := getattr(part, field.name), Part):
       chosen: Choice | None = field.metadata.get(_CHOICE)
@@ -250,26 +250,26 @@ def _check_complete(part: Part, chosen_by: str = "") -> None:
       _check_complete(inner, chosen.phrase(key(chosen.kinds, inner)) if chosen and is_named else "")
 
 
-def _refuse_others(chosen: Choice, name: str | None, given: Mapping[str, Any]) -> None:
+def _refuse_others(chosen: Choice, name: str | None, values: Mapping[str, Any]) -> None:
   """Raises a `ValueError` for a flag of kinds that were not chosen, but for one that may idle."""
   own = {} if name is None else flags(chosen.kinds[name])
   for kind in chosen.kinds.values():
-    for other, one in flags(kind).items():
-      if other in own or given.get(other, one.default) == one.default:
+    for other, flag in flags(kind).items():
+      if other in own or values.get(other, flag.default) == flag.default:
         continue
-      if one.may_idle:
-        one.checked(given[other])
+      if flag.may_idle:
+        flag.checked(values[other])
       else:
         raise ValueError(
-          f"Found --{other}={given[other]} {chosen.said(name)}; it belongs to"
+          f"Found --{other}={values[other]} {chosen.words(name)}; it belongs to"
           f" {chosen.owners(other)}."
         )
 
 
 def fill(part: _T, defaults: Mapping[str, Any]) -> _T:
   """Returns a part with defaults of flags in place of None; a `ValueError` names what it lacks."""
-  given = {n: defaults.get(n) if value is None else value for n, value in values(part).items()}
-  given = {name: value for name, value in given.items() if value is not None}
-  filled = build(type(part), given, is_filled=True)
+  by_flag = {n: defaults.get(n) if value is None else value for n, value in values(part).items()}
+  by_flag = {name: value for name, value in by_flag.items() if value is not None}
+  filled = build(type(part), by_flag, is_filled=True)
   _check_complete(filled)
   return filled

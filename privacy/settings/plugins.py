@@ -62,15 +62,15 @@ class Kinds(dict[str, Any]):
     return "".join(targets)
 
   def _import(self, name: str, target: str) -> Any:
-    said, is_target = f"Found --{self._flag}={name}", re.fullmatch(r"([\w.]+):([\w.]+)", target)
+    head, is_target = f"Found --{self._flag}={name}", re.fullmatch(r"([\w.]+):([\w.]+)", target)
     if is_target is None:
       nearest = difflib.get_close_matches(name, self, n=1, cutoff=0.0)
       hint = f" (did you mean {''.join(nearest)!r}?), "
       own = f"one of {', '.join(sorted(self))}{hint}" if self else ""
       raise ValueError(
-        f"{said}; expected {own}MODULE:NAME in a file of yours, or an entry point of {self._group}."
+        f"{head}; expected {own}MODULE:NAME in a file of yours, or an entry point of {self._group}."
       )
-    module = _import_module(said, is_target[1])
+    module = _import_module(head, is_target[1])
     row: Any = module
     for part in is_target[2].split("."):
       row = getattr(row, part, None)
@@ -78,7 +78,7 @@ class Kinds(dict[str, Any]):
       names = [key for key, value in vars(module).items() if self._is_from(module, value)]
       place = getattr(module, "__file__", None) or module.__name__
       raise ValueError(
-        f"{said}, which {reason}; expected {'a subclass' if self._of_classes else 'one'} of"
+        f"{head}, which {reason}; expected {'a subclass' if self._of_classes else 'one'} of"
         f" {self.kind.__name__} in {place}{', such as ' * bool(names)}{', '.join(names)}."
       )
     self[name] = row
@@ -118,17 +118,17 @@ def changed(kind: type, names: Iterable[str]) -> list[str]:
   return [name for name in names if home(name) not in ("privacy", "tff_superquantile")]
 
 
-def _import_module(said: str, name: str) -> types.ModuleType:
+def _import_module(head: str, name: str) -> types.ModuleType:
   try:
     return importlib.import_module(name)
   except (Exception, SystemExit) as error:
     if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
       raise ValueError(
-        f"{said}, but no module {error.name}; expected one that Python finds: run the command in"
+        f"{head}, but no module {error.name}; expected one that Python finds: run the command in"
         " its folder, or name that folder in PYTHONPATH."
       ) from None
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = "" if isinstance(error, SyntaxError) else f" in {frame.filename}, line {frame.lineno}"
     raise ValueError(
-      f"{said}, whose import raised {type(error).__name__}{place}: {error}; mend it."
+      f"{head}, whose import raised {type(error).__name__}{place}: {error}; mend it."
     ) from error

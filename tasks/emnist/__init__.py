@@ -11,7 +11,6 @@ import functools
 from typing import Any
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tasks import models
 from tasks import preprocessing
@@ -25,19 +24,6 @@ _INPUT_SPEC = (
 )
 
 
-def _build_linear_model(seed: int) -> tff.learning.models.FunctionalModel:
-  del seed  # The objective is convex: it starts from zero.
-  return models.build_linear_classifier(_INPUT_SPEC, len(readers.CLASSES), intercept=False)
-
-
-def _build_convnet(seed: int) -> tff.learning.models.FunctionalModel:
-  return models.build_convnet(seed, _INPUT_SPEC, len(readers.CLASSES))
-
-
-def _decode_pixels(pixels: Any) -> Any:
-  return tf.cast(pixels, tf.float32) * (1 / readers.LEVELS)
-
-
 def _build_preprocessing(request: task.Request) -> preprocessing.Preprocessing:
   del request  # Images of all sources are alike.
   x_spec, _ = _INPUT_SPEC
@@ -45,7 +31,7 @@ def _build_preprocessing(request: task.Request) -> preprocessing.Preprocessing:
     tf.TensorSpec(x_spec.shape, tf.uint8, "pixels"),
     f"pixels from 0, ink, to {readers.LEVELS}, paper: those of LEAF and TensorFlow Federated"
     f" times {readers.LEVELS}, rounded",
-    _decode_pixels,
+    lambda pixels: tf.cast(pixels, tf.float32) * (1 / readers.LEVELS),
     x_spec,
   )
 
@@ -66,7 +52,10 @@ _DEFAULTS: dict[str, Any] = dict(clients_per_round=100, max_loss=4.0)
 TASKS = (
   _emnist_task(
     name="emnist_linear",
-    build_model=_build_linear_model,
+    # The objective is convex: it starts from zero, whatever the seed.
+    build_model=lambda seed: models.build_linear_classifier(
+      _INPUT_SPEC, len(readers.CLASSES), intercept=False
+    ),
     defaults=dict(
       _DEFAULTS,
       num_rounds=3000,
@@ -80,7 +69,7 @@ TASKS = (
   ),
   _emnist_task(
     name="emnist_convnet",
-    build_model=_build_convnet,
+    build_model=lambda seed: models.build_convnet(seed, _INPUT_SPEC, len(readers.CLASSES)),
     defaults=dict(
       _DEFAULTS,
       num_rounds=1000,

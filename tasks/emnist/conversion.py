@@ -94,15 +94,6 @@ def _iterate_compressed(path: str, decompressed: str) -> Iterator:
       os.remove(decompressed)
 
 
-def _open_file(request: task.Request, path: str) -> client_files.ClientFiles:
-  """Opens the writers of a file that holds all, such as TFF's database, compressed or not."""
-  if not path.endswith((".lzma", ".xz")):
-    return _open_or_convert(request, "all", [path], lambda: readers.iterate_file(path))
-  fingerprint = user_files.fingerprint([_CACHE_VERSION], [path])
-  decompressed = os.path.join(request.cache_dir, f"emnist_{fingerprint}.sqlite")
-  return _open_or_convert(request, "all", [path], lambda: _iterate_compressed(path, decompressed))
-
-
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
   """Opens EMNIST's writers, after converting the user's files on first use: [train, test] or [all].
 
@@ -111,9 +102,13 @@ def open_clients(request: task.Request) -> list[client_files.ClientFiles]:
   """
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:
-    if not paths[0].endswith(".json"):
-      return _open_file(request, *paths)
-    iterate = functools.partial(readers.iterate_leaf, paths)
+    iterate = functools.partial(readers.iterate_file, paths[0])
+    if paths[0].endswith(".json"):
+      iterate = functools.partial(readers.iterate_leaf, paths)
+    elif paths[0].endswith((".lzma", ".xz")):
+      fingerprint = user_files.fingerprint([_CACHE_VERSION], paths)
+      decompressed = os.path.join(request.cache_dir, f"emnist_{fingerprint}.sqlite")
+      iterate = functools.partial(_iterate_compressed, paths[0], decompressed)
     return _open_or_convert(request, name, paths, iterate)
 
   return readers.DATA_SET.open(readers.DATA_SET.complete(request).data_dir, open_files)

@@ -8,7 +8,6 @@ in 0..61).
 
 from collections.abc import Iterable, Iterator, Mapping
 import contextlib
-import lzma
 import pathlib
 import sqlite3
 import string
@@ -48,20 +47,6 @@ def _connect(path: str) -> contextlib.closing[sqlite3.Connection]:
   return contextlib.closing(sqlite3.connect(uri, uri=True))
 
 
-def _check_file(path: str) -> None:
-  """Raises an error for a file that is neither TFF's database nor Hugging Face's Parquet."""
-  if path.endswith(_PARQUET):
-    user_files.open_parquet(path, _PARQUET_COLUMNS, _OTHER_PARQUET).close()
-    return
-  is_compressed = path.endswith((".lzma", ".xz"))
-  with lzma.open(path) if is_compressed else open(path, "rb") as file:
-    if file.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
-      raise ValueError(f"{path} is no SQLite database")
-  if not is_compressed:
-    with _connect(path) as connection:
-      connection.execute("SELECT split_name, client_id FROM examples LIMIT 1")
-
-
 # The space of the database while it is converted, and of the converted files.
 DOWNLOAD = downloads.Download(
   what="EMNIST",
@@ -73,10 +58,6 @@ DOWNLOAD = downloads.Download(
 )
 
 
-def _is_image(x: Any, y: Any) -> bool:
-  return isinstance(x, list) and not isinstance(y, str) and not any(isinstance(v, str) for v in x)
-
-
 DATA_SET = data_set.DataSet(
   name="EMNIST",
   file_names=(DATABASE_NAME, COMPRESSED_NAME, _PARQUET_NAME),
@@ -84,8 +65,6 @@ DATA_SET = data_set.DataSet(
   client="writer",
   examples="images",
   min_examples=100,
-  is_example=_is_image,
-  check_file=_check_file,
   downloads=(DOWNLOAD,),
 )
 

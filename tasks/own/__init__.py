@@ -33,16 +33,6 @@ def _open(request: task.Request) -> tuple[splits.Pools, summary.Summary]:
   return table.open_clients(request, functools.partial(_OWN.split_clients, request=request))
 
 
-def _open_clients(request: task.Request) -> splits.Pools:
-  return _open(request)[0]
-
-
-def _build_linear_model(
-  seed: int, clients: client_files.ClientFiles
-) -> tff.learning.models.FunctionalModel:
-  return models.build_table_model(seed, clients.input_spec, num_classes=clients.num_classes)
-
-
 def _adapt(request: task.Request) -> task.Task:
   """Returns the task of the table that a request names.
 
@@ -103,9 +93,11 @@ def _of_columns(encoding: encoding_lib.Encoding, request: task.Request) -> task.
 
 _OWN = task.Task(
   name="own",
-  build_model=_build_linear_model,
+  build_model=lambda seed, clients: models.build_table_model(
+    seed, clients.input_spec, num_classes=clients.num_classes
+  ),
   model_takes_clients=True,
-  open_clients=_open_clients,
+  open_clients=lambda request: _open(request)[0],
   split=splits.Split(
     _TEST_FRACTION, num_shuffled=lambda num_clients: max(1, round(_TEST_FRACTION * num_clients))
   ),

@@ -30,64 +30,52 @@ class Columns:
   are_named: bool
 
 
-def open_table(request: task.Request, known: Sequence[str] = ()) -> reading.Table:
-  """Opens the table of a request; `known` are as in `choose`."""
-  separator = {"tab": "\t", "\\t": "\t"}.get(request.separator or "", request.separator)
-  if separator is not None and len(separator.encode()) != 1:
-    raise ValueError(f"Found --separator={separator!r}; expected a single character, or tab.")
-  marks = parse_names("missing", request.missing) if request.missing else ()
-  wanted = {*known, (request.client_column or "").strip(), (request.label_column or "").strip()}
-  for flag in ("features", "drop_columns"):
-    text = getattr(request, flag)
-    wanted.update(parse_names(flag, text) if text else ())
-  return reading.Table(request.data_dir, separator, marks, wanted)
-
-
-def choose(request: task.Request, names: Sequence[str], known: Sequence[str] = ()) -> Columns:
-  """Finds the columns that a request names among those of the table.
+def open_table(request: task.Request, known: Sequence[str]) -> tuple[reading.Table, Columns]:
+  """Opens the table of a request, and finds the columns that it names.
 
   `known` are the columns that the model of an earlier table reads; where there are such, the table
   needs these, and those of `--features` only if they are among them.
   """
-  if request.label_column is None:
+  separator = {"tab": "\t", "\\t": "\t"}.get(request.separator or "", request.separator)
+  if separator is not None and len(separator.encode()) != 1:
+    raise ValueError(f"Found --separator={separator!r}; expected a single character, or tab.")
+  marks, named, left_out = (
+    parse_names(flag, text) if (text := getattr(request, flag)) else ()
+    for flag in ("missing", "features", "drop_columns")
+  )
+  client, label = (
+    None if name is None else name.strip() for name in (request.client_column, request.label_column)
+  )
+  special = [("drop_columns", name) for name in left_out]  # Of flags besides --features.
+  special += [("label_column", label)] if label is not None else []
+  special += [("client_column", client)] if client is not None else []
+  others = [name for _, name in special]
+  table = reading.Table(request.data_dir, separator, marks, {*known, *named, *others})
+  names = table.names
+  if label is None:
     raise ValueError(
       f"Found no --label_column; name the column of {request.data_dir} that is to be predicted,"
       f" one of {listed(names)}."
     )
-  if request.client_column is None and not os.path.isdir(request.data_dir):
+  if client is None and not os.path.isdir(request.data_dir):
     raise ValueError(
       f"Found no --client_column; name the column of {request.data_dir} whose values are the"
       " clients, or give a folder with a file for each client."
     )
-  named, left_out = (
-    parse_names(flag, text) if (text := getattr(request, flag)) else ()
-    for flag in ("features", "drop_columns")
-  )
-  lacking = [name for name in known if name not in names]
-  if lacking:
+  if lacking := [name for name in known if name not in names]:
     raise ValueError(
       f"Found no column {lacking[0]!r} in {request.data_dir}, which the model reads; expected the"
       f" columns {listed(known)}: add it, empty where its values are not known."
     )
-  wanted = [] if known else [("features", name) for name in named]
-  wanted += [("drop_columns", name) for name in left_out]
-  label, client = (
-    request.label_column.strip(),
-    request.client_column and request.client_column.strip(),
-  )
-  wanted.append(("label_column", label))
-  if client is not None:
-    wanted.append(("client_column", client))
-  for flag, name in wanted:
+  for flag, name in [*([] if known else [("features", name) for name in named]), *special]:
     check_column(flag, name, names)
-  special = [name for flag, name in wanted if flag != "features"]  # Of flags besides it.
-  if len(set(named)) < len(named) or set(special) & set(named) or len(set(special)) < len(special):
+  if len({*named, *others}) < len(named) + len(others):
     raise ValueError(
       "Found a column in two places among --client_column, --label_column, --features and"
       " --drop_columns; expected each once: leave one out."
     )
-  chosen = named or [name for name in names if name not in special]
-  return Columns(client, label, tuple(chosen), bool(named))
+  chosen = named or [name for name in names if name not in others]
+  return table, Columns(client, label, tuple(chosen), bool(named))
 
 
 def parse_names(flag: str, text: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ _MOST_CODES, _FEWEST_OTHERS = 3, 5  # Different numbers that may be codes, and t
 _ROWS_OF_CODE = 3  # At least, unless it is all nines.
 _MOST_GAPS = 10.0  # Median distances between neighbours that are still near.
 _NINES = re.compile(r"-?9{2,}")
+_ROW = re.compile(r"\S[,;\t|]\S")
 
 
 def on_clients(names: Sequence[str]) -> Iterator[str]:
@@ -32,16 +33,12 @@ def on_quotes(columns: Iterable[values.Column]) -> Iterator[str]:
   """Yields a remark on values that have whole rows, as stray quotation marks make them."""
   for column in columns:
     lines = column.texts.filter(compute.match_substring_regex(column.texts, "[\n\r]"))
-    rows = [sum(map(_is_row, text.splitlines()[1:])) for text in lines.to_pylist()]
+    rows = [sum(map(bool, map(_ROW.search, t.splitlines()[1:]))) for t in lines.to_pylist()]
     if any(rows):
       yield (
         f"A value of column {column.name} has {sum(rows)} lines that look like rows: look for a"
         " quotation mark too many, or too few."
       )
-
-
-def _is_row(line: str) -> bool:
-  return re.search(r"\S[,;\t|]\S", line) is not None
 
 
 def on_codes(numbers: np.ndarray) -> str:

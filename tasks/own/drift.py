@@ -40,7 +40,9 @@ def remarks_on(encoding: encoding_lib.Encoding, raw: np.ndarray) -> dict[str, st
       said += _of_shares(feature.categories, feature.shares, known, len(values))
       remarks[feature.name] = "; ".join(said)
     else:
-      remarks[feature.name] = _of_mean(feature, values[np.isfinite(values)])
+      known = values[np.isfinite(values)]
+      moved = (known.mean() - feature.mean) / feature.std if len(known) else 0.0
+      remarks[feature.name] = _moved(moved) if abs(moved) >= FAR else ""
   return remarks
 
 
@@ -58,12 +60,6 @@ def remark_on_labels(label: labels_lib.Label, values: np.ndarray) -> str:
   if len(values) > 1 and not 1 / _SPREAD <= std <= _SPREAD:
     said.append(f"a standard deviation {std:.2g} times the run's")
   return "; ".join(said)
-
-
-def _of_mean(feature: features_lib.Feature, values: np.ndarray) -> str:
-  """Returns how far the mean of a later table's numbers is from the run's, if it is far."""
-  moved = (values.mean() - feature.mean) / feature.std if len(values) else 0.0
-  return _moved(moved) if abs(moved) >= FAR else ""
 
 
 def _moved(by: float) -> str:

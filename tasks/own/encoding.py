@@ -54,16 +54,16 @@ class Encoding:
     names = {feature.name for feature in self.features}
     label = self.label
     named = labels_lib.of_names(label.name, classes, label_kind) if classes else label
-    wanted = set(columns.features) - set(self.dropped) if columns.are_named else names
-    for flag, found, expected in (
-      ("features", ",".join(sorted(wanted)), ",".join(sorted(names))),
+    features = set(columns.features) - set(self.dropped) if columns.are_named else names
+    for flag, asked, expected in (
+      ("features", ",".join(sorted(features)), ",".join(sorted(names))),
       ("label_column", columns.label, label.name),
       ("label_kind", label_kind or label.kind, label.kind),
       ("classes", ",".join(named.classes), ",".join(label.classes)),
     ):
-      if found != expected:
+      if asked != expected:
         raise ValueError(
-          f"Found other columns than the model was trained on, --{flag}={found} in place of"
+          f"Found other columns than the model was trained on, --{flag}={asked} in place of"
           f" {expected}; expected the same: ask for these, or start without that model."
         )
 
@@ -83,7 +83,7 @@ class Encoding:
     is a category that the model does not know. float32 will do for numbers that it holds.
     """
     is_category = np.array([feature.kind == features_lib.CATEGORY for feature in self.features])
-    numeric, textual = (np.flatnonzero(one).tolist() for one in (~is_category, is_category))
+    numeric, textual = (np.flatnonzero(mask).tolist() for mask in (~is_category, is_category))
     parts = _apply_numbers(tf.gather(raw, numeric, axis=1), [self.features[i] for i in numeric])
     for i in textual:
       values, categories = tf.cast(raw[:, i], tf.float32), float(len(self.features[i].categories))
@@ -127,7 +127,7 @@ class Encoding:
       "std": np.array([feature.std for feature in features], np.float64),
       "has_missing": np.array([feature.has_missing for feature in features], bool),
       "num_categories": np.array([len(feature.categories) for feature in features], np.int64),
-      "categories": np.array([text for one in features for text in one.categories], str),
+      "categories": np.array([text for feature in features for text in feature.categories], str),
     }
 
   def _probe(self) -> tuple[np.ndarray, np.ndarray]:
@@ -149,14 +149,14 @@ class Encoding:
 
   def _describe(self) -> str:
     """Says what a raw example is."""
-    said = []
+    columns = []
     for feature in self.features:
       listed = ", ".join(f"{i} {name}" for i, name in enumerate(feature.categories))
       unit = f" in {feature.unit}" if feature.unit else ""
-      said.append(f"{feature.name} ({listed})" if listed else f"{feature.name}{unit}")
+      columns.append(f"{feature.name} ({listed})" if listed else f"{feature.name}{unit}")
     return (
       "a row of numbers, float64 (float32 for TensorFlow Lite), NaN where a value is missing, truth"
-      f" values as 0 and 1, categories by their numbers: {'; '.join(said)}"
+      f" values as 0 and 1, categories by their numbers: {'; '.join(columns)}"
     )
 
 
@@ -216,9 +216,7 @@ def from_text(text: str) -> Encoding:
 
 def from_json(values: Mapping[str, Any]) -> Encoding:
   """Makes an encoding of values of JSON, after checking all names, kinds and numbers."""
-  features = [
-    features_lib.Feature(**{**one, **_tuples(one, "categories")}) for one in values["features"]
-  ]
+  features = [features_lib.Feature(**{**f, **_tuples(f, "categories")}) for f in values["features"]]
   label = labels_lib.Label(**{**values["label"], **_tuples(values["label"], "classes")})
   encoding = Encoding(tuple(features), label, dict(values["dropped"]))
   _check(encoding)
@@ -234,21 +232,21 @@ def _check(encoding: Encoding) -> None:
   """Raises a `ValueError` unless `fit` can have made the encoding: else a model's input is none."""
   parts: tuple[features_lib.Feature | labels_lib.Label, ...]
   parts = (*encoding.features, encoding.label)
-  for one in parts:
-    numbers = (one.mean, one.std)
+  for part in parts:
+    numbers = (part.mean, part.std)
     if any(isinstance(x, bool) or not isinstance(x, (int, float)) for x in numbers):
-      raise ValueError(f"mean and std of {one.name!r} are no numbers")
-    if not (all(map(math.isfinite, numbers)) and one.std > 0.0):
-      raise ValueError(f"mean {one.mean} and std {one.std} of {one.name!r}")
+      raise ValueError(f"mean and std of {part.name!r} are no numbers")
+    if not (all(map(math.isfinite, numbers)) and part.std > 0.0):
+      raise ValueError(f"mean {part.mean} and std {part.std} of {part.name!r}")
   names = [*(feature.name for feature in encoding.features), encoding.label.name]
   for texts in (names, encoding.label.classes, *(f.categories for f in encoding.features)):
     if any(not isinstance(text, str) for text in texts) or len(set(texts)) < len(texts):
       raise ValueError("a name, class or category comes twice or is no text")
-  for one in parts:
-    values = one.classes if isinstance(one, labels_lib.Label) else one.categories
-    are_fractions = all(0 <= share <= 1 for share in one.shares)
-    if one.shares and not (are_fractions and len(one.shares) == len(values)):
-      raise ValueError(f"shares of {one.name!r} that are not those of its values")
+  for part in parts:
+    values = part.classes if isinstance(part, labels_lib.Label) else part.categories
+    are_fractions = all(0 <= share <= 1 for share in part.shares)
+    if part.shares and not (are_fractions and len(part.shares) == len(values)):
+      raise ValueError(f"shares of {part.name!r} that are not those of its values")
   for feature in encoding.features:
     if feature.kind not in _KINDS or not isinstance(feature.has_missing, bool):
       raise ValueError(f"kind {feature.kind!r} of {feature.name!r}")

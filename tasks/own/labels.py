@@ -62,34 +62,34 @@ def fit(column: values.Column, kind: str | None, reference: np.ndarray) -> Label
     numbers = written.numbers(column)
   if kind == NUMBER or kind is None and not are_codes and _is_quantity(column, numbers, are_plain):
     return _fit_number(column, written, reference)
-  found = sorted(texts)
+  names = sorted(texts)
   if are_plain and not are_codes:
     _check_finite(column, numbers)
-    names = {values.canonical(text) or text for text in found}
-    if kind is None and len(names) > _MOST_NUMBERS_OF_CLASSES:
+    numerals = {values.canonical(text) or text for text in names}
+    if kind is None and len(numerals) > _MOST_NUMBERS_OF_CLASSES:
       return _fit_number(column, written, reference)
-    found = sorted(names, key=decimal.Decimal)
+    names = sorted(numerals, key=decimal.Decimal)
   elif column.truth is not None:
-    found = sorted({text.capitalize() for text in found})
-  if len(found) < 2:
+    names = sorted({text.capitalize() for text in names})
+  if len(names) < 2:
     raise ValueError(
-      f"Found one class, {found[0]}, in {_flag(column)}; expected two or more: name another column."
+      f"Found one class, {names[0]}, in {_flag(column)}; expected two or more: name another column."
     )
-  if len(found) > _MOST_CLASSES:
+  if len(names) > _MOST_CLASSES:
     raise ValueError(
-      f"Found {len(found)} classes in {_flag(column)}; expected at most {_MOST_CLASSES}: name"
+      f"Found {len(names)} classes in {_flag(column)}; expected at most {_MOST_CLASSES}: name"
       " another column, or pass --label_kind=number if they are numbers."
     )
   # A letter may be another one than its capital.
-  groups = [group for group in values.alike(found) if max(map(len, group)) > 1]
+  groups = [group for group in values.alike(names) if max(map(len, group)) > 1]
   if groups:
-    fewer = len(found) - sum(len(group) - 1 for group in groups)
+    fewer = len(names) - sum(len(group) - 1 for group in groups)
     raise ValueError(
-      f"Found {len(found)} classes in {_flag(column)} that are {fewer} but for case and blanks,"
+      f"Found {len(names)} classes in {_flag(column)} that are {fewer} but for case and blanks,"
       f" such as {' and '.join(map(repr, sorted(groups[0])[:2]))}; expected each in one way: write"
       " them alike, or name them all in --classes."
     )
-  return Label(column.name, tuple(found))
+  return Label(column.name, tuple(names))
 
 
 def _is_quantity(column: values.Column, numbers: np.ndarray, are_plain: bool) -> bool:
@@ -131,20 +131,20 @@ def with_shares(label: Label, reference: values.Column) -> Label:
   """Returns a label with the shares of its classes among the reference's rows."""
   if not label.classes:
     return label
-  found = read(label, reference)
-  counts = np.bincount(found[~np.isnan(found)].astype(np.int64), minlength=len(label.classes))
-  return dataclasses.replace(label, shares=tuple((counts / max(1, len(found))).tolist()))
+  codes = read(label, reference)
+  counts = np.bincount(codes[~np.isnan(codes)].astype(np.int64), minlength=len(label.classes))
+  return dataclasses.replace(label, shares=tuple((counts / max(1, len(codes))).tolist()))
 
 
 def of_names(name: str, classes: str, kind: str | None) -> Label:
   """Returns classes that the user names, separated by commas, in their order."""
-  found = columns.parse_names("classes", classes)
-  if kind == NUMBER or not 2 <= len(set(found)) == len(found) <= _MOST_CLASSES:
+  names = columns.parse_names("classes", classes)
+  if kind == NUMBER or not 2 <= len(set(names)) == len(names) <= _MOST_CLASSES:
     raise ValueError(
       f"Found --classes={' '.join(classes.split())}; expected two classes or more, each once, and"
       " no --label_kind=number: name all that labels may be, or leave it out."
     )
-  return Label(name, found)
+  return Label(name, names)
 
 
 def _fit_number(column: values.Column, written: notation.Notation, reference: np.ndarray) -> Label:
@@ -175,10 +175,10 @@ def read(label: Label, column: values.Column) -> np.ndarray:
   return column.spread((numbers - label.mean) / label.std)
 
 
-def check(label: Label, column: values.Column, found: np.ndarray) -> None:
+def check(label: Label, column: values.Column, labels: np.ndarray) -> None:
   """Raises a `ValueError` if one of the labels that `read` has found, float64 [rows], is none."""
   check_usable(column)
-  wrong = column.codes[np.isnan(found)]
+  wrong = column.codes[np.isnan(labels)]
   if not len(wrong):
     return
   names = sorted({column.names[code] for code in set(wrong.tolist())})

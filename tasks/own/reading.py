@@ -41,7 +41,7 @@ _MOST_SAID = 60  # Characters of a type's name.
 class _Csv:
   """A CSV file: its separator, the names of its columns, and its rows as bytes in UTF-8."""
 
-  def __init__(self, path: str, separator: str | None, wanted: Collection[str]):
+  def __init__(self, path: str, separator: str | None, columns: Collection[str]):
     self.path = path
     with files.reading(path):
       content = files.text_of(path)
@@ -49,10 +49,10 @@ class _Csv:
         content = content.replace(b"\r", b"\n")
       if match := re.match(rb"sep=(.)\r?\n", content, re.IGNORECASE):  # Excel's own.
         separator, content = separator or match[1].decode("latin-1"), content[match.end() :]
-      heads = {sign: _head(content, sign, wanted) for sign in separator or _SEPARATORS}
+      heads = {sign: _head(content, sign, columns) for sign in separator or _SEPARATORS}
     # The one by which the columns have the names that are asked for.
     self.separator = max(
-      heads, key=lambda sign: (len(set(heads[sign][0]) & set(wanted)), len(heads[sign][0]))
+      heads, key=lambda sign: (len(set(heads[sign][0]) & set(columns)), len(heads[sign][0]))
     )
     self.names, start, self.num_before = heads[self.separator]
     self.content = content[start:]
@@ -61,14 +61,14 @@ class _Csv:
   def read(self, names: Collection[str]) -> dict[str, pa.ChunkedArray]:
     """Returns the columns of these names. Rows that lack their last values come last."""
     fields = [str(place) for place in range(len(self.names))]
-    wanted = [field for field, name in zip(fields, self.names) if name in names]
+    chosen = [field for field, name in zip(fields, self.names) if name in names]
     uneven: list[arrow_csv.InvalidRow] = []
 
     def skip(row: arrow_csv.InvalidRow) -> str:
       uneven.append(row)
       return "skip"
 
-    columns = {field: pa.chunked_array([], pa.string()) for field in wanted}
+    columns = {field: pa.chunked_array([], pa.string()) for field in chosen}
     if self.content and not self.content.isspace():
       with files.reading(self.path):
         table = arrow_csv.read_csv(
@@ -79,11 +79,11 @@ class _Csv:
             delimiter=self.separator, newlines_in_values=True, invalid_row_handler=skip
           ),
           arrow_csv.ConvertOptions(
-            column_types=dict.fromkeys(fields, pa.string()), include_columns=wanted, null_values=[]
+            column_types=dict.fromkeys(fields, pa.string()), include_columns=chosen, null_values=[]
           ),
         )
-      columns = dict(zip(wanted, table.columns))
-    rows = self._put_right(uneven, len(columns[wanted[0]]))
+      columns = dict(zip(chosen, table.columns))
+    rows = self._put_right(uneven, len(columns[chosen[0]]))
     return {
       self.names[int(field)]: pa.chunked_array(
         [*column.chunks, pa.array([row[int(field)] for row in rows], pa.string())]
@@ -117,10 +117,10 @@ class _Csv:
     return rows
 
 
-def _head(content: bytes, separator: str, wanted: Collection[str]) -> tuple[list[str], int, int]:
+def _head(content: bytes, separator: str, columns: Collection[str]) -> tuple[list[str], int, int]:
   """Returns the names of columns, where the next row begins, and how many rows are before them.
 
-  They are the first row that is not blank, or below a title the one with more of those `wanted`.
+  They are the first row that is not blank, or below a title the one with more of these `columns`.
   """
   file = io.BytesIO(content)
   lines = (line.decode() for line in iter(file.readline, b""))
@@ -129,7 +129,7 @@ def _head(content: bytes, separator: str, wanted: Collection[str]) -> tuple[list
     ([name.strip() for name in row], file.tell(), place)
     for place, row in enumerate(itertools.islice(rows, _MOST_BEFORE + 1))
   ]
-  return max(heads, key=lambda head: len(set(head[0]) & set(wanted)), default=([], 0, 0))
+  return max(heads, key=lambda head: len(set(head[0]) & set(columns)), default=([], 0, 0))
 
 
 class _Parquet:
@@ -166,19 +166,19 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
       return compute.replace_substring_regex(texts, r"\.0+$", "")
     if not is_text or not compute.any(compute.match_substring(texts, "\0")).as_py():
       return texts
-  said = str(kind) if len(str(kind)) <= _MOST_SAID else f"{str(kind)[:_MOST_SAID]}..."
+  title = str(kind) if len(str(kind)) <= _MOST_SAID else f"{str(kind)[:_MOST_SAID]}..."
 
   def name(value: Any) -> str:
     if types.is_nested(kind):
-      return values.unusable(said)
+      return values.unusable(title)
     if not (is_text or is_bytes):
-      return values.unusable(said, str(value))
+      return values.unusable(title, str(value))
     try:
       text = value if is_text else value.decode()
     except UnicodeDecodeError:
-      return values.unusable(f"{said} that is no text in UTF-8", value.hex())
+      return values.unusable(f"{title} that is no text in UTF-8", value.hex())
     # A program may end a text at a NUL, and take it for another one.
-    return values.unusable(f"{said} with NUL", text.replace("\0", "\\0")) if "\0" in text else text
+    return values.unusable(f"{title} with NUL", text.replace("\0", "\\0")) if "\0" in text else text
 
   names = [None if value is None else name(value) for value in column.to_pylist()]
   return pa.chunked_array([pa.array(names, pa.string())])
@@ -193,11 +193,11 @@ class Table:
   """
 
   def __init__(
-    self, data_dir: str, separator: str | None, marks: Sequence[str], wanted: Collection[str]
+    self, data_dir: str, separator: str | None, marks: Sequence[str], columns: Collection[str]
   ):
-    """Finds files with the columns `wanted`, in which `marks` stand for missing values, too."""
+    """Finds files with these `columns`, in which `marks` stand for missing values, too."""
     self._files, self.others = files.find(data_dir)
-    self._separator, self._marks, self._wanted = separator, [*map(str.strip, marks)], wanted
+    self._separator, self._marks, self._columns = separator, [*map(str.strip, marks)], columns
     self.names: list[str] = []
     for file in self._files:
       opened = self._open(file)
@@ -223,7 +223,7 @@ class Table:
   def _open(self, file: files.File) -> _Csv | _Parquet:
     if file.path.lower().endswith(".parquet"):
       return _Parquet(file.path)
-    return _Csv(file.path, self._separator, self._wanted)
+    return _Csv(file.path, self._separator, self._columns)
 
   def digest(self) -> str:
     """Returns the SHA-256 of names and contents of the files, in hexadecimal digits."""

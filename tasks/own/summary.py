@@ -76,10 +76,10 @@ class Summary:
     if self.later_labels is None:
       return []
     remarks = {column.name: column.remark for column in self.columns if column.kind != "dropped"}
-    said = {f"Column {_printable(name)}": remark for name, remark in remarks.items()}
-    said[f"Label {_printable(self.encoding.label.name)}"] = self.later_labels
+    by_place = {f"Column {_printable(name)}": remark for name, remark in remarks.items()}
+    by_place[f"Label {_printable(self.encoding.label.name)}"] = self.later_labels
     described = f"among the {self.rows} examples of {self.clients} {self.whose}"
-    return [f"{what}: {remark}, {described}." for what, remark in said.items() if remark]
+    return [f"{what}: {remark}, {described}." for what, remark in by_place.items() if remark]
 
   def _lines(self) -> Iterator[str]:
     yield f"{self.rows} examples of {self.clients} {self.whose} ({self.client_column})"
@@ -107,22 +107,22 @@ class Summary:
 
   def _label(self) -> str:
     label = self.encoding.label
-    said = f"label {label.name}:"
+    text = f"label {label.name}:"
     if not label.classes:
       unit = f" in {label.unit}" if label.unit else ""
-      return f"{said} numbers{unit}, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
+      return f"{text} numbers{unit}, mean {label.mean:.6g}, standard deviation {label.std:.6g}"
     counted = zip(label.classes, self.rows_of_classes)
     shares = [
       f"{_printable(name)} {100 * rows / max(1, self.rows):.1f} %" for name, rows in counted
     ]
-    said = f"{said} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"
+    text = f"{text} {len(shares)} classes: {_list(shares, _MOST_CLASSES)}"
     if hint := labels_lib.hint(label.classes):
-      said += f"\n{hint}"
+      text += f"\n{hint}"
     if not self.is_skewed:
-      return said
+      return text
     share = max(self.rows_of_classes) / self.rows
     return (
-      f"{said}\nmetric: balanced_error, as always answering with the largest class has an error of"
+      f"{text}\nmetric: balanced_error, as always answering with the largest class has an error of"
       f" {100 * (1 - share):.1f} % (--metric=error for the error)"
     )
 

@@ -61,8 +61,7 @@ def open_clients(
     )
   known = encoding_lib.from_text(request.columns) if request.columns else None
   needed = [] if known is None else [feature.name for feature in known.features]
-  source = columns_lib.open_table(request, needed)
-  columns = columns_lib.choose(request, source.names, needed)
+  source, columns = columns_lib.open_table(request, needed)
   kind = request.label_kind
   if known is not None:
     known.check_fits(columns, kind, request.classes)

@@ -120,8 +120,8 @@ class UserTable:
     self.labels = labels.astype(np.int32 if label.classes else np.float32)
     self.raw = np.column_stack(
       [
-        features_lib.read_usable(one, self.rows.columns[one.name], seen)
-        for one in self.encoding.features
+        features_lib.read_usable(feature, self.rows.columns[feature.name], seen)
+        for feature in self.encoding.features
       ]
     )
     # The rows that may be described.
@@ -194,10 +194,10 @@ class UserTable:
 
     Of those held out, only of clients that have some.
     """
-    wanted = np.flatnonzero(self.rows.is_held_out == held_out)
-    owners = self.rows.owners[wanted]
+    chosen = np.flatnonzero(self.rows.is_held_out == held_out)
+    owners = self.rows.owners[chosen]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(self.ids)))])
-    sorted_rows = wanted[np.argsort(owners, kind="stable")]  # Client after client.
+    sorted_rows = chosen[np.argsort(owners, kind="stable")]  # Client after client.
     first = 0
     while first < len(self.ids):
       start = offsets[first]

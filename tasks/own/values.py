@@ -166,7 +166,7 @@ def canonical(text: str) -> str | None:
   return str(int(exact if exact == exact.to_integral_value() else value))
 
 
-def places(found: Iterable[str], names: Sequence[str]) -> np.ndarray:
+def places(texts: Iterable[str], names: Sequence[str]) -> np.ndarray:
   """Finds the place of each text among the names, from 0, -1 where it is none: float64 [texts].
 
   A column's type follows from all of its values: the same numbers may come as 1 or 1.0, or truth
@@ -195,4 +195,4 @@ def places(found: Iterable[str], names: Sequence[str]) -> np.ndarray:
     shortest = repr(float(name))
     return exact.get(shortest, -1) if "e+" in shortest else -1
 
-  return np.array([find(text) for text in found], np.float64)
+  return np.array([find(text) for text in texts], np.float64)

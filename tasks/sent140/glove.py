@@ -42,13 +42,6 @@ def find_file(path: str, data_path: str, cache_dir: str) -> str:
   return downloaded
 
 
-def peek_dimension(path: str) -> int:
-  """Returns how many numbers the first line has after its word; 0 if they are no numbers."""
-  with open(path, "rb") as file:
-    texts = file.readline(1 << 16).split()[1:]
-  return len(texts) if all(map(_is_number, texts)) else 0
-
-
 def _is_number(text: bytes) -> bool:
   try:
     float(text)
@@ -77,11 +70,12 @@ def _parse_line(line: bytes, dimension: int) -> list[float]:
 
 def read_words(path: str) -> dict[str, int]:
   """Numbers the words of a file of word vectors from 0, in their order."""
-  dimension = peek_dimension(path)
+  dimension = 0
   words: dict[str, int] = {}
   with open(path, "rb") as f:
     for line in f:
       word, _, numbers = line.rstrip(b" \r\n").partition(b" ")
+      dimension = dimension or (numbers.count(b" ") + 1 if word else 0)
       if word and numbers.count(b" ") == dimension - 1:
         with contextlib.suppress(UnicodeDecodeError):
           words.setdefault(word.decode("utf-8"), len(words))

@@ -41,16 +41,6 @@ _END = "\N{SYMBOL FOR END OF TEXT}"  # Not in Latin-1, so not in a file either.
 _User = tuple[str, list[str], np.ndarray]
 
 
-def _check_table(path: str) -> None:
-  if path.endswith(_PARQUET):
-    user_files.open_parquet(path, _PARQUET_COLUMNS, _OTHER_PARQUET).close()
-    return
-  with open(path, encoding="latin-1", newline="") as file:
-    columns = len(next(csv.reader(file), []))
-  if columns != len(_COLUMNS):
-    raise ValueError(f"{path} has {columns} columns in its first line, expected {len(_COLUMNS)}")
-
-
 DOWNLOAD = downloads.Download(
   what="Sent140",
   urls=("https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",),
@@ -61,12 +51,6 @@ DOWNLOAD = downloads.Download(
 )
 
 
-def _is_tweet(x: Any, y: Any) -> bool:
-  if isinstance(x, str):  # Of another data set if the label is none: Shakespeare's are characters.
-    return _label(y) is not None
-  return isinstance(x, list) and any(isinstance(field, str) for field in x)
-
-
 DATA_SET = data_set.DataSet(
   name="Sent140",
   file_names=(CSV_NAME, PARQUET_NAME),
@@ -74,8 +58,6 @@ DATA_SET = data_set.DataSet(
   client="user",
   examples="tweets",
   min_examples=50,
-  is_example=_is_tweet,
-  check_file=_check_table,
   downloads=(DOWNLOAD, glove.DOWNLOAD),
 )
 

@@ -49,10 +49,6 @@ def _open(path: str) -> h5py.File:
   return file
 
 
-def _is_sequence(x: Any, y: Any) -> bool:
-  return _are_sequences([x], [y])
-
-
 DATA_SET = data_set.DataSet(
   name="Shakespeare",
   file_names=(TRAIN_NAME,),
@@ -60,8 +56,6 @@ DATA_SET = data_set.DataSet(
   client="role",
   examples="sequences",
   min_examples=20,
-  is_example=_is_sequence,
-  check_file=lambda path: _open(path).close(),
   downloads=(DOWNLOAD,),
 )
 

@@ -31,14 +31,14 @@ def _make_words(rng: np.random.Generator) -> list[str]:
 
 def _say(rng: np.random.Generator, words: list[str], favourites: np.ndarray, length: int) -> str:
   """Returns sentences of at least so many characters, with words by their probabilities."""
-  said, size, begins = [], 0, True
+  speech, size, begins = [], 0, True
   while size < length:
     word = words[rng.choice(len(words), p=favourites)]
     word = word.capitalize() if begins else word
     begins = rng.random() < _END_OF_SENTENCE
-    said.append(word + "." if begins else word)
-    size += len(said[-1]) + 1
-  return " ".join(said)
+    speech.append(word + "." if begins else word)
+    size += len(speech[-1]) + 1
+  return " ".join(speech)
 
 
 def make_roles() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
@@ -53,8 +53,8 @@ def make_roles() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     others = rng.permutation(list(_CONSONANTS))
     turned = rng.random(len(_CONSONANTS)) < rng.beta(0.5, 2.0)
     dialect = {ord(c): str(other) for c, other, t in zip(_CONSONANTS, others, turned) if t}
-    said = _say(rng, words, favourites, length).translate(dialect)
-    yield f"standin_{i:04d}", *characters.cut(said)
+    speech = _say(rng, words, favourites, length).translate(dialect)
+    yield f"standin_{i:04d}", *characters.cut(speech)
 
 
 def open_clients(request: task.Request) -> list[client_files.ClientFiles]:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("simulation_context")
 _RATE = 0.2
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM
 _BY_EXAMPLES = tff.learning.ClientWeighting.NUM_EXAMPLES
-_MODEL = problems.linear_model()
+_MODEL = problems.linear_model(accuracy=False)
 _MU, _L2 = 0.7, 0.05  # Of FedProx.
 
 

@@ -14,9 +14,6 @@ import pytest
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _NOTEBOOKS = sorted(notebooks.TUTORIALS.glob("*.ipynb"))
 _MAX_BYTES = 400_000
-_ALWAYS_RUN = "composing_learning_algorithms"  # The rest takes minutes, and is slow.
-
-
 _OURS = ("tff_superquantile", "tasks", "privacy")
 
 
@@ -47,13 +44,8 @@ def test_committed_outputs_are_of_one_clean_run(path):
     assert output.get("name") != "stderr", output["text"]
 
 
-@pytest.mark.parametrize(
-  "path",
-  [
-    pytest.param(path, id=path.stem, marks=[] if path.stem == _ALWAYS_RUN else [pytest.mark.slow])
-    for path in _NOTEBOOKS
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", _NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs_to_the_committed_outputs(path, tmp_path, monkeypatch):
   monkeypatch.setenv("PYTHONPATH", f"{_ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
   # Settings of whoever runs the tests, and of the machine's other kernels, don't count.

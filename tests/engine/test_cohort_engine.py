@@ -233,10 +233,8 @@ def test_what_was_not_used_for_longest_is_forgotten():
 
     def __init__(self, **sizes):
       self.keys = self.refs = list(sizes)
+      self.specs = [tf.TensorSpec([None], tf.uint8)] * len(sizes)
       self._sizes = sizes.values()
-
-    def specs(self):
-      return [tf.TensorSpec([None], tf.uint8) for _ in self.keys]
 
     def __call__(self, clients):
       read.extend(name for (name,) in clients)

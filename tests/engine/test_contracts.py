@@ -503,8 +503,9 @@ def test_a_call_within_a_graph_is_computed_and_leaves_no_mark():
   assert done.stdout.split() == ["3"] * 3, done.stderr
 
 
+@pytest.mark.parametrize("is_shuffled", [False, True])
 @pytest.mark.parametrize("kind", ["text", "flat map", "records", "sql", "cached"])
-def test_files_that_change_are_read_anew(kind, tmp_path):
+def test_files_that_change_are_read_anew(kind, is_shuffled, tmp_path):
   path, records, table = (str(tmp_path / name) for name in ("text", "records", "table"))
 
   def write(number):
@@ -527,6 +528,7 @@ def test_files_that_change_are_read_anew(kind, tmp_path):
     "sql": tf.data.experimental.SqlDataset("sqlite", table, "select x from t", (tf.float64,)),
     "cached": lines.cache(),
   }[kind].map(lambda x: tf.constant(1.0))
+  held = held.shuffle(9) if is_shuffled else held
   tff.framework.set_default_context(cohort_context.CohortContext())
   for number in (3, 7, 7, 2):
     write(number)

@@ -16,6 +16,7 @@ from tff_superquantile import algorithms
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort import reading
 from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.cohort.graphs import shuffles
 
 _NUMBERS = tff.SequenceType(np.float32)
 
@@ -439,6 +440,28 @@ def test_what_is_drawn_without_a_seed_is_drawn_each_time(draw, is_shuffled):
   assert list(twice[:19]) != list(twice[20:])
   if is_shuffled:
     assert all(set(one) == set(range(20)) for one in [*(own for own, _ in found), twice[:20]])
+
+
+@pytest.mark.parametrize("most", [{}, dict(_MAX_ELEMENTS=19), dict(_MAX_BYTES=100)])
+def test_what_lies_below_a_shuffle_is_kept(monkeypatch, most):
+  read, read_below = [], shuffles._read
+  monkeypatch.setattr(shuffles, "_read", lambda *a: read.append(a) or read_below(*a))
+  monkeypatch.setattr(shuffles, "_kept", collections.OrderedDict())
+  for name, number in most.items():
+    monkeypatch.setattr(shuffles, name, number)
+  of_context, orders = cohort_context.CohortContext(), set()
+  for factor in (2, 2, 3, 3, 2, 2):  # Data sets made anew.
+    scale = tf.constant(factor, tf.float32)
+    drawn, seeded = [
+      one.map(lambda x, scale=scale: x * scale).shuffle(20, seed).repeat(1).map(lambda x: x + 1)
+      for one, seed in zip(numbers(np.arange(20), np.arange(20) + 50), (None, 4))
+    ]
+    order, order_of_seed = invoke(of_context, at_clients(_order), [drawn, seeded])
+    orders.add(tuple(order))
+    assert sorted(order) == list(factor * np.arange(20) + 1)
+    np.testing.assert_array_equal(order_of_seed, list(seeded.as_numpy_iterator()))
+  assert len(orders) == 6
+  assert len(read) == (6 if "_MAX_BYTES" in most else 4)  # When they are there for the second time.
 
 
 def test_a_data_set_is_read_once_and_kept_while_it_lives(monkeypatch):

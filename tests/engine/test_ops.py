@@ -74,6 +74,11 @@ cond(k > 9, lambda: entropy([k, 9], x[:2]), lambda: x[:2, 0])
 loop(n + 2, lambda y: [y * 0.5 + s], x) | loop(3, lambda a, b: [b, a + 1.0], k_, n_)
 cond(k > 0, lambda: loop(3, lambda y: [y[::-1] + s], x), lambda: x)
 loop(3, lambda y: [cond(y[0, 0] > k_, lambda: y + s, lambda: y * x)], x)
+tf.gather(s, k) | tf.gather(s, [[k, n], [k, 3]]) | tf.bitcast(x, "int32") | tf.bitcast(x, "uint8")
+tf.bitwise.right_shift(k - 9, n) | tf.bitwise.bitwise_and(k, n) | tf.bitwise.bitwise_xor(k, 6)
+tf.concat([s, x], -1) | tf.concat([x, s, x], 0) | tf.math.floormod(7, k + 1) | k % -5 | x % 0.7
+tf.cast(x, tf.int32) | tf.cast(-1.5 * tf.abs(x), tf.uint8) | tf.cast(x[0], tf.int64)
+tf.searchsorted([-1.0, 0.0, 0.5], x[:, 0], "right") | words([3, n + 1], [k, n]) | words([], [7, k])
 """
 _OF_KNOWN_SHAPE = """
 tf.squeeze(tf.reduce_sum(x, -1, True)) | tf.squeeze(x) | loop(3, lambda y: [y * 0.5 + x], s)
@@ -81,20 +86,21 @@ loop(3, lambda a, b, c: [b, c, x], s, s, s) | loop(n - 1, lambda y: [x], s)
 """
 _OTHERS = """
 tf.roll(x, 1, -1) | tf.roll(x, 1, 0) | tf.roll(x, [1, 2], [-1, -2]) | tf.roll(x, k, 1)
-tf.signal.fftshift(x, -1) | tf.pad(x, [[1, 0], [0, 1]], constant_values=5.0) | tf.cast(x, tf.int32)
+tf.signal.fftshift(x, -1) | tf.pad(x, [[1, 0], [0, 1]], constant_values=5.0)
 tf.pad(s, [[1, 0], [0, 1]], constant_values=x[0, 0]) | tf.pad(x, [[1, 0], [0, 1]], "SYMMETRIC")
 tf.pad(tf.strings.as_string(k)[None], [[0, 2]], constant_values="-") | tf.strings.format("{}", k)
-tf.strings.format("{} {}", (k, n)) | tf.cast(-1.5 * tf.abs(x), tf.uint8)
-tf.gather(s, k) | tf.gather(x, n, axis=-1) | tf.gather(x, [[0], [1], [2], [0]], batch_dims=1)
+tf.strings.format("{} {}", (k, n))
+tf.gather(s, k, axis=1) | tf.gather(x, k)
+tf.gather(x, n, axis=-1) | tf.gather(x, [[0], [1], [2], [0]], batch_dims=1)
 x[k] | tf.ensure_shape(s[k : k + 1], [1, 3])
-tf.concat([s, x], -1) | tf.unstack(x, axis=-2)[1] | tf.split(x, [1, 3], -2)[1]
+tf.unstack(x, axis=-2)[1] | tf.split(x, [1, 3], -2)[1]
 loop(k, lambda y: [y * 2.0], x)
 tf.one_hot([k, 1], 3, axis=0) | tf.reverse(x, [0, -1]) | tf.transpose(x) | tf.cumsum(x, -2)
 tf.argmin(x, -2) | tf.sort(x, -2) | tf.argsort(x, 0) | tf.math.top_k(x, 2)[0]
 tf.math.cumprod(x, -1)
 tf.nn.softmax(x, -2) | tf.nn.relu6(x) | tf.nn.elu(x)
 tf.math.unsorted_segment_sum(s, [k, 0, 1, k], 3) | tf.tensor_scatter_nd_update(s, [[k]], x[:1])
-tf.scatter_nd([[k], [3]], s[:2], [4, 3]) | tf.math.floormod(7, k + 1) | 7 // (k + 1) | 7 // (k - 9)
+tf.scatter_nd([[k], [3]], s[:2], [4, 3]) | 7 // (k + 1) | 7 // (k - 9)
 tf.random.stateless_uniform([3], [k, n]) | tf.random.stateless_truncated_normal([4], [k, 1])
 tf.random.stateless_categorical(x, 4, [k, 1]) | tf.random.experimental.stateless_shuffle(x, [k, 1])
 tf.nn.max_pool2d(x[None, :, :, None], 2, 1, "SAME")
@@ -103,7 +109,8 @@ tf.nn.conv2d(s[None, :, :, None], x[:2, :2, None, None], 1, "SAME")
 tf.linalg.inv(x[:3] + 9 * tf.eye(3)) | tf.linalg.svd(x, compute_uv=False)
 tf.gradients(tf.reduce_sum(tf.roll(x, 1, -1) * x), x)[0]
 tf.gradients(tf.math.top_k(x, 2)[0], x)[0]
-tf.bitcast(x, "int32") | tf.map_fn(lambda row: row * tf.cast(k, "float32"), x)
+tf.searchsorted(s, x[:, :2], "right") | words([k], [1, n])[:0]
+tf.map_fn(lambda row: row * tf.cast(k, "float32"), x)
 """
 # TensorFlow refuses these for a client whose vector of integers is i, beside the server's s.
 _REFUSED = """
@@ -123,6 +130,10 @@ def _entropy(labels, logits):
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
 
+def _words(shape, seed):
+  return tf.raw_ops.StatelessRandomUniformFullInt(shape=shape, seed=seed, dtype=tf.int64)
+
+
 def _loop(times, step, *first):
   """The first of the values that a number of steps gives."""
   values = (tf.constant(0), *first)
@@ -135,7 +146,8 @@ def _function(expressions):
 
   def compute(x, k, s, n):
     numbers = dict(k_=tf.cast(k, tf.float32), n_=tf.cast(n, tf.float32))
-    names = dict(tf=tf, x=x, k=k, s=s, n=n, cond=tf.cond, entropy=_entropy, loop=_loop, **numbers)
+    functions = dict(cond=tf.cond, entropy=_entropy, loop=_loop, words=_words)
+    names = dict(tf=tf, x=x, k=k, s=s, n=n, **functions, **numbers)
     return [tf.convert_to_tensor(eval(code, names)) for code in codes]
 
   return tf.autograph.experimental.do_not_convert(compute)

@@ -253,7 +253,9 @@ class History:
   def _evaluate(self):
     run = self._finished()
     arguments = [str(run), f"--split={self._random.choice(('test', 'train', 'validation', 'all'))}"]
-    arguments += [f"--out={run.parents[self._random.randrange(2)] / 'exact.csv'}", "--overwrite"]
+    out = run.parents[self._random.randrange(2)] / "exact.csv"
+    out.unlink(missing_ok=True)
+    arguments += [f"--out={out}"]
     if self._random.random() < 0.4:
       # Those who came later, alone or among the others.
       first = self._random.choice((0, 12, _NUM_CLIENTS))

@@ -248,7 +248,7 @@ _REFUSED = {
 
 @pytest.mark.parametrize("arguments", _REFUSED)
 def test_flags_that_do_not_belong_together_are_refused(lab, run_here, arguments):
-  values = train_flags.given(command_line.parse(train, arguments.split()))
+  values = train_flags.values(command_line.parse(train, arguments.split()))
   output_dir = f"refused_{list(_REFUSED).index(arguments)}"
   with pytest.raises(ValueError) as error:
     run_here(output_dir, **values)

@@ -275,16 +275,3 @@ def test_a_real_run_finds_nothing_wrong(real_run):
   assert len(checks) >= 8 and not {"FAIL", "skip"} & {status for status, _ in checks}
   assert {("ok", "packages"), ("ok", "round")} <= set(checks)
   assert started.left_behind() == []
-
-
-def test_ctrl_c_ends_it_at_once(tmp_path, cache_dir):
-  lab = commands.Lab(tmp_path, cache_dir)
-  # Found before the real one, and on its way for ever.
-  (tmp_path / "tensorflow.py").write_text(
-    "import time\nopen('on_its_way', 'w').close()\ntime.sleep(1000)\n"
-  )
-  started = lab.python("-m", "tff_superquantile.doctor")
-  started.wait_until((tmp_path / "on_its_way").exists)
-  result = started.end_by(signal.SIGINT)
-  assert (result.code, result.err) == (130, "Error: Interrupted.\n")
-  assert started.left_behind() == []

@@ -98,21 +98,6 @@ def test_numbers_are_those_of_numpy(tmp_path, data, files, monkeypatch):
       assert line.split() == [labels[c], f"{100 * share:.1f}", f"{100 * recalls[c]:.1f}"]
 
 
-def _in_run(folder, split, ids):
-  lines = [f"{client_id},9,0.5,0.2\n" for client_id in ids]
-  (folder / f"{split}_clients.csv").write_text(
-    "".join(["client_id,num_examples,loss,error\n", *lines])
-  )
-
-
-def test_places_are_those_of_the_run_by_id(tmp_path):
-  folder = _write(tmp_path)
-  for split, ids in (("train", _IDS[:4]), ("test", _IDS[4:6]), ("validation", _IDS[6:7])):
-    _in_run(folder, split, ids)
-  found = evaluate.places(run_folder.Run(folder, 0), [_IDS[5], "later", _IDS[6], _IDS[0]])
-  assert found.tolist() == ["test", "", "validation", "train"]
-
-
 def test_clients_of_other_data(tmp_path, data, files):
   folder = _write(tmp_path)
   data["test"] = files.subset(_IDS[5:7])
@@ -234,10 +219,8 @@ def test_command_repeats_the_run_s_numbers(lab):
   assert list(written["client_id"]) == list(own["client_id"])
   for name in ("num_examples", "loss", "error"):
     np.testing.assert_allclose(written[name], own[name], rtol=1e-4)
-  command(run, "--out=new/clients.csv").assert_refused("new/clients.csv", "--overwrite")
-  result = command(
-    run, "--num_test_clients=3", "--split=train", "--out=new/clients.csv", "--overwrite"
-  )
+  command(run, "--out=new/clients.csv").assert_refused("new/clients.csv", "another --out")
+  result = command(run, "--num_test_clients=3", "--split=train", "--out=new/train.csv")
   assert result.code == 0 and "60 train clients" in result.out
   private = pathlib.Path("private/synthetic") / _TREE / "seed_0"
   # Another run protects these clients, who are generated.

@@ -123,7 +123,8 @@ def _inputs_by_hand(run, training_table, later_table):
 
 def _evaluate(lab, run, table, *flags):
   out = lab.folder / f"of_{table.stem}.csv"
-  flags = (f"--data_dir={table}", f"--out={out}", "--overwrite", *flags)
+  out.unlink(missing_ok=True)
+  flags = (f"--data_dir={table}", f"--out={out}", *flags)
   result = lab.bare("evaluate", str(run), *flags)
   assert result.code == 0, result.err
   return _read(out)

@@ -40,11 +40,7 @@ from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds
 
 _POPULATION, _NUM_ROUNDS, _EPSILON, _DELTA = 30, 24, 6.0, 1e-2
-_FLAGS = (
-  *(f"--epsilon={_EPSILON}", f"--delta={_DELTA}", "--clip_norm=0.5", "--clip_unit=gradient"),
-  *(f"--num_rounds={_NUM_ROUNDS}", "--rounds_per_evaluation=8", "--run_name=mine"),
-)
-# The same as values of flags.
+# The values of flags of a run, and with those of all runs here as arguments.
 _RESUMED = dict(
   epsilon=_EPSILON,
   clip_unit="gradient",
@@ -52,6 +48,7 @@ _RESUMED = dict(
   rounds_per_evaluation=8,
   run_name="mine",
 )
+_FLAGS = [f"--{n}={v}" for n, v in dict(_RESUMED, delta=_DELTA, clip_norm=0.5).items()]
 _RUN = "synthetic/mine/seed_0"
 _KEY = "checkpoints/noise_key"
 _NUM_PARAMETERS = 20 * 10 + 10
@@ -546,49 +543,23 @@ def test_bad_numbers_are_refused_before_anything_is_written(run_here, lab, value
   assert not (lab.folder / "refused_here/synthetic/bad").exists()
 
 
-# Arguments of commands, and what their sentence holds.
-_REFUSED = (
-  (
-    ("--output_dir=refused", *_FLAGS, "--epsilon=1e-3", "--delta=1e-9"),
-    ("epsilon = 0.001", "no noise reaches"),
-  ),
-  (
-    ("--output_dir=whole", *_FLAGS, f"--num_rounds={_NUM_ROUNDS + 1}"),
-    (f"--num_rounds={_NUM_ROUNDS} there, {_NUM_ROUNDS + 1} here",),
-  ),
-  (
-    ("--output_dir=killed_copy", *_FLAGS, f"--num_rounds={_NUM_ROUNDS + 1}"),
-    (f"--num_rounds={_NUM_ROUNDS} there, {_NUM_ROUNDS + 1} here",),
-  ),
-  (("--output_dir=whole", *_FLAGS, "--epsilon=60"), ("--epsilon=6.0 there, 60.0 here",)),
-  (
-    ("--output_dir=killed_copy", *_FLAGS, "--noise_key_file=other_key"),
-    ("Found another key in other_key than in", "with which the run began"),
-  ),
+@pytest.mark.parametrize(
+  "output_dir, changed, words",
+  [
+    ("whole", dict(num_rounds=_NUM_ROUNDS + 1), f"={_NUM_ROUNDS} there, {_NUM_ROUNDS + 1} here"),
+    ("killed_copy", dict(num_rounds=_NUM_ROUNDS + 1), f"={_NUM_ROUNDS} there, .* here"),
+    ("whole", dict(epsilon=60.0), "--epsilon=6.0 there, 60.0 here"),
+  ],
 )
-
-
-@pytest.fixture(scope="module")
-def ends(lab, private, killed_copy):
-  """How commands end that compute nothing, and what the runs held before."""
-  runs = (private[1], killed_copy)
-  (lab.folder / "other_key").write_text("00" * 16)
-  before = [commands.contents(run) for run in runs]
-  arguments = [*(args for args, _ in _REFUSED), ("--output_dir=whole", *_FLAGS)]
-  results = [lab.train(*args) for args in arguments]
-  return results, before, [commands.contents(run) for run in runs]
-
-
-@pytest.mark.parametrize("index", range(len(_REFUSED)))
-def test_commands_are_refused_with_a_sentence(ends, index):
-  ends[0][index].assert_refused(*_REFUSED[index][1])
-
-
-def test_refused_commands_write_nothing(ends, lab):
-  results, before, after = ends
-  assert results[-1] == commands.Result(0, f"Finished before: whole/{_RUN}\n", "")
-  assert before == after
-  assert not commands.contents(lab.folder / "refused")
+def test_a_run_has_the_budget_that_it_began_with(
+  lab, private, killed_copy, output_dir, changed, words
+):
+  run = lab.folder / output_dir / _RUN
+  before = commands.contents(run)
+  flags = [*_FLAGS, *(f"--{name}={value}" for name, value in changed.items())]
+  result = lab.train(f"--output_dir={output_dir}", *flags)
+  result.assert_refused()
+  assert re.search(words, result.err) and commands.contents(run) == before
 
 
 # Other private runs.

@@ -12,9 +12,11 @@ import shutil
 
 import finished_runs
 import numpy as np
+import pandas as pd
 import pytest
 
 from tff_superquantile import atomic_files
+from tff_superquantile import distribution
 from tff_superquantile.experiments.references import decision
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import comparison
@@ -39,18 +41,6 @@ _EVALUATED = (
 )
 
 
-def _statistics(values):
-  ordered = np.sort(values)
-  tenth = len(values) // 10
-  return {
-    "mean": np.mean(values),
-    "std": np.std(values),
-    "best_10": ordered[:tenth].mean(),
-    "superquantile_90": ordered[-tenth:].mean(),
-    **{f"p{p}": np.percentile(values, p) for p in (10, 50, 90, 95)},
-  }
-
-
 def _fabricate(
   root, method, seed, *, task="synthetic", shift=0.0, sizes=True, finished=True, num_rounds=40
 ):
@@ -68,53 +58,33 @@ def _fabricate(
   rows = [
     {
       "round": number,
+      **({"threshold": rng.normal() if number else None} if theta else {}),
       **(training if number else {}),
-      **({"threshold": rng.normal()} if number and theta else {}),
       **({name: rng.random() for name in _EVALUATED} if number % 10 == 0 else {}),
     }
     for number in range(0 if num_rounds is None else num_rounds + 1)
   ]
-  columns = [
-    "round",
-    *(["threshold"] if theta else []),
-    "tail_size",
-    "cohort_size",
-    "train_loss",
-    *_EVALUATED,
-  ]
   if rows:
-    with open(folder / "rounds.csv", "w", newline="") as stream:
-      writer = csv.DictWriter(stream, columns, restval="")
-      writer.writeheader()
-      writer.writerows(rows)
-  flags = {"task": task.removesuffix("_standin"), "theta": 1, **flags}
-  if task.endswith("_standin"):
-    flags["data"] = "standin"
-  (folder / "flags.txt").write_text(
-    "".join(f"--{name}={value}\n" for name, value in flags.items())
-    + f"--seed={seed}\n--learning_rate=0.1\n--noverbose\n"
-  )
-  atomic_files.write_json(
-    folder / "manifest.json",
-    {
-      "versions": {"numpy": "1.25.2"},
-      "started": f"2024-01-0{seed + 1}",
-      "seconds_per_round": 0.5 + seed,
-    },
-  )
+    pd.DataFrame(rows).to_csv(folder / "rounds.csv", index=False)
+  is_standin = task.endswith("_standin")
+  flags = {"task": task.removesuffix("_standin"), "theta": 1, **flags, "seed": seed}
+  flags |= {"learning_rate": 0.1, **({"data": "standin"} if is_standin else {})}
+  lines = [*(f"--{name}={value}" for name, value in flags.items()), "--noverbose", ""]
+  (folder / "flags.txt").write_text("\n".join(lines))
+  manifest = {"versions": {"numpy": "1.25.2"}, "started": f"2024-01-0{seed + 1}"}
+  atomic_files.write_json(folder / "manifest.json", {**manifest, "seconds_per_round": 0.5 + seed})
+  clients = {
+    "client_id": [f"client_{index}" for index in range(60)],
+    "num_examples": 100 + 7 * sizes * np.arange(60),
+    "loss": 2 * errors,
+    "error": errors,
+  }
   for split in ("test", "train"):
-    with open(folder / f"{split}_clients.csv", "w") as stream:
-      stream.write("client_id,num_examples,loss,error\n")
-      for index, error in enumerate(errors):
-        stream.write(f"client_{index},{100 + (7 * index if sizes else 0)},{2 * error},{error}\n")
+    run_files.write_clients(folder / f"{split}_clients.csv", clients)
   if finished:
-    atomic_files.write_json(
-      folder / "metrics.json",
-      {
-        "test": {"error": _statistics(errors), "loss": _statistics(2 * errors)},
-        "train": {"loss": {"mean": 0.7 + 0.01 * seed}},
-      },
-    )
+    described = {"error": distribution.describe(errors), "loss": distribution.describe(2 * errors)}
+    metrics = {"test": described, "train": {"loss": {"mean": 0.7 + 0.01 * seed}}}
+    atomic_files.write_json(folder / "metrics.json", metrics)
   return errors
 
 

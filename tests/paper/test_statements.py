@@ -441,16 +441,16 @@ def _print(monkeypatch, table, method, column, **changes):
 def test_entries_that_are_bold_with_their_sd_are_judged_by_it(monkeypatch):
   (row,) = printed.entire_rows()
   broken = ["Table 6, mean (FedProx)", "Table 6, p50 (FedProx)"]
-  assert row.verdict is rows.Verdict.MISPRINT and all(name in row.found for name in broken)
+  assert row.verdict is rows.Verdict.MISPRINT and all(name in row.outcome for name in broken)
   _print(monkeypatch, "ext_comp_emnist_linear", "FedProx", "mean", mark="entirely bold")
   (row,) = printed.entire_rows()
-  assert "Table 6, mean" not in row.found
+  assert "Table 6, mean" not in row.outcome
 
 
 def test_theta_and_afl_are_a_chain_if_no_step_turns_by_more_than_one_sd(monkeypatch):
   def turning():
     (row,) = [row for row in on_print.on_chains() if row.about.startswith("Do errors")]
-    return row.found
+    return row.outcome
 
   assert "EMNIST, linear (mean)" not in turning() and "EMNIST, ConvNet (mean)" in turning()
   _print(monkeypatch, "ext_comp_emnist_linear", "Superquantile θ = 0.8", "mean", value=36.0)
@@ -492,7 +492,7 @@ def _sizes(ours, theirs, most):
 def test_sizes_are_judged_where_there_are_clients_with_much(ours, theirs, most, verdict):
   row, linear = on_settings.of_sizes(_sizes(ours, theirs, most))
   assert row.verdict is verdict and linear.verdict is rows.Verdict.UNCHECKED
-  assert "Tilted-ERM" in row.found and "./run_experiments.sh emnist_linear" in linear.why
+  assert "Tilted-ERM" in row.outcome and "./run_experiments.sh emnist_linear" in linear.why
 
 
 def test_runs_with_names_of_their_own_are_no_methods_of_a_comparison(tmp_path):
@@ -535,7 +535,7 @@ def test_personalized_models_decide_their_statement_and_their_table(tmp_path, mo
   found = measurements.load(tmp_path)
   for row in on_comparisons.on_personalization(found):
     assert row.verdict is rows.Verdict.DIFFERS and "One seed has no sd" in row.why
-    assert "of FedAvg: 5.0; Superquantile θ = 0.5: 5.5 (1 seed). 0 of 2" in row.found
+    assert "of FedAvg: 5.0; Superquantile θ = 0.5: 5.5 (1 seed). 0 of 2" in row.outcome
   columns = {cell.column for cell in printed.read().itertuples() if cell.table == "pers"}
   (after,) = (column for column in columns if column == "p90, after")
   measured = printed.measured(found, "pers", "Superquantile θ = 0.5", after)

@@ -137,7 +137,7 @@ def test_afl_is_the_highest_where_nothing_is_above_it(monkeypatch):
 
 def test_cells_that_are_printed_twice_are_compared(monkeypatch):
   (row,) = printed.twice_rows()
-  assert row.verdict is rows.Verdict.INCONSISTENT and row.found.startswith("60 of the 64")
+  assert row.verdict is rows.Verdict.INCONSISTENT and row.outcome.startswith("60 of the 64")
   cells = [
     (name, method, task, again, again) for name, method, task, _, again in printed._same_cells()
   ]

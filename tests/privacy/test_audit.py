@@ -343,7 +343,11 @@ def test_columns_of_an_average_by_a_histogram(tmp_path):
   entry = _ledger("tree", None, ())
   columns = ["round", "epsilon", "estimated_cohort_size", "estimated_share_sum", "aborted"]
   assert _failures(_folder(tmp_path / "run", entry, columns)) == ()
-  assert _failures(_folder(tmp_path / "run", entry, [*columns, "threshold"]))
+  for added in ("threshold", "theta"):
+    assert _failures(_folder(tmp_path / "run", entry, [*columns, added]))
+  # Of a theta that adapted to the histogram's tail, by an earlier version.
+  columns = [*run_folders.columns_of(entry.release), "theta"]
+  assert _failures(_folder(tmp_path / "run", entry, columns)) == ()
 
 
 @pytest.mark.parametrize("name", ["train_clients.csv", "tensorboard"])

@@ -47,9 +47,11 @@ def test_refuses_more_folds_than_clients():
     (dict(folds=3, client_split="shuffled"), "expected a split by_id"),
     (dict(folds=3, is_private=True), "what is tested on is not"),
     (dict(folds=-1), "expected at least 0"),
+    (dict(held_out_examples=0.2, folds=3), "expected one of them"),
+    (dict(held_out_examples=0.2, is_private=True), "what is tested on is not"),
   ],
 )
-def test_refuses_what_is_no_cross_validation(values, sentence):
+def test_refuses_what_cannot_be_tested_on(values, sentence):
   with pytest.raises(ValueError, match=sentence):
     request_lib.Request("", **values)
 

@@ -74,18 +74,6 @@ def test_a_fold_is_not_read_from_the_cache_of_another_split(table):
   assert len(set(means)) == len(means)
 
 
-@pytest.mark.parametrize(
-  "values, sentence",
-  [
-    (dict(held_out_examples=0.2, folds=3), "expected one of them"),
-    (dict(held_out_examples=0.2, is_private=True), "what is tested on is not"),
-  ],
-)
-def test_refuses_what_cannot_be_tested_on(values, sentence):
-  with pytest.raises(ValueError, match=sentence):
-    request_lib.Request("", **values)
-
-
 def test_other_tasks_have_no_use_for_it():
   request = request_lib.Request("", held_out_examples=0.2)
   with pytest.raises(ValueError, match="--held_out_examples=0.2 for synthetic"):

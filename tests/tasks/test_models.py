@@ -52,13 +52,22 @@ def test_linear_models_are_softmax_and_logistic_regression(num_classes, intercep
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-def test_binary_loss_is_finite_and_weighted():
-  model = models.build_logistic_regression(_VECTORS, intercept=False)
-  logits, y = np.array([1e30, -1e30, 2.0], np.float32), np.array([1, 0, 0], np.int32)
-  last = np.log1p(np.exp(2.0))
-  np.testing.assert_allclose(model.loss(logits, y), last / 3, rtol=1e-5)
-  weights = np.array([1.0, 0.0, 3.0], np.float32)
-  np.testing.assert_allclose(model.loss(logits, y, weights), 3 * last / 4, rtol=1e-5)
+@pytest.mark.parametrize(
+  "logits, y, losses",
+  [
+    (np.array([1e30, -1e30, 2.0]), [1, 0, 0], [0.0, 0.0, np.log1p(np.exp(2.0))]),  # All finite.
+    (np.diag([1.0, 2.0, 3.0]), [1, 2, 0], np.log(2 + np.exp([1.0, 2.0, 3.0]))),
+  ],
+)
+def test_losses_are_means_by_sample_weights(logits, y, losses):
+  if logits.ndim == 1:
+    model = models.build_logistic_regression(_VECTORS, intercept=False)
+  else:
+    model = models.build_linear_classifier(_VECTORS, 3, intercept=True)
+  logits, y = logits.astype(np.float32), np.array(y, np.int32)
+  np.testing.assert_allclose(model.loss(logits, y), np.mean(losses), rtol=1e-5)
+  weighted = model.loss(logits, y, np.array([1.0, 0.0, 3.0], np.float32))
+  np.testing.assert_allclose(weighted, (losses[0] + 3 * losses[2]) / 4, rtol=1e-5)
 
 
 def test_images_are_flattened():
@@ -67,16 +76,6 @@ def test_images_are_flattened():
   w = np.random.default_rng(1).normal(size=(784, 62)).astype(np.float32)
   got = model.predict_on_batch(((w,), ()), x)
   np.testing.assert_allclose(got, x.reshape(3, 784) @ w, rtol=1e-3, atol=1e-3)
-
-
-def test_sample_weights_weigh_the_mean():
-  model = models.build_linear_classifier(_VECTORS, 10, intercept=True)
-  logits = np.random.default_rng(0).normal(size=(3, 10)).astype(np.float32)
-  y = np.array([1, 2, 3], np.int32)
-  each = [float(model.loss(logits[i : i + 1], y[i : i + 1])) for i in range(3)]
-  weighted = model.loss(logits, y, np.array([1.0, 0.0, 3.0], np.float32))
-  np.testing.assert_allclose(weighted, (each[0] + 3 * each[2]) / 4, rtol=1e-5)
-  np.testing.assert_allclose(model.loss(logits, y), np.mean(each), rtol=1e-5)
 
 
 def _assert_equals_keras(model, layers, x, y, noise):
@@ -208,25 +207,6 @@ def test_metrics_are_sums_over_batches():
   metrics = model.finalize_metrics(state)
   assert isinstance(metrics, collections.OrderedDict)
   assert float(metrics["loss"]) == 7.0 / 4 and int(metrics["num_examples"]) == 4
-
-
-def test_tffs_own_algorithms_train_the_lstm(simulation_context):
-  """Which of two directions the last of six vectors has, in TFF's runtime."""
-  rng = np.random.default_rng(0)
-  x = rng.normal(size=(40, 6, 5)).astype(np.float32)
-  y = (x[:, -1, 0] > 0).astype(np.int32)
-  process = tff.learning.algorithms.build_weighted_fed_avg(
-    models.build_lstm(0, _SEQUENCES, hidden_size=4), tff.learning.optimizers.build_sgdm(2.0)
-  )
-  batches = [
-    tf.data.Dataset.from_tensor_slices((x[rows], y[rows])).batch(5).repeat(10)
-    for rows in (slice(20), slice(20, 40))
-  ]
-  state, losses = process.initialize(), []
-  for _ in range(3):
-    state, metrics = process.next(state, batches)
-    losses.append(metrics["client_work"]["train"]["loss"])
-  assert losses[0] < 0.8 and losses[-1] < 0.3
 
 
 _OUTPUT_SHAPES = {

@@ -450,7 +450,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path, strange):
 
 
 def test_files_of_other_tasks_are_regular(tmp_path, strange):
-  one = data_set.DataSet("D", ("d.csv",), "c", "user", "texts", 1, lambda x, y: True, str, "r")
+  one = data_set.DataSet("D", ("d.csv",), "c", "user", "texts", 1)
   path = tmp_path / "d.csv"
   strange(path)
   if strange.kind not in ("folder", "broken link"):

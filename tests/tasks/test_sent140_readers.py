@@ -49,7 +49,6 @@ def test_all_formats_hold_the_same_tweets(tmp_path):
   }
   assert leaf == expected and stanford == expected and parquet == expected
   assert list(stanford) == list(parquet) == sorted(users)
-  assert readers.DATA_SET.describe(str(path)) == str(path)
 
 
 @pytest.mark.parametrize("header", [None, ["target", "ids", "date", "flag", "user", "text"]])
@@ -184,4 +183,4 @@ def test_parquet_that_is_another_or_has_a_tweet_twice(tmp_path):
       list(readers.iterate_table(str(path), 1))
   path.write_bytes(b"PAR1")
   with emnist_fixtures.refused(str(path), "not readable as Parquet"):
-    readers.DATA_SET.describe(str(path))
+    list(readers.iterate_table(str(path), 1))

@@ -18,8 +18,8 @@ from tff_superquantile.client_work import local_update
 from tff_superquantile.client_work import process
 from tff_superquantile.threshold import Client
 
-# A client's seed is split into streams, so that the threshold's noise and the update's differ.
-THRESHOLD_STREAM, UPDATE_STREAM, _NUM_STREAMS = 0, 1, 2
+# A client's seed has streams, so that the threshold's noise and the update's differ.
+THRESHOLD_STREAM, UPDATE_STREAM = 0, 1
 
 
 class ClientData(NamedTuple):
@@ -144,8 +144,7 @@ class LocalTraining:
     seed = index = None
     if self.seed_fn is not None:
       # The order of the client's examples, which its update shows, may be drawn from the same seed.
-      own = noise_source.for_purpose(self.seed_fn(held), "noise")
-      seed = noise_source.split(own, _NUM_STREAMS)[stream]
+      seed = noise_source.for_purpose(self.seed_fn(held), f"noise {stream}")
     if self.index_fn is not None:
       index = tf.cast(self.index_fn(held), tf.int32)
     return Client(seed, index)

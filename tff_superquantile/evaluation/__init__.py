@@ -15,6 +15,7 @@ from tff_superquantile.evaluation.clients import pooled
 from tff_superquantile.evaluation.errors import is_single_score
 from tff_superquantile.evaluation.examples import ClientExamples
 from tff_superquantile.evaluation.examples import examples_of_datasets
+from tff_superquantile.evaluation.examples import examples_of_files
 from tff_superquantile.evaluation.personalization import Personalized
 from tff_superquantile.evaluation.personalization import Personalizer
 
@@ -31,6 +32,7 @@ __all__ = (
   "build_predict",
   "describe",
   "examples_of_datasets",
+  "examples_of_files",
   "is_single_score",
   "measured",
   "num_classes",

@@ -384,9 +384,8 @@ def build_evaluators(
   evaluators: dict[str, Evaluator] = {}
   by_kind: dict[tuple, Evaluator] = {}
   for split, files in splits.items():
-    x, y, offsets = files.load()
-    examples = examples_lib.ClientExamples(files.client_ids, x, y, offsets, files.decode)
     kind = (files.x_shape, files.x_dtype, files.x_scale)
+    examples = examples_lib.examples_of_files(files)
     evaluators[split] = build_evaluator(model, examples, by_kind.get(kind), error)
     by_kind.setdefault(kind, evaluators[split])
   return evaluators

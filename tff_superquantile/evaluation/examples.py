@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tff_superquantile.simulation import client_files
+
 
 class ClientExamples(NamedTuple):
   """Holds the examples of many clients, one client after the other.
@@ -49,6 +51,14 @@ class ClientExamples(NamedTuple):
     """Returns the specifications of any number of rows of x and y."""
     x, y = (tf.TensorSpec([None, *rows.shape[1:]], rows.dtype) for rows in (self.x, self.y))
     return x, y
+
+
+def examples_of_files(
+  files: client_files.ClientFiles, client_ids: Sequence[str] | None = None
+) -> ClientExamples:
+  """Reads the examples of some clients of files into memory; None for all."""
+  ids = files.client_ids if client_ids is None else client_ids
+  return ClientExamples(ids, *files.load(ids), files.decode)
 
 
 def _specs_of_rows(dataset: Any, client: str) -> tuple[tf.TensorSpec, tf.TensorSpec]:

@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> None:
   known = [tasks.get_task(name).data_set for name in tasks.task_names()]
   for data_set in dict.fromkeys(filter(None, known)):
     if args.data_set in (data_set.name.lower(), "all"):
-      paths = [one.fetch(args.cache_dir) for one in data_set.downloads]
+      paths = [file.fetch(args.cache_dir) for file in data_set.downloads]
       print(f"{data_set.name}: {', '.join(paths)}", flush=True)
 
 

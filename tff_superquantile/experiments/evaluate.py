@@ -84,7 +84,6 @@ def define(parser: command_line.Parser) -> None:
     help="a CSV file to write, a row a client with its measures and place, the split of the run in"
     " which it was; by default none is written",
   )
-  add("overwrite", bool, False, "replace FILE if it is there")
   clients = parser.add_argument_group("which clients of other data, by default as many as the run")
   for name in _NUMBERS:
     command_line.add_flag(clients, name, int, None, "as for train")
@@ -202,8 +201,7 @@ def _evaluate(
   with bar:
     for start in range(0, len(files.client_ids), _CLIENTS_AT_ONCE):
       ids = files.client_ids[start : start + _CLIENTS_AT_ONCE]
-      x, y, offsets = files.load(ids)
-      examples = evaluation.ClientExamples(ids, x, y, offsets, files.decode)
+      examples = evaluation.examples_of_files(files, ids)
       evaluator = evaluation.build_evaluator(model, examples, evaluator, error)
       of_clients, predictions = evaluator.predict(weights)
       found = evaluation.measured(of_clients, predictions, error)
@@ -227,7 +225,7 @@ def _check_siblings(
 
 def main(args: argparse.Namespace) -> None:
   if args.out is not None:
-    finished_run.check_new(args.out, args.overwrite)
+    finished_run.check_new(args.out)
   overrides = finished_run.given(args, train_flags.WHERE_DATA_IS)
   for name, value in finished_run.given(args, _NUMBERS).items():
     overrides[name] = str(value)

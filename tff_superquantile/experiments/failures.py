@@ -58,12 +58,12 @@ def describe(error: Exception) -> Failure:
   """Returns the failure of a command that this error ends."""
   if _is_sentence(error):
     return Failure(str(error), USAGE_ERROR)
-  said = _system_error(error)
-  if said is not None:
-    what = f"{said.filename or 'the output'} cannot be read or written ({said.strerror or said})"
-    if said.errno in _NAMES:
+  fault = _system_error(error)
+  if fault is not None:
+    what = f"{fault.filename or 'the output'} cannot be read or written ({fault.strerror or fault})"
+    if fault.errno in _NAMES:
       return Failure(f"Found that {what}; name another file or folder.", USAGE_ERROR)
-    remedy = _REMEDIES.get(said.errno or 0, "mend that")
+    remedy = _REMEDIES.get(fault.errno or 0, "mend that")
     return Failure(
       f"Found that {what}; {remedy} and run the same command again: it goes on where it was.",
       FAILED,
@@ -113,5 +113,5 @@ def _system_error(error: Exception) -> OSError | None:
   """Returns the system's error about a file, also TensorFlow's and TFF's, as Python's; or None."""
   if isinstance(error, OSError):
     return error
-  said = _TENSORFLOWS_WORDS.search(str(error))
-  return said and OSError(_ERRNOS[said[2]], said[2], said[1])
+  match = _TENSORFLOWS_WORDS.search(str(error))
+  return match and OSError(_ERRNOS[match[2]], match[2], match[1])

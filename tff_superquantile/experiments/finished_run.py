@@ -30,11 +30,10 @@ def given(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
   return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
-def check_new(out: pathlib.Path, overwrite: bool | None = None) -> None:
-  """Makes the folder of a command's results; refuses results that are there, unless `overwrite`."""
-  if out.exists() and not overwrite:
-    instead = "" if overwrite is None else ", or --overwrite"
-    raise ValueError(f"Found {out} already there; expected another --out{instead}.")
+def check_new(out: pathlib.Path) -> None:
+  """Makes the folder of a command's results; refuses results that are there."""
+  if out.exists():
+    raise ValueError(f"Found {out} already there; expected another --out.")
   atomic_files.make_folder("out", out.absolute().parent)
 
 

@@ -58,8 +58,8 @@ _NOT_OF_A_SWEEP = {  # The experiment decides these: they tell its runs apart.
   **{
     name: "--experiment"
     for kind in methods.METHODS.values()
-    for name, one in part.own_flags(kind).items()
-    if one.default is None
+    for name, flag in part.own_flags(kind).items()
+    if flag.default is None
   },
 }
 
@@ -117,7 +117,7 @@ def _usual_folds(args: argparse.Namespace, config: run_config.RunConfig) -> int:
 
 def plan(args: argparse.Namespace, usual_folds: int = 0) -> list[tuning.Settings]:
   """Returns the settings of every run: the preset's, then the flags on the command line."""
-  preset, asked = _preset(args.experiment), train_flags.given(args)
+  preset, asked = _preset(args.experiment), train_flags.values(args)
   added = _added(asked)
   for name, instead in {**dict.fromkeys(preset.tried, ""), **_NOT_OF_A_SWEEP}.items():
     if name in asked and name not in added:
@@ -126,8 +126,8 @@ def plan(args: argparse.Namespace, usual_folds: int = 0) -> list[tuning.Settings
   thetas, epsilons = args.thetas, args.epsilons
   for theta in thetas or ():
     superquantile.check_theta(theta)
-  given = {name: value for name, value in asked.items() if name not in added}
-  is_secure = given.pop("secure", False)
+  flags = {name: value for name, value in asked.items() if name not in added}
+  is_secure = flags.pop("secure", False)
   for name, is_given in (("epsilons", epsilons is not None), ("secure", is_secure)):
     if is_given and not preset.epsilons:
       raise ValueError(
@@ -146,7 +146,7 @@ def plan(args: argparse.Namespace, usual_folds: int = 0) -> list[tuning.Settings
   seeds = preset.seeds
   if args.seeds is not None:
     seeds = args.seeds
-  elif folds := given.get("folds") or usual_folds:
+  elif folds := flags.get("folds") or usual_folds:
     seeds = range(folds)  # Each client is a test client once.
   elif args.quick:
     seeds = seeds[:1]
@@ -161,18 +161,18 @@ def plan(args: argparse.Namespace, usual_folds: int = 0) -> list[tuning.Settings
       {**method, "secure": "epsilon" in method} for method in compared if not _by_server(method)
     ]
   return [
-    {**defaults, "task": preset.task, **common, **method, "seed": seed, **given}
+    {**defaults, "task": preset.task, **common, **method, "seed": seed, **flags}
     for seed, method in itertools.product(seeds, compared)
   ]
 
 
-def _added(given: Mapping[str, Any]) -> dict[str, Any]:
+def _added(flags: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the flags of a method from outside that the experiment compares, too."""
-  algorithm = given.get("algorithm")
+  algorithm = flags.get("algorithm")
   if algorithm is None or algorithm in methods.METHODS.own:
     return {}
-  own = {"algorithm", *(one.name for one in part.own_flags(methods.METHODS[algorithm]).values())}
-  return {name: value for name, value in given.items() if name in own}
+  own = {"algorithm", *(flag.name for flag in part.own_flags(methods.METHODS[algorithm]).values())}
+  return {name: value for name, value in flags.items() if name in own}
 
 
 def _by_server(method: tuning.Settings) -> bool:
@@ -185,16 +185,16 @@ def _tune(
   preset: preset_lib.Preset,
   plan: Sequence[tuning.Settings],
   tune: str,
-  given: Container[str] = (),
+  fixed: Container[str] = (),
 ) -> list[tuning.Settings]:
   """Returns the runs of the comparison with the values of grid searches, or their defaults.
 
-  Flags that are `given` are not searched for.
+  `fixed` flags are not searched for.
   """
   plan = [tuning.with_defaults(settings, tune) for settings in plan]
   if tune == "all":
     for grid in preset.shared_grids:
-      free = {flag: values for flag, values in grid.values.items() if flag not in given}
+      free = {flag: values for flag, values in grid.values.items() if flag not in fixed}
       if not free:
         continue
       grid = dataclasses.replace(grid, values=free)
@@ -246,7 +246,7 @@ def main(args: argparse.Namespace) -> None:
   stages = stages_lib.Stages(args.num_workers, args.print_commands)
   tune = args.tune or ("none" if args.quick else "methods")
   try:
-    planned = _tune(stages, preset, planned, tune, train_flags.given(args))
+    planned = _tune(stages, preset, planned, tune, train_flags.values(args))
     if stages.searches:
       tuning.write(folder, stages.searches)
   except RuntimeError as error:

@@ -29,7 +29,7 @@ def train(config: run_config.RunConfig) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-  train(run_config.of(**train_flags.given(args)))
+  train(run_config.of(**train_flags.values(args)))
 
 
 if __name__ == "__main__":

@@ -34,21 +34,21 @@ def define(parser: command_line.Parser) -> None:
 def add(group: Any, names: Sequence[str]) -> None:
   """Adds flags of a run to a parser or a group of it; those that nobody gives have no value."""
   for name in names:
-    one = run_config.flags()[name]
-    text = one.help if one.default in (None, "") else f"{one.help} (default: {one.default})"
-    kind = str if one.word else one.kind
-    metavar = "|".join(one.choices) or one.kind.__name__.upper()
+    flag = run_config.flags()[name]
+    text = flag.help if flag.default in (None, "") else f"{flag.help} (default: {flag.default})"
+    kind = str if flag.word else flag.kind
+    metavar = "|".join(flag.choices) or flag.kind.__name__.upper()
     command_line.add_flag(
       group,
       name,
       kind,
       argparse.SUPPRESS,
       text,
-      metavar=f"{metavar}|{one.word}" if one.word else metavar,
+      metavar=f"{metavar}|{flag.word}" if flag.word else metavar,
     )
 
 
-def given(args: argparse.Namespace) -> dict[str, Any]:
+def values(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the values of a run's flags that are on the command line, by name; also `secure`."""
   flags = run_config.flags()
   values = {name: getattr(args, name) for name in [*flags, "secure"] if name in args}

@@ -17,8 +17,8 @@ from tff_superquantile.measures import ranking_error
 # By the names that they have in files and as values of --metric.
 MEASURES: Mapping[str, measure.Measure] = types.MappingProxyType(
   {
-    one.name: one
-    for one in (
+    row.name: row
+    for row in (
       balanced_error.MEASURE,
       ranking_error.MEASURE,
       calibration_error.MEASURE,

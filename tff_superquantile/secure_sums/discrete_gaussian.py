@@ -69,18 +69,18 @@ def _alias(masses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   size = 2 ** (_MASS_BITS - bits)
   excess = np.append(masses, np.zeros(2**bits - masses.size, np.int64)) - size
   (small,), (large,) = np.nonzero(excess < 0), np.nonzero(excess >= 0)
-  rooms, given = np.append(0, np.cumsum(-excess[small])), np.cumsum(excess[large])
+  rooms, surplus = np.append(0, np.cumsum(-excess[small])), np.cumsum(excess[large])
   own, other = size + np.minimum(excess, 0), np.arange(2**bits)
-  other[small] = large[np.searchsorted(given, rooms[:-1], side="right")]
+  other[small] = large[np.searchsorted(surplus, rooms[:-1], side="right")]
   # A room that is begun is filled by one value alone.
-  own[large] -= rooms[np.searchsorted(rooms, given)] - given
+  own[large] -= rooms[np.searchsorted(rooms, surplus)] - surplus
   other[large[:-1]] = large[1:]
   return own, other
 
 
 def _words(size: tf.Tensor, seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   """Draws integers of which all bits are random."""
-  return tf.random.stateless_uniform([size], seed, minval=None, maxval=None, dtype=dtype)
+  return tf.raw_ops.StatelessRandomUniformFullInt(shape=[size], seed=seed, dtype=dtype)
 
 
 def _choose(values: np.ndarray, masses: np.ndarray, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -101,8 +101,10 @@ def _choose(values: np.ndarray, masses: np.ndarray, size: tf.Tensor, seed: tf.Te
   return tf.gather(both.ravel(), tf.bitwise.right_shift(numbers, np.int64(_MASS_BITS - bits)))
 
 
-def _choose_by_blocks(masses: np.ndarray, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-  """Draws positions in many integer masses with the sum 2^62, int64 [size]: most by 32 bits.
+def _choose_by_blocks(
+  smallest: int, masses: np.ndarray, size: tf.Tensor, seed: tf.Tensor
+) -> tf.Tensor:
+  """Draws from smallest, smallest + 1, ... by many integer masses as `_choose`: most by 32 bits.
 
   A word's last bits choose one of 2^16 cells. Most cells are of a block of 2^k neighbours, as many
   as the least of these allows, and k other bits choose one of them. The other cells have the masses
@@ -114,23 +116,24 @@ def _choose_by_blocks(masses: np.ndarray, size: tf.Tensor, seed: tf.Tensor) -> t
   cell_bits = _MASS_BITS - _BLOCK_BITS
   counts = (blocks.min(axis=1) << bits) >> cell_bits
   left = (blocks - (counts << cell_bits >> bits)[:, np.newaxis]).ravel()
-  starts = np.repeat(np.arange(counts.size, dtype=np.int32) * width + width // 2, counts)
-  starts.resize(2**_BLOCK_BITS)
+  middles = np.repeat(np.arange(counts.size) * width + width // 2 + smallest, counts)
+  middles = np.resize(middles, 2**_BLOCK_BITS).astype(np.int32)
   words = _words(size, seed, tf.int32)
   cells = tf.bitwise.bitwise_and(words, 2**_BLOCK_BITS - 1)
-  positions = tf.gather(starts, cells) + tf.bitwise.right_shift(words, 32 - bits)
+  drawn = tf.gather(middles, cells) + tf.bitwise.right_shift(words, 32 - bits)
   others = tf.where(cells >= counts.sum())
   more = noise_source.for_purpose(seed, "what blocks leave")
-  found = _choose(np.arange(left.size), _masses(left / left.sum()), tf.shape(others)[0], more)
-  return tf.cast(tf.tensor_scatter_nd_update(positions, others, tf.cast(found, tf.int32)), tf.int64)
+  values = smallest + np.arange(left.size)
+  rest = tf.cast(_choose(values, _masses(left / left.sum()), tf.size(others), more), tf.int32)
+  return tf.cast(tf.tensor_scatter_nd_update(drawn, others, rest), tf.int64)
 
 
 def _draw(stddev: float, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
   """Draws noise, int64 [size], by the table that suits its deviation."""
-  law, largest = probabilities(stddev), support(stddev)
+  law, smallest = probabilities(stddev), -support(stddev)
   if law.size > _MOST_VALUES:
-    return _choose_by_blocks(_masses(law), size, seed) - largest
-  values = np.arange(-largest, largest + 1)
+    return _choose_by_blocks(smallest, _masses(law), size, seed)
+  values = np.arange(smallest, -smallest + 1)
   if law.size**2 <= _MOST_VALUES:  # Two numbers a word.
     pairs = np.stack(np.meshgrid(values, values), axis=-1).astype(np.int32).view(np.int64).ravel()
     drawn = _choose(pairs, _masses(np.outer(law, law).ravel()), (size + 1) // 2, seed)
@@ -142,7 +145,7 @@ def _draw_and_reject(stddev: tf.Tensor, size: tf.Tensor, seed: tf.Tensor) -> tf.
   """Draws noise, int64 [size], without a table: discrete Laplace noise of which three in four stay.
 
   A difference of two geometric numbers is x with a probability proportional to exp(-|x| / stddev),
-  and stays with exp(-(|x| / stddev - 1)^2 / 2). More are drawn than stay, but for less than 1e-12.
+  and stays with exp(-(|x| / stddev - 1)^2 / 2). More stay than are needed, but for less than 1e-20.
   """
   uniform = tf.random.stateless_uniform([3, 2 * size + 100], seed, dtype=tf.float64)
   scale = tf.maximum(stddev, 1e-9)  # Without noise zero is the only value, and stays.
@@ -166,6 +169,6 @@ def sample(
   Canonne, Kamath and Steinke (2020), whose exact sampler needs rational arithmetic. A deployment
   that must withstand an adversary who exploits floating point replaces this function by theirs.
   """
-  size = tf.reduce_prod(tf.convert_to_tensor(shape, tf.int32))
+  size = tf.reduce_prod(shape) if tf.is_tensor(shape) else math.prod(shape)
   draw = _draw_and_reject if tf.is_tensor(stddev) else _draw
   return tf.reshape(draw(stddev, size, seed), shape)

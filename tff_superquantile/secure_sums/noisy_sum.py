@@ -20,29 +20,15 @@ _Mechanism: TypeAlias = sum_mechanism.SumMechanism | tree_mechanism.TreeMechanis
 _MAX_REPORTS = 2**31 - 1
 
 
-class ModularSum:
-  """Sums values modulo M, which clients reduce, by TFF's secure modular sum.
+def _secure_sum(reports: tff.Value, modulus: np.integer) -> tff.Value:
+  """Sums values modulo M by TFF's secure modular sum, for which clients reduce them modulo M.
 
   It calls the intrinsic of `tff.aggregators.SecureModularSumFactory` directly, because the factory
   takes one modulus for all, and the number of reports could wrap modulo M. A sum that does not wrap
   would show how often the clients' values wrapped, which the noise does not hide.
   """
-
-  def __init__(self, modulus: int, smallest: int, largest: int):
-    # The sum is right modulo M, whatever the range.
-    self._modulus = np.int64(modulus)
-    self._needs_no_division = -modulus <= smallest and largest < modulus
-
-  def at_client(self, values: tf.Tensor) -> tf.Tensor:
-    if not self._needs_no_division:
-      return tf.math.floormod(values, self._modulus)
-    # A division of integers takes three times as long. The bits of the sign are those of -1 or 0.
-    signs = tf.bitwise.right_shift(values, tf.constant(63, tf.int64))
-    return values + tf.bitwise.bitwise_and(signs, self._modulus)
-
-  def sum(self, reports: tff.Value) -> tff.Value:
-    moduli = collections.OrderedDict(values=self._modulus, num_reports=np.int64(_MAX_REPORTS))
-    return tff.backends.mapreduce.federated_secure_modular_sum(reports, moduli)
+  moduli = collections.OrderedDict(values=modulus, num_reports=np.int64(_MAX_REPORTS))
+  return tff.backends.mapreduce.federated_secure_modular_sum(reports, moduli)
 
 
 def complete(
@@ -78,8 +64,6 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     self,
     mechanism: _Mechanism,
     num_entries: int,
-    smallest: int,
-    largest: int,
     *,
     noise_key: bytes | None,
     purpose: str,
@@ -89,17 +73,15 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     Args:
       mechanism: Has the modulus M, the noise of one share and the number of shares.
       num_entries: d, the number of integers in an encoded value.
-      smallest: The least of these integers.
-      largest: The largest of them.
       noise_key: Key of the server's noise, 16 bytes, to be kept secret; None for fresh entropy.
       purpose: Names the use of the noise; factories of one key need different purposes.
     """
     self._mechanism = mechanism
     self._num_entries = num_entries
     self._source = noise_source.NoiseSource(noise_key, purpose)
-    # The noise is always within its support, so that nothing is ever clipped.
-    support = discrete_gaussian.support(mechanism.local_stddev)
-    self._secure_sum = ModularSum(mechanism.modulus, smallest - support, largest + support)
+    # Sums of all shares fit, and values with noise before they are reduced, which are within 2 M.
+    is_small = mechanism.modulus * (mechanism.num_shares + 2) < 2**31
+    self._modulus = (np.int32 if is_small else np.int64)(mechanism.modulus)
 
   @abc.abstractmethod
   def check_value_type(self, value_type: tff.Type) -> None:
@@ -121,14 +103,15 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
   def report(self, value: Any, seed: tf.Tensor | None = None) -> Any:
     """Returns a client's report of its value, and a one for their number: a TensorFlow function.
 
-    The seed of the noise is integers [2]; None is for the client's own entropy.
+    The seed of the noise is integers [2]; None is for the client's own entropy. The values are not
+    reduced modulo M yet, which is the client's part of the secure sum.
     """
     encoded = tf.ensure_shape(self.encode(value), [self._num_entries])
     if seed is None:
       seed = noise_source.fresh_seed()
     noise = discrete_gaussian.sample([self._num_entries], self._mechanism.local_stddev, seed)
     return collections.OrderedDict(
-      values=self._secure_sum.at_client(encoded + noise), num_reports=tf.constant(1, tf.int64)
+      values=tf.cast(encoded + noise, self._modulus.dtype), num_reports=tf.constant(1, tf.int64)
     )
 
   def create_of_reports(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -137,7 +120,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     mechanism, source = self._mechanism, self._source
     report_type = tff.types.to_type(
       collections.OrderedDict(
-        values=tff.TensorType(np.int64, [self._num_entries]), num_reports=np.int64
+        values=tff.TensorType(self._modulus.dtype, [self._num_entries]), num_reports=np.int64
       )
     )
 
@@ -150,7 +133,11 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
       num_reports = summed["num_reports"]
       seed, next_state = source.draw(state)
       sums = complete(
-        summed["values"], num_reports, mechanism.local_stddev, mechanism.num_shares, seed
+        tf.cast(summed["values"], tf.int64),
+        num_reports,
+        mechanism.local_stddev,
+        mechanism.num_shares,
+        seed,
       )
       return next_state, self.decode(sums, num_reports <= mechanism.num_shares, value_type)
 
@@ -163,7 +150,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     )
     def next_fn(state, reports):
       next_state, result = tff.federated_map(
-        decode_at_server, (state, self._secure_sum.sum(reports))
+        decode_at_server, (state, _secure_sum(reports, self._modulus))
       )
       return tff.templates.MeasuredProcessOutput(
         next_state, result, tff.federated_value((), tff.SERVER)
@@ -225,8 +212,6 @@ class DistributedGaussianSumFactory(NoisySumFactory):
     super().__init__(
       mechanism,
       mechanism.num_entries,
-      -mechanism.largest_entry,
-      mechanism.largest_entry,
       noise_key=noise_key,
       purpose="sum of updates",
     )
@@ -242,8 +227,9 @@ class DistributedGaussianSumFactory(NoisySumFactory):
 
   def encode(self, value: Any) -> tf.Tensor:
     vector = tf.concat([tf.reshape(v, [-1]) for v in tf.nest.flatten(value)], axis=0)
-    vector = tf.clip_by_norm(tf.cast(vector, tf.float64), self._mechanism.clip_norm)
-    return tf.cast(tf.round(vector * self._mechanism.scale), tf.int64)
+    vector, clip_norm = tf.cast(vector, tf.float64), self._mechanism.clip_norm
+    factor = self._mechanism.scale * clip_norm / tf.maximum(tf.norm(vector), clip_norm)
+    return tf.cast(tf.round(factor * vector), tf.int64)
 
   def decode(self, sums: tf.Tensor, is_valid: tf.Tensor, value_type: tff.Type) -> Any:
     half = self._mechanism.modulus // 2

@@ -130,7 +130,7 @@ def _quiet_stderr() -> Iterator[None]:
       file.seek(0)
       lines = file.read().splitlines(keepends=True)
     with contextlib.suppress(OSError):  # A terminal that is gone.
-      os.write(2, b"".join(line for line in lines if not any(one in line for one in _INFORMATION)))
+      os.write(2, b"".join(line for line in lines if not any(m in line for m in _INFORMATION)))
 
 
 class _QuietLoader(postponed.Wrapper):

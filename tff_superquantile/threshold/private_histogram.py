@@ -81,8 +81,6 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     super().__init__(
       mechanism,
       mechanism.num_nodes,
-      0,
-      mechanism.scale,
       noise_key=noise_key,
       purpose="histogram",
     )

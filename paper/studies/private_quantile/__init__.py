@@ -113,8 +113,8 @@ def _measure_block(plan: _Plan, distribution: str, num_bins: int, epsilon: float
 
   def add(bits: int, recipe: str, mechanism: Any, errors: np.ndarray, bound: float) -> None:
     measured = (distribution, num_bins, bits, epsilon, plan.delta, plan.num_clients, len(errors))
-    found = (mechanism.noise_multiplier, mechanism.scale, errors.mean(), errors.std(ddof=1), bound)
-    points.append((*measured, recipe, *found))
+    stats = (mechanism.noise_multiplier, mechanism.scale, errors.mean(), errors.std(ddof=1), bound)
+    points.append((*measured, recipe, *stats))
 
   for name, recipe in quantile_error.RECIPES.items():
     arguments = (recipe, epsilon, plan.delta, num_bins, plan.num_clients)
@@ -154,13 +154,13 @@ def _measure(plan: _Plan, path: pathlib.Path) -> pd.DataFrame:
         f"{distribution}, b = {num_bins}, epsilon = {epsilon:g}", refresh=terminal
       )
       settings = (epsilon, plan.delta, plan.num_clients, plan.num_seeds)
-      wanted = {
+      keys = {
         (distribution, num_bins, bits, *settings, recipe)
         for bits in plan.bits
         for recipe in quantile_error.RECIPES
       }
-      all_wanted |= wanted
-      if not wanted <= set(points.index):
+      all_wanted |= keys
+      if not keys <= set(points.index):
         points = pd.concat([points, _measure_block(plan, distribution, num_bins, epsilon)])
         points = points[~points.index.duplicated()]
         atomic_files.write(path, points.reset_index().to_csv(index=False))

@@ -102,12 +102,12 @@ def lay_out(
   paper's rows.
   """
   points = points[(points["distribution"] == distribution) & (points["num_bins"] == num_bins)]
-  found = {title: of_curve for _, _, title, of_curve in _curves(points, titles, all_bits)}
+  curves = {title: of_curve for _, _, title, of_curve in _curves(points, titles, all_bits)}
   in_tff = points[points["recipe"] == THROUGH_TFF].drop_duplicates("epsilon", keep="last")
   for num_seeds in in_tff["num_seeds"][:1]:
-    found[f"the same through TFF's secure sum, {num_seeds} seeds"] = in_tff
+    curves[f"the same through TFF's secure sum, {num_seeds} seeds"] = in_tff
   rows = []
-  for title, of_row in found.items():
+  for title, of_row in curves.items():
     errors = of_row.drop_duplicates("epsilon", keep="last").set_index("epsilon")["error"]
     texts = ("-" if math.isnan(error) else f"{error:.3f}" for error in errors.reindex(epsilons))
     rows.append(tables.Row(title, [*map(tables.Cell, texts)]))

@@ -7,6 +7,7 @@ import enum
 import itertools
 import math
 from typing import NamedTuple
+import weakref
 
 import numpy as np
 import tensorflow as tf
@@ -50,7 +51,7 @@ class Read(NamedTuple):
     if first.nbytes > _MAX_BYTES_OF_ROW:
       return Form.APART
     may_be_shapes = others and first.dtype == np.int32 and first.nbytes <= _MAX_BYTES_OF_SHAPES
-    if may_be_shapes and len({array.tobytes() for array in self.arrays}) == 1:
+    if may_be_shapes and all(np.array_equal(first, array) for array in others):
       return Form.SAME
     return Form.ROWS
 
@@ -71,11 +72,8 @@ class Read(NamedTuple):
     rank, dtype = self.spec.shape.rank, self.spec.dtype
     if form is not Form.APART:
       return (tf.TensorSpec([None] * (rank + (form is Form.ROWS)), dtype),)
-    return (
-      tf.TensorSpec([None], dtype),
-      tf.TensorSpec([None], tf.int64),
-      tf.TensorSpec([None, rank], tf.int32),
-    )
+    lengths = tf.TensorSpec([None, rank], tf.int32)
+    return tf.TensorSpec([None], dtype), tf.TensorSpec([None], tf.int64), lengths
 
 
 # What says from where a client's values are read.
@@ -114,10 +112,10 @@ class Reader:
     def read_all(*names: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
       flat = [
         tf.TensorArray(spec.dtype, 0, True, infer_shape=False, element_shape=[None])
-        for spec in self._specs
+        for spec in self.specs
       ]
       shapes = [
-        tf.TensorArray(tf.int32, 0, True, element_shape=[spec.shape.rank]) for spec in self._specs
+        tf.TensorArray(tf.int32, 0, True, element_shape=[spec.shape.rank]) for spec in self.specs
       ]
 
       def step(
@@ -135,14 +133,10 @@ class Reader:
     one = tf.function(read, autograph=False).get_concrete_function(
       *[tf.TensorSpec([], tf.string) for _ in self._dtypes]
     )
-    self._specs = one.structured_outputs
+    self.specs: list[tf.TensorSpec] = one.structured_outputs  # Of the values that a client reads.
     signature = [tf.TensorSpec([None], tf.string) for _ in self._dtypes]
     function = tf.function(read_all, input_signature=signature, autograph=False)
     self._read_all = function.get_concrete_function()
-
-  def specs(self) -> list[tf.TensorSpec]:
-    """Returns the specs of the values that a client reads."""
-    return self._specs
 
   def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
     """Yields the values of each client, in the order of `refs`."""
@@ -177,26 +171,28 @@ class Store:
     # Of each client, by its names and their version, and then by the keys of a reader.
     self._clients: collections.OrderedDict[tuple, dict[tuple[bytes, int], np.ndarray]]
     self._clients = collections.OrderedDict()
-    self._keys_of_data_sets = data_sets.Keys()
+    # The keys of clients with data sets that are gone, which may be at any time.
+    self._gone: collections.deque[tuple] = collections.deque()
 
   def _kept(self, name: _Names) -> dict[tuple[bytes, int], np.ndarray]:
     """Returns what is kept of a client, from now on the one that was used last."""
     sources = [one for one in name if isinstance(one, data_sets.Source)]
     # What was read of older versions of the files that data sets read is not used again.
     version = (name, *(source.version() for source in sources))
-    kept = self._clients.setdefault(version, {})
+    if version not in self._clients:
+      self._clients[version] = {}
+      for source in sources:
+        weakref.finalize(source.data_set, self._gone.append, version)
     self._clients.move_to_end(version)
-    for source in sources:
-      self._keys_of_data_sets.watch(source, version)
-    return kept
+    return self._clients[version]
 
   def _forget(self, values_read: Mapping[tuple[bytes, int], np.ndarray]) -> None:
     self._bytes -= sum(value.nbytes for value in values_read.values())
 
   def read(self, reader: Reader, arrays: Sequence[np.ndarray]) -> list[Read]:
     """Returns what a cohort has read, of the arguments of the computation."""
-    for version in self._keys_of_data_sets.pop_gone():
-      self._forget(self._clients.pop(version, {}))
+    while self._gone:
+      self._forget(self._clients.pop(self._gone.popleft(), {}))
     names = list(zip(*(arrays[i].tolist() for i in reader.positions)))
     clients = {name: self._kept(name) for name in dict.fromkeys(names)}
     keys = frozenset(reader.keys)
@@ -209,5 +205,5 @@ class Store:
       self._forget(self._clients.popitem(last=False)[1])
     return [
       Read(ref, spec, [clients[name][key] for name in names])
-      for ref, spec, key in zip(reader.refs, reader.specs(), reader.keys)
+      for ref, spec, key in zip(reader.refs, reader.specs, reader.keys)
     ]

@@ -30,9 +30,10 @@ Ref = expressions.Ref
 # Ops of each number by itself, or of numbers in the same place once they are broadcast; Softmax is
 # of the last axis.
 _ELEMENTWISE = frozenset(
-  "Abs AddV2 Cast DivNoNan Equal Exp Floor Greater GreaterEqual IsFinite IsInf IsNan Less LessEqual"
-  " Log LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul Neg NotEqual RealDiv Reciprocal Relu"
-  " Round Rsqrt SelectV2 Sigmoid Sign Softmax Sqrt Square Sub Tanh ZerosLike".split()
+  "Abs AddV2 Bitcast BitwiseAnd BitwiseXor DivNoNan Equal Exp Floor FloorMod Greater GreaterEqual"
+  " IsFinite IsInf IsNan Less LessEqual Log LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul Neg"
+  " NotEqual RealDiv Reciprocal Relu RightShift Round Rsqrt SelectV2 Sigmoid Sign Softmax Sqrt"
+  " Square Sub Tanh ZerosLike".split()
 )
 # Ops of which all clients have the same, since their rows have one shape.
 _SIZES = ("Shape", "Size")
@@ -174,7 +175,7 @@ class RowEmitter(emission.Emitter):
     node, op = expression.node, expression.op
     if op in _ELEMENTWISE:
       return _create(op, _aligned(inputs, stacked), node)
-    if op == "BiasAdd" and _has_channels_last(node):
+    if op == "BiasAdd":
       return [tf.add(*_aligned(inputs, stacked))]
     if op == "MatMul":  # It broadcasts what all clients have.
       transposed = (node.attr[f"transpose_{side}"].b for side in "ab")
@@ -182,13 +183,13 @@ class RowEmitter(emission.Emitter):
     if op in _OF_ALL:
       rows = [t if is_stacked else self._repeat(t) for t, is_stacked in zip(inputs, stacked)]
       return _OF_ALL[op](node, *rows)
-    if any(stacked[1:]):
-      raise errors.UnsupportedError(f"an op {op} with an axis or a shape of each client")
-    return _OF_FIRST[op](node, *inputs)
-
-
-def _of_equal_shape(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
-  return _create(node.op, rows, node)
+    if op == "ConcatV2" and not stacked[-1]:
+      rows = [t if is_stacked else self._repeat(t) for t, is_stacked in zip(inputs[:-1], stacked)]
+      return [tf.concat(rows, _axis(int(tf.get_static_value(inputs[-1])), _rank(rows[0])))]
+    of_one = _OF_SECOND if op in _OF_SECOND else _OF_FIRST
+    if sum(stacked) > 1 or not stacked[of_one is _OF_SECOND]:
+      raise errors.UnsupportedError(f"an op {op} with an axis, a shape or a table of each client")
+    return of_one[op](node, *inputs)
 
 
 def _pack(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
@@ -219,17 +220,6 @@ def _expand_dims(node: Any, rows: tf.Tensor, axis: tf.Tensor) -> list[tf.Tensor]
 
 def _ensure_shape(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
   return [tf.ensure_shape(rows, tf.TensorShape([None]).concatenate(node.attr["shape"].shape))]
-
-
-def _has_channels_last(node: Any) -> bool:
-  if node.attr["data_format"].s != b"NHWC":
-    raise errors.UnsupportedError("channels that are not the last axis")
-  return True
-
-
-def _bias_add_grad(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
-  _has_channels_last(node)
-  return [tf.reduce_sum(rows, range(1, _rank(rows)))]
 
 
 def _squeeze(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
@@ -271,17 +261,52 @@ def _strided_slice(node: Any, rows: tf.Tensor, *of_row: tf.Tensor) -> list[tf.Te
   return _create(node.op, [rows, *inputs], node, **masks)
 
 
+def _gather(node: Any, values: tf.Tensor, rows: tf.Tensor, axis: tf.Tensor) -> list[tf.Tensor]:
+  if tf.get_static_value(axis) != 0 or node.attr["batch_dims"].i:
+    raise errors.UnsupportedError("values of other axes than the first")
+  return _create(node.op, [values, rows, axis], node)
+
+
+def _search(node: Any, values: tf.Tensor, rows: tf.Tensor) -> list[tf.Tensor]:
+  if values.shape[0] != 1:
+    raise errors.UnsupportedError("a search of several sequences")
+  (found,) = _create(node.op, [values, tf.reshape(rows, [1, -1])], node)
+  return [tf.reshape(found, tf.shape(rows))]
+
+
+def _one_by_one(node: Any, *inputs: tf.Tensor) -> list[tf.Tensor]:
+  """Creates an op for one client after the other: of the last input each has its own row."""
+  *same, rows = inputs
+
+  def of_client(row: tf.Tensor) -> tf.Tensor:
+    return _create(node.op, [*same, row], node)[0]
+
+  like = of_client(rows[0])
+  return [tf.map_fn(of_client, rows, fn_output_signature=tf.TensorSpec(like.shape, like.dtype))]
+
+
+def _cast(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
+  if tf.as_dtype(node.attr["DstT"].type).is_integer and rows.dtype.is_floating:
+    # The integers that floats beyond their range become depend on their place in a tensor.
+    return _one_by_one(node, rows)
+  return _create(node.op, [rows], node)
+
+
 _Op = Callable[..., Sequence[tf.Tensor]]
 # Ops of values that must all have rows.
 _OF_ALL: Mapping[str, _Op] = {
-  **dict.fromkeys(("AddN", "ReluGrad", "SigmoidGrad", "TanhGrad"), _of_equal_shape),
+  **dict.fromkeys(
+    ("AddN", "ReluGrad", "SigmoidGrad", "TanhGrad"),
+    lambda node, *rows: _create(node.op, rows, node),
+  ),
   "Pack": _pack,
   "SparseSoftmaxCrossEntropyWithLogits": _cross_entropy,
 }
 # Ops of rows, and of axes or shapes that are the same for all clients.
 _OF_FIRST: Mapping[str, _Op] = {
   **dict.fromkeys(("All", "Any", "ArgMax", "Max", "Mean", "Min", "Prod", "Sum"), _reduce),
-  "BiasAddGrad": _bias_add_grad,
+  "BiasAddGrad": lambda node, rows: [tf.reduce_sum(rows, range(1, _rank(rows)))],
+  "Cast": _cast,
   "EnsureShape": _ensure_shape,
   "ExpandDims": _expand_dims,
   "L2Loss": lambda node, rows: [tf.reduce_sum(rows * rows, range(1, _rank(rows) + 1)) / 2],
@@ -292,7 +317,13 @@ _OF_FIRST: Mapping[str, _Op] = {
   "StridedSlice": _strided_slice,
   "Tile": _tile,
 }
-OPS = frozenset((*_ELEMENTWISE, *_OF_ALL, *_OF_FIRST, "BiasAdd", "MatMul"))
+# Ops of a shape or a table that is the same for all clients, and of rows.
+_OF_SECOND: Mapping[str, _Op] = {
+  "GatherV2": _gather,
+  "StatelessRandomUniformFullInt": _one_by_one,
+  "UpperBound": _search,
+}
+OPS = frozenset((*_ELEMENTWISE, *_OF_ALL, *_OF_FIRST, *_OF_SECOND, "BiasAdd", "ConcatV2", "MatMul"))
 
 
 def _differ(
@@ -344,8 +375,6 @@ def plan(refs: Sequence[Ref], stacked: Iterable[Ref], known: Iterable[Ref]) -> s
 
 
 def _is_listed(node: tf.compat.v1.NodeDef) -> bool:
-  if node.op == "Cast":  # Kernels differ in the integers that floats beyond their range become.
-    return not tf.as_dtype(node.attr["DstT"].type).is_integer or not (
-      tf.as_dtype(node.attr["SrcT"].type).is_floating
-    )
+  if "data_format" in node.attr and node.attr["data_format"].s != b"NHWC":
+    return False
   return node.op in OPS

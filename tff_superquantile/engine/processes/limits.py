@@ -23,7 +23,7 @@ def read(path: pathlib.Path) -> str:
 
 def folders(controller: str) -> list[pathlib.Path]:
   """Returns the folders, which may not exist, of the "cpu" or "memory" limits that hold here."""
-  found = []
+  paths = []
   for line in read(ROOT / "proc/self/cgroup").splitlines():
     _, controllers, path = line.split(":", 2)
     mount = ROOT / "sys/fs/cgroup"
@@ -33,8 +33,8 @@ def folders(controller: str) -> list[pathlib.Path]:
       mount /= controller
     # In a container the path may be the host's, which is not there; its limits are at the mount.
     folder = mount / path.lstrip("/")
-    found += [f for f in (folder, *folder.parents) if f == mount or mount in f.parents]
-  return found
+    paths += [f for f in (folder, *folder.parents) if f == mount or mount in f.parents]
+  return paths
 
 
 def cpu_quota() -> float | None:

@@ -31,9 +31,9 @@ def create_sync_context(
 
   def executor(cardinalities: tff.framework.CardinalitiesType) -> tff.framework.RemoteExecutor:
     cardinalities.setdefault(tff.CLIENTS, default_num_clients)
-    found = tff.framework.RemoteExecutor(own)
-    found.set_cardinalities(cardinalities)
-    return found
+    remote = tff.framework.RemoteExecutor(own)
+    remote.set_cardinalities(cardinalities)
+    return remote
 
   return tff.framework.SyncExecutionContext(
     tff.framework.ResourceManagingExecutorFactory(executor),

@@ -31,9 +31,9 @@ class InSessions(components.Source):
     self._element_types = sequences.element_types(self.type_signature.result)
     graph = tf.Graph()
     with graph.as_default():
-      given = dict(zip(self.parameters, self.parameter_types))
+      leaves = dict(zip(self.parameters, self.parameter_types))
       kinds = sequences.element_types(self.type_signature.parameter)
-      names = [name for name, leaf in given.items() if leaf.is_data_set]
+      names = [name for name, leaf in leaves.items() if leaf.is_data_set]
       serialized = {name: tf.compat.v1.placeholder(tf.string, []) for name in names}
       inputs: dict[str, Any] = {
         name: sequences.begin(serialized[name], kind) for name, kind in zip(names, kinds)
@@ -50,7 +50,7 @@ class InSessions(components.Source):
       results = tf.graph_util.import_graph_def(
         sessions.with_own_queues(self.graph_def), inputs, self.results, name=""
       )
-      fed = [serialized[name].name if name in serialized else name for name in given]
+      fed = [serialized[name].name if name in serialized else name for name in leaves]
       fetched = [
         (tf.raw_ops.DatasetToGraphV2(input_dataset=tensor) if leaf.is_data_set else tensor).name
         for tensor, leaf in zip(results, self.result_types)
@@ -64,13 +64,13 @@ class InSessions(components.Source):
       np.asarray(leaf.graph_def() if isinstance(leaf, sequences.Sequence) else leaf, dtype)
       for leaf, dtype in zip(leaves, self._dtypes)
     ]
-    found = self._run(*fed)
+    tensors = self._run(*fed)
     kinds = iter(self._element_types)
     results = (
       sequences.Sequence(next(kinds), serialized=tensor, is_made=True)
       if leaf.is_data_set
       else tensor
-      for tensor, leaf in zip(found, self.result_types)
+      for tensor, leaf in zip(tensors, self.result_types)
     )
     return values.pack(self.type_signature.result, results)
 
@@ -91,13 +91,13 @@ class TakenApart:
     compute = components.Component(block).taken_apart()
 
     def function(*arguments: tf.Tensor) -> list[tf.Tensor]:
-      found = compute(
+      tensors = compute(
         *(
           data_sets.begin(argument) if leaf.is_data_set else argument
           for argument, leaf in zip(arguments, parameters)
         )
       )
-      return [tf.ensure_shape(tensor, leaf.shape) for tensor, leaf in zip(found, results)]
+      return [tf.ensure_shape(tensor, leaf.shape) for tensor, leaf in zip(tensors, results)]
 
     specs = [leaf.argument_spec for leaf in parameters]
     traced = tf.function(function, specs, autograph=False)
@@ -119,8 +119,8 @@ class TakenApart:
       tf.constant(leaf.graph_def() if is_one else leaf, dtype)
       for leaf, is_one, dtype in zip(leaves, are_sequences, self._dtypes)
     ]
-    found = self._function(*arguments)
-    return values.pack(self._type, (tensor.numpy() for tensor in found))
+    tensors = self._function(*arguments)
+    return values.pack(self._type, (tensor.numpy() for tensor in tensors))
 
 
 def component(block: tff.framework.CompiledComputation) -> InSessions | TakenApart:

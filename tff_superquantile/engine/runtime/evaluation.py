@@ -123,16 +123,16 @@ def _select(evaluator: Evaluator, argument: Any, type_spec: Any) -> Federated:
   keys, _, server_value, select = argument
 
   def slices(own: Any, _: bool) -> sequences.Sequence:
-    found = [_call(select, _take(server_value, 0), key) for key in own]
-    return sequences.Sequence(type_spec.member.element, elements=found)
+    elements = [_call(select, _take(server_value, 0), key) for key in own]
+    return sequences.Sequence(type_spec.member.element, elements=elements)
 
   return evaluator.at_clients(slices, keys)
 
 
 def _sequence_map(evaluator: Evaluator, argument: Any, type_spec: Any) -> sequences.Sequence:
   function, sequence = argument
-  found = [_call(function, element) for element in sequence.elements()]
-  return sequences.Sequence(type_spec.element, elements=found)
+  elements = [_call(function, element) for element in sequence.elements()]
+  return sequences.Sequence(type_spec.element, elements=elements)
 
 
 def _sequence_reduce(evaluator: Evaluator, argument: Any, _: tff.Type) -> Any:

@@ -82,11 +82,11 @@ class Sequence:
   def to_proto(self) -> executor_pb2.Value:
     """Returns the sequence as TFF's contexts send it."""
     if self._serialized is None:
-      found, _ = tff.framework.serialize_value(
+      value, _ = tff.framework.serialize_value(
         [_to_container(element) for element in self._elements or ()],
         tff.SequenceType(self.element_type),
       )
-      self._serialized = found.sequence.serialized_graph_def
+      self._serialized = value.sequence.serialized_graph_def
     proto = executor_pb2.Value()
     proto.sequence.serialized_graph_def = self._serialized
     proto.sequence.element_type.CopyFrom(tff.types.serialize_type(self.element_type))

@@ -31,8 +31,8 @@ def _from_proto(proto: executor_pb2.Value) -> _Value:
   kind = proto.WhichOneof("value")
   if kind == "sequence":
     element_type = tff.types.deserialize_type(proto.sequence.element_type)
-    found = sequences.Sequence(element_type, serialized=proto.sequence.serialized_graph_def)
-    return _Value(found, tff.SequenceType(element_type))
+    sequence = sequences.Sequence(element_type, serialized=proto.sequence.serialized_graph_def)
+    return _Value(sequence, tff.SequenceType(element_type))
   if kind == "struct":
     parts = [(part.name or None, _from_proto(part.value)) for part in proto.struct.element]
     return _struct(parts)
@@ -165,9 +165,9 @@ class Service(tff.framework.RemoteExecutorStub):
     return executor_pb2.CreateSelectionResponse(value_ref=self._add(request.executor, value))
 
   def compute(self, request: executor_pb2.ComputeRequest) -> executor_pb2.ComputeResponse:
-    found = self._get(request.executor, request.value_ref)
+    value = self._get(request.executor, request.value_ref)
     num_clients = self._num_clients[request.executor.id]
-    return executor_pb2.ComputeResponse(value=_to_proto(*found, num_clients))
+    return executor_pb2.ComputeResponse(value=_to_proto(*value, num_clients))
 
   def dispose(self, request: executor_pb2.DisposeRequest) -> executor_pb2.DisposeResponse:
     of_executor = self._values.get(request.executor.id, {})

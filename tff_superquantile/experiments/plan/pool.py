@@ -93,7 +93,7 @@ class _ActiveRun:
     self.folder = run_folder.of_config(config)
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
-    self.said: dict[str, list[str]] = {_WARNING: [], _FAILURE: []}
+    self.messages: dict[str, list[str]] = {_WARNING: [], _FAILURE: []}
     with run_folder.lock(self.folder.path):  # Truncating the log would lose that of a run at work.
       open(_log_path(config), "w").close()
 
@@ -129,7 +129,7 @@ class _ActiveRun:
     """Returns why the run failed, if it could still tell, or else what ended it."""
     ended = signal.Signals(-code).name if code < 0 else f"exit status {code}"
     untold = f"{ended} ended it; its last words are in {self.folder.path / 'log.txt'}"
-    return next(iter(self.said[_FAILURE]), untold)
+    return next(iter(self.messages[_FAILURE]), untold)
 
 
 class _Worker:
@@ -181,7 +181,7 @@ class _Worker:
         kind, text = self.connection.recv()
         if kind == _DONE:
           return 0 if self._left else self._over()
-        self.run.said[kind].append(text)
+        self.run.messages[kind].append(text)
     except (EOFError, OSError):
       return self._over()
     return None
@@ -281,7 +281,7 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
           worker.end()
         rounds_of_ended += run.last_round()[0]
         num_ended += 1
-        for warning in run.said[_WARNING]:
+        for warning in run.messages[_WARNING]:
           bar.write(f"Warning: {run.name}: {warning}", file=sys.stderr)
         if code == cli.USAGE_ERROR:
           raise ValueError(run.failure(code))

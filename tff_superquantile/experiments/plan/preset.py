@@ -84,8 +84,8 @@ class Preset:
   @property
   def tried(self) -> list[str]:
     """The flags of which methods with a `run_name` have a value of their own, as its name says."""
-    named = (one for one in (*self.baselines, *self.variants) if one.get("run_name"))
-    return sorted({flag for one in named for flag in one})
+    named = (method for method in (*self.baselines, *self.variants) if method.get("run_name"))
+    return sorted({flag for method in named for flag in method})
 
   def methods(
     self, thetas: Sequence[float] | None = None, epsilons: Sequence[float] | None = None
@@ -108,9 +108,9 @@ class Preset:
     common = dict(epsilon=epsilon)
     rivals = [dict(algorithm="fed_avg"), *map(dict, self.baselines)]
     listed = [
-      {**one, **common, **self.private_flags[one["algorithm"]]}
-      for one in rivals
-      if one["algorithm"] in self.private_flags
+      {**rival, **common, **self.private_flags[rival["algorithm"]]}
+      for rival in rivals
+      if rival["algorithm"] in self.private_flags
     ]
     for theta, threshold in itertools.product(thetas, parts.private_kinds()):
       if threshold in self.private_flags:

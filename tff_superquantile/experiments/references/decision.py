@@ -197,7 +197,7 @@ def _take(e: evidence.Evidence) -> str:
 
 def _trade(e: evidence.Evidence) -> str:
   method, baseline, own = e.chosen
-  lower, higher = (" and ".join(map(evidence.said_of, e.effects[k])) for k in (True, False))
+  lower, higher = (" and ".join(map(evidence.metric_name, e.effects[k])) for k in (True, False))
   return (
     f"Choose what counts: against {names.said_of(baseline)}, {method.label} lowers {lower} and"
     f" raises {higher}, beyond chance."
@@ -208,12 +208,12 @@ def _keep(e: evidence.Evidence) -> str:
   method, baseline, own = e.chosen
   text = f"Keep {names.said_of(baseline)}"
   if e.effects[False]:
-    higher = " and ".join(map(evidence.said_of, e.effects[False]))
+    higher = " and ".join(map(evidence.metric_name, e.effects[False]))
     return f"{text}: {method.label} lowers nothing beyond chance, and raises {higher}."
   tested = next((one for one in own.values() if one.has_interval), None)
   if tested is None:
     return f"{text}: no difference can be detected, as a single worst client has no interval."
-  text += f": no detectable difference in {evidence.said_of(tested.metric)}"
+  text += f": no detectable difference in {evidence.metric_name(tested.metric)}"
   more = tested.enough() if tested.value < 0 else None
   if more is None:
     width = e.unit.number((tested.high - tested.low) / 2)
@@ -229,12 +229,12 @@ def _without_comparison(e: evidence.Evidence) -> str:
   unit, lead = leading.unit, leading.p90
   tails = e.groups.lowest_means(lead)
   if not tails:
-    return f"No method reports {evidence.said_of(lead)}."
+    return f"No method reports {evidence.metric_name(lead)}."
   baselines = names.baselines(tails)
   rivals = [method for method in tails if method in baselines]
   others = (method for method in tails if not method.is_fed_avg)
   best = rivals[0] if rivals else next(others, next(iter(tails)))
-  level = f"With {best.label}, {evidence.said_of(lead)} is {unit.text(tails[best])}"
+  level = f"With {best.label}, {evidence.metric_name(lead)} is {unit.text(tails[best])}"
   if rivals:
     fed_avg = names.said_of(baselines[best])
     before = unit.text(tails[baselines[best]])

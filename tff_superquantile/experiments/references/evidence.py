@@ -208,7 +208,7 @@ class Evidence:
   def effect(self, change: paired.Change, with_interval: bool = False) -> str:
     """Says what happens to a metric, with the interval and the levels."""
     _, column, statistic = change.metric.split(".")
-    unit, subject = units.of_measure(column, self.groups.task_units), said_of(change.metric)
+    unit, subject = units.of_measure(column, self.groups.task_units), metric_name(change.metric)
     said = unit.effect(change.value, subject)
     if change.has_interval and not change.is_detected and not said.startswith("leaves"):
       said = f"changes {subject} by {unit.number(change.value, sign=True)}{unit.change}"
@@ -253,7 +253,7 @@ class Evidence:
     return (str(client), float(share), len(clients)) if share > _HALF and is_bad else None
 
 
-def said_of(metric: str) -> str:
+def metric_name(metric: str) -> str:
   """Returns how sentences name a metric of the test clients."""
   _, column, statistic = metric.split(".")
   quantity = units.words(column)

@@ -104,13 +104,9 @@ def _compute(
   model, splits = build.load_task(task, config)
   run.check_clients("test", splits["test"].client_ids)
 
-  def examples(split: str) -> Any:
-    x, y, offsets = splits[split].load()
-    return evaluation.ClientExamples(splits[split].client_ids, x, y, offsets, splits[split].decode)
-
-  test = examples("test")
+  test = evaluation.examples_of_files(splits["test"])
   sources = [s for s in ("validation", "test") if s in splits] if is_private else ["train"]
-  answers = {split: test if split == "test" else examples(split) for split in sources}
+  answers = {s: test if s == "test" else evaluation.examples_of_files(splits[s]) for s in sources}
   labels = np.concatenate([np.reshape(one.y, -1) for one in answers.values()])
   is_number = task.error == "rmse"
   constant = fitting.constant(labels, None if is_number else evaluation.num_classes(model))

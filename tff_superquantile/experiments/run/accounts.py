@@ -115,9 +115,9 @@ class Account:
         )
     if isinstance(threshold, parts.Tree) and threshold.mechanism is not None:
       lines.append(threshold.mechanism.describe())
-    said = statements.noise_shares(release)
-    if said is not None:
-      lines.append(said)
+    shares = statements.noise_shares(release)
+    if shares is not None:
+      lines.append(shares)
     lines += [statements.initial_weights(start) for start in self._starts]
     server = server_lib.server_epsilon(release, config.num_rounds, self._meter.delta)
     if server.epsilon is not None:

@@ -110,9 +110,9 @@ def _check_noise(config: run_config.RunConfig) -> None:
   shared = {number.share_flag: number.share for number in privacy.numbers}
   if isinstance(privacy, privacy_lib.Budget):
     checks.positive("--epsilon", privacy.epsilon)
-    given = [name for name, value in multipliers.items() if value is not None]
-    if given:
-      raise ValueError(f"Found --epsilon and --{given[0]}; the noise follows from the budget.")
+    noises = [name for name, value in multipliers.items() if value is not None]
+    if noises:
+      raise ValueError(f"Found --epsilon and --{noises[0]}; the noise follows from the budget.")
     if privacy.rho_ratio is not None and config.method.threshold is None:
       raise ValueError(
         f"Found --rho_ratio={privacy.rho_ratio} for a run without a threshold; leave it out."

@@ -227,24 +227,24 @@ _OWN = flags()
 
 def defaults() -> dict[str, Any]:
   """Returns the defaults of the flags of a run by name, without those of parts from outside."""
-  return {name: one.default for name, one in _OWN.items()}
+  return {name: flag.default for name, flag in _OWN.items()}
 
 
 def load(values: Mapping[str, Any]) -> None:
   """Brings in the parts from outside that values of flags name, with flags that no other has."""
   for name, table in TABLES.items():
     known = flags()
-    for one in part.flags(table[values[name]]).values() if table.load(values.get(name)) else ():
-      if dataclasses.replace(known.get(one.name, one), help=one.help) != one:
+    for new in part.flags(table[values[name]]).values() if table.load(values.get(name)) else ():
+      if dataclasses.replace(known.get(new.name, new), help=new.help) != new:
         raise ValueError(
-          f"Found --{one.name} of {table.pop(values[name]).__name__}, which runs have already with"
+          f"Found --{new.name} of {table.pop(values[name]).__name__}, which runs have already with"
           " another meaning; expected a flag of another name."
         )
 
 
 def incidentals() -> list[str]:
   """Returns the names of flags that do not change the results."""
-  return [name for name, one in flags().items() if one.is_incidental]
+  return [name for name, flag in flags().items() if flag.is_incidental]
 
 
 def of(*, secure: bool = False, **values: Any) -> RunConfig:
@@ -305,40 +305,39 @@ def resolved(
   return part.fill(config, {"stop": flags()["stop"].before, **defaults})
 
 
-def client_split_of(found: Mapping[str, str]) -> str:
+def client_split_of(texts: Mapping[str, str]) -> str:
   """Returns the --client_split of the texts of a run's flags, which earlier runs do not have."""
-  return found.get("client_split") or str(flags()["client_split"].before)
+  return texts.get("client_split") or str(flags()["client_split"].before)
 
 
-def from_flags(found: Mapping[str, str]) -> RunConfig:
+def from_flags(texts: Mapping[str, str]) -> RunConfig:
   """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them."""
-  if "wanted_updates" in found:
+  if "wanted_updates" in texts:
     raise ValueError(
-      f"Found --wanted_updates={found['wanted_updates']} in the flags of a run; expected none:"
+      f"Found --wanted_updates={texts['wanted_updates']} in the flags of a run; expected none:"
       " take the version that made it."
     )
-  values: dict[str, Any] = {}
-  found = {**found, "client_split": client_split_of(found)}
-  load(found)
-  for name, one in flags().items():
-    if name in found:
-      values[name] = one.parse(found[name])
+  texts = {**texts, "client_split": client_split_of(texts)}
+  load(texts)
+  values = {name: flag.parse(texts[name]) for name, flag in flags().items() if name in texts}
   return part.build(RunConfig, values, is_strict=False)
 
 
 def differences(
-  found: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
+  texts: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
 ) -> list[str]:
   """Returns a phrase for each flag that keeps a run from being continued under another config."""
-  wanted = config.to_flags()
-  left = {name for name, values in LEFT.items() if not values or found.get(name) in values}
+  own = config.to_flags()
+  left = {name for name, values in LEFT.items() if not values or texts.get(name) in values}
   gone = {*followed, *left}
-  found = {name: value for name, value in found.items() if name in wanted or name not in gone}
-  before = {name: one.before for name, one in flags().items() if one.before is not None}
+  texts = {name: value for name, value in texts.items() if name in own or name not in gone}
+  before = {name: flag.before for name, flag in flags().items() if flag.before is not None}
   # Without --split_seed a run's clients follow from its --seed.
-  found, wanted = ({**before, "split_seed": one.get("seed", "0"), **one} for one in (found, wanted))
-  found = {
-    name: flags()[name].synonyms.get(v, v) if name in flags() else v for name, v in found.items()
+  texts, own = (
+    {**before, "split_seed": of_run.get("seed", "0"), **of_run} for of_run in (texts, own)
+  )
+  texts = {
+    name: flags()[name].synonyms.get(v, v) if name in flags() else v for name, v in texts.items()
   }
   incidental = set(incidentals())
   if config.is_private or config.local.schedule.needs_num_rounds:
@@ -346,28 +345,28 @@ def differences(
   if isinstance(config.keep, kept.Best):
     incidental.discard("rounds_per_evaluation")  # Any evaluation may be the best.
   # A value that no part of the run has changes nothing.
-  idle = {name for name, one in flags().items() if one.may_idle} - set(part.values(config))
+  idle = {name for name, flag in flags().items() if flag.may_idle} - set(part.values(config))
   return [
-    f"--{name}={found.get(name, '')} there, {wanted.get(name, '')} here"
-    for name in sorted((set(found) | set(wanted)) - idle)
-    if found.get(name) != wanted.get(name) and name not in incidental
+    f"--{name}={texts.get(name, '')} there, {own.get(name, '')} here"
+    for name in sorted((set(texts) | set(own)) - idle)
+    if texts.get(name) != own.get(name) and name not in incidental
   ]
 
 
-def ends_as(found: Mapping[str, str], config: RunConfig) -> bool:
+def ends_as(texts: Mapping[str, str], config: RunConfig) -> bool:
   """Returns whether a finished run with these texts of its flags has all rounds of a config."""
-  is_whole = found.get("stop") != "converged" or config.stop == "converged"
-  return found.get("num_rounds") == str(config.num_rounds) and is_whole
+  is_whole = texts.get("stop") != "converged" or config.stop == "converged"
+  return texts.get("num_rounds") == str(config.num_rounds) and is_whole
 
 
 def check_same(
   folder: os.PathLike[str],
-  found: Mapping[str, str],
+  texts: Mapping[str, str],
   config: RunConfig,
   followed: Iterable[str] = (),
 ) -> None:
   """Raises a `ValueError` if `differences` keep the run in a folder from being continued."""
-  different = differences(found, config, followed)
+  different = differences(texts, config, followed)
   if different:
     raise ValueError(
       f"Found a run with other flags in {os.fspath(folder)} ({'; '.join(different)}); choose"

@@ -103,7 +103,7 @@ class Source:
     """Returns the data set as `begin` takes it.
 
     The orders in which it was read so far, and the elements that it keeps, are not a part of it;
-    what lies below a shuffle without a seed is kept, so that the order alone is drawn anew.
+    what lies below a shuffle is kept, so that the order alone is drawn anew.
     """
     has_own_options = self.data_set.options().experimental_optimization != _TENSORFLOWS_OWN
     graph_def = self._graph_def(_IGNORE_STATE, as_it_is=not has_own_options)
@@ -117,7 +117,7 @@ class Source:
         for name in node.input:
           for handle in nodes[shuffles.maker(name)].attr["value"].tensor.resource_handle_val:
             handle.name = _NOBODYS
-    if not self.is_fixed and self._draws_in_shuffles_alone:
+    if self.is_fixed or self._draws_in_shuffles_alone:
       graph_def = shuffles.keep_what_is_below(graph_def)
     return graph_def.SerializeToString()
 
@@ -131,31 +131,6 @@ def begin(tensor: tf.Tensor) -> tf.Tensor:
   if tensor.dtype == tf.variant:
     return tensor
   return tf.raw_ops.DatasetFromGraph(graph_def=tensor)
-
-
-class Keys:
-  """The keys under which values of data sets are kept, until the data sets are deleted."""
-
-  def __init__(self) -> None:
-    self._keys: dict[Source, set[Any]] = {}
-    self._gone: collections.deque[Source] = collections.deque()
-
-  def watch(self, one: Source, key: Any) -> None:
-    """Adds a key of a data set."""
-    if one not in self._keys:
-      self._keys[one] = set()
-      weakref.finalize(one.data_set, self._gone.append, one)
-    self._keys[one].add(key)
-
-  def pop_gone(self) -> list[Any]:
-    """Returns the keys of data sets that are gone since the last call.
-
-    They go at any time, also while somebody looks up a key, who therefore asks beforehand.
-    """
-    keys: list[Any] = []
-    while self._gone:
-      keys.extend(self._keys.pop(self._gone.popleft()))
-    return keys
 
 
 # Data sets compare by identity.

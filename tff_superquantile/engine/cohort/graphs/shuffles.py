@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Iterable, Mapping, Sequence
+import functools
 import hashlib
 import os
 from typing import Any
@@ -33,22 +34,23 @@ def fuse_with_repeats(graph_def: tf.compat.v1.GraphDef) -> None:
   That drops what repeats once, before.
   """
   nodes = by_name(graph_def)
+  repeats = [node for node in nodes.values() if node.op == "RepeatDataset"]
+  counts = [tf.make_ndarray(nodes[maker(node.input[1])].attr["value"].tensor) for node in repeats]
+  once = {node.name: node.input[0] for node, count in zip(repeats, counts) if count == 1}
   for node in nodes.values():
-    if node.op != "RepeatDataset":
-      continue
-    data_set, count = node.input
-    shuffle = nodes[maker(data_set)]
-    if shuffle.op == "ShuffleDatasetV3" and not _repeats_once(node, nodes):
+    for i, name in enumerate(node.input):
+      while maker(name) in once:
+        name = once[maker(name)]
+      node.input[i] = name
+  for name in once:
+    graph_def.node.remove(nodes[name])
+  for node in repeats:
+    shuffle = nodes[maker(node.input[0])]
+    if node.name not in once and shuffle.op == "ShuffleDatasetV3":
       *shuffled, generator = shuffle.input
+      node.input[:] = [*shuffled, node.input[1], generator]
       node.op = "ShuffleAndRepeatDatasetV2"
-      node.input[:] = [*shuffled, count, generator]
       node.attr["reshuffle_each_iteration"].CopyFrom(shuffle.attr["reshuffle_each_iteration"])
-
-
-def _repeats_once(node: tf.compat.v1.NodeDef, nodes: Nodes) -> bool:
-  return node.op == "RepeatDataset" and (
-    tf.make_ndarray(nodes[maker(node.input[1])].attr["value"].tensor) == 1
-  )
 
 
 def may_be_repeated(graph_def: tf.compat.v1.GraphDef) -> bool:
@@ -62,11 +64,7 @@ def may_be_repeated(graph_def: tf.compat.v1.GraphDef) -> bool:
   nodes = by_name(graph_def)
   inputs = {maker(name) for node in nodes.values() for name in node.input}
   # What repeats, or is handed over.
-  below = [
-    node
-    for node in nodes.values()
-    if node.name not in inputs or ("Repeat" in node.op and not _repeats_once(node, nodes))
-  ]
+  below = [node for node in nodes.values() if "Repeat" in node.op or node.name not in inputs]
   while below:
     for node in (nodes[maker(name)] for name in below.pop().input):
       if node.op.startswith("ShuffleDataset"):
@@ -100,8 +98,9 @@ def versions(paths: Iterable[bytes]) -> tuple[tuple[int, ...], ...]:
   return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
 
 
-# The elements below shuffles, one array a component, by digests; what was used last is last.
-_kept: collections.OrderedDict[Any, Sequence[Any]] = collections.OrderedDict()
+# The elements below shuffles, a tensor a component, by digests; None for what was seen once. What
+# was used last is last.
+_kept: collections.OrderedDict[Any, Sequence[Any] | None] = collections.OrderedDict()
 
 
 def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
@@ -109,33 +108,33 @@ def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
 
   The graph's functions must have no state and read no files.
   """
-  nodes = by_name(graph_def)
-  for shuffle in nodes.values():
-    if "Shuffle" not in shuffle.op:
-      continue
-    below = nodes[maker(shuffle.input[0])]
-    elements = [] if below.op == "TensorSliceDataset" else _elements(graph_def, nodes, shuffle)
+  shuffling = [node for node in graph_def.node if "Shuffle" in node.op]
+  for shuffle in shuffling:
+    elements = _elements(_pruned(graph_def, shuffle.input[0]), shuffle)
     if not elements:
       continue
-    kept = graph_def.node.add(name=f"{below.name}/kept", op="TensorSliceDataset")
+    kept = graph_def.node.add(name=f"{shuffle.name}/kept", op="TensorSliceDataset")
     kept.attr["Toutput_types"].CopyFrom(shuffle.attr["output_types"])
     for i, tensor in enumerate(elements):
       constant = graph_def.node.add(name=f"{kept.name}_{i}", op="Const")
       constant.attr["value"].tensor.CopyFrom(tensor)
       constant.attr["dtype"].type = tensor.dtype
       kept.input.append(constant.name)
-      shape = kept.attr["output_shapes"].list.shape.add()
-      shape.dim.extend(tensor.tensor_shape.dim[1:])
+      kept.attr["output_shapes"].list.shape.add(dim=tensor.tensor_shape.dim[1:])
     shuffle.input[0] = kept.name
-  return _pruned(graph_def)
+  return _pruned(graph_def) if shuffling else graph_def
 
 
-def _pruned(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
-  """Returns the nodes and functions that the result needs, since TensorFlow reads all of them."""
-  nodes, library = by_name(graph_def), _library(graph_def)
+def _pruned(graph_def: tf.compat.v1.GraphDef, result: str = "") -> tf.compat.v1.GraphDef:
+  """Returns the nodes and functions that a result needs, as TensorFlow reads all that are there."""
+  nodes = by_name(graph_def)
+  library = {function.signature.name: function for function in graph_def.library.function}
   pruned = tf.compat.v1.GraphDef(versions=graph_def.versions)
+  pruned.node.extend(node for node in graph_def.node if node.op == "_Retval")
+  if result:
+    pruned.node[0].input[:] = [result]
   functions: dict[str, Any] = {}
-  stack = [node.name for node in graph_def.node if node.op == "_Retval"]
+  stack = [maker(pruned.node[0].input[0])]
   while stack:
     node = nodes.pop(stack.pop(), None)
     if node is not None:
@@ -146,53 +145,47 @@ def _pruned(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
   return pruned
 
 
-def _library(graph_def: tf.compat.v1.GraphDef) -> dict[str, Any]:
-  return {function.signature.name: function for function in graph_def.library.function}
-
-
-def _elements(
-  graph_def: tf.compat.v1.GraphDef, nodes: Nodes, shuffle: tf.compat.v1.NodeDef
-) -> Sequence[Any]:
-  """Returns the elements that a shuffle gets, one array a component; none if they are not kept."""
-  library = _library(graph_def)
-  digests: dict[str, bytes] = {}
-
-  def digest(name: str) -> bytes:
-    node = nodes[name]
-    if name not in digests:
-      is_resource = node.attr["dtype"].type == tf.resource.as_datatype_enum  # Of a cache: anyone's.
-      parts = [b"" if is_resource else ops.digest(node, library)]
-      for source in node.input:
-        parts += [digest(maker(source)), source.rpartition(":")[2].encode()[:1]]
-      digests[name] = hashlib.sha256(b"".join(parts)).digest()
-    return digests[name]
-
-  key_of_below = digest(maker(shuffle.input[0]))
-  part = [nodes[name] for name in digests]
-  paths = None if any("Shuffle" in node.op for node in part) else files_of(part, nodes)
-  if paths is None:
+def _elements(below: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Sequence[Any]:
+  """Returns the elements that a shuffle gets, a tensor a component; none if they are not kept."""
+  result, *part = below.node
+  paths = files_of(part, by_name(below))
+  is_in_memory = part[0].op == "TensorSliceDataset"
+  if paths is None or is_in_memory or any("Shuffle" in node.op for node in part):
     return ()
-  key = key_of_below, versions(paths)
-  if key not in _kept:
+  key = _digest(below, result.input[0]), versions(paths)
+  if key in _kept and _kept[key] is None:
     try:
-      _kept[key] = _read(graph_def, shuffle)
+      _kept[key] = _read(below, shuffle)
     except (tf.errors.OpError, TypeError, ValueError):  # Elements of several shapes, or no tensors.
       _kept[key] = ()
+    sizes = [sum(tensor.ByteSize() for tensor in tensors or ()) for tensors in _kept.values()]
+    while sum(sizes) > _MAX_BYTES or len(sizes) > _MAX_ELEMENTS:
+      _kept.popitem(last=False)
+      del sizes[0]
+  elements = _kept.setdefault(key, None)
   _kept.move_to_end(key)
-  while sum(tensor.ByteSize() for tensors in _kept.values() for tensor in tensors) > _MAX_BYTES:
-    _kept.popitem(last=False)
-  return _kept.get(key, ())
+  return elements or ()
 
 
-def _read(graph_def: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Sequence[Any]:
-  below = tf.compat.v1.GraphDef()
-  below.CopyFrom(graph_def)
-  for node in below.node:
-    if node.op == "_Retval":
-      node.input[:] = shuffle.input[:1]
+def _digest(graph_def: tf.compat.v1.GraphDef, result: str) -> bytes:
+  """Returns what is equal if data sets are, whatever the names of nodes, functions and caches."""
+  nodes = by_name(graph_def)
+  library = {function.signature.name: function for function in graph_def.library.function}
+
+  @functools.cache
+  def digest(name: str) -> bytes:
+    node = nodes[maker(name)]
+    is_handle = node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum
+    parts = [b"" if is_handle else ops.digest(node, library), name.partition(":")[2].encode()]
+    return hashlib.sha256(b"".join([*parts, *map(digest, node.input)])).digest()
+
+  return digest(result)
+
+
+def _read(below: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Sequence[Any]:
   attributes = shuffle.attr["output_types"].list.type, shuffle.attr["output_shapes"].list.shape
   specs = tuple(tf.TensorSpec(tf.TensorShape(shape), dtype) for dtype, shape in zip(*attributes))
-  variant = tf.raw_ops.DatasetFromGraph(graph_def=_pruned(below).SerializeToString())
+  variant = tf.raw_ops.DatasetFromGraph(graph_def=below.SerializeToString())
   elements = tf.data.experimental.from_variant(variant, specs).take(_MAX_ELEMENTS + 1)
   for batch in elements.batch(_MAX_ELEMENTS + 1):
     if len(batch[0]) <= _MAX_ELEMENTS:

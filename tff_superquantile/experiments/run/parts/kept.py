@@ -34,7 +34,7 @@ def start() -> Any:
   """Returns the field of a run's start: None for the task's own initial weights."""
   kinds = {"--initial_weights": Start}
   return part.chosen_by(
-    lambda given: next(iter(kinds)) if given.get("initial_weights") else None,
+    lambda flags: next(iter(kinds)) if flags.get("initial_weights") else None,
     kinds,
     "in a run that starts anew",
   )

@@ -60,7 +60,7 @@ def choice() -> Any:
   """Returns the field of a run's personalization: None for none."""
   kinds = {"--personalize": Personalization}
   return part.chosen_by(
-    lambda given: next(iter(kinds)) if given.get("personalize") is not None else None,
+    lambda flags: next(iter(kinds)) if flags.get("personalize") is not None else None,
     kinds,
     "without --personalize",
   )

@@ -115,19 +115,19 @@ class Noise(Privacy):
   """Noise, from which the cost follows."""
 
 
-def _chosen(given: Mapping[str, Any]) -> str | None:
+def _chosen(flags: Mapping[str, Any]) -> str | None:
   named = ("epsilon", "update_noise_multiplier")
-  return next((f"--{name}" for name in named if given.get(name) is not None), None)
+  return next((f"--{name}" for name in named if flags.get(name) is not None), None)
 
 
-def is_private(given: Mapping[str, Any]) -> bool:
+def is_private(flags: Mapping[str, Any]) -> bool:
   """Returns whether values of flags, by name, are of a private run."""
-  return _chosen(given) is not None
+  return _chosen(flags) is not None
 
 
-def usual_sampling(given: Mapping[str, Any]) -> str:
+def usual_sampling(flags: Mapping[str, Any]) -> str:
   """Returns the sampling of cohorts where values of flags name none."""
-  return cohorts.POISSON if is_private(given) else cohorts.FIXED_SIZE
+  return cohorts.POISSON if is_private(flags) else cohorts.FIXED_SIZE
 
 
 def choice() -> Any:

@@ -106,22 +106,22 @@ def of_noise(
 
 def _find(run: run_folder.Run, key_file: str) -> bytes:
   """Returns the key that is kept or given, or a new one for a run that begins."""
-  given = read(pathlib.Path(key_file), "--noise_key_file") if key_file else None
+  file_key = read(pathlib.Path(key_file), "--noise_key_file") if key_file else None
   path = run.path / run_folder.CHECKPOINTS / _KEY_FILE
   if path.exists():
     kept = read(path, "the run's key")
-    if given not in (None, kept):
+    if file_key not in (None, kept):
       raise ValueError(
         f"Found another key in {key_file} than in {path}, with which the run began; give that one,"
         " or none."
       )
     return kept
-  if run.flags and given is None:
+  if run.flags and file_key is None:
     raise ValueError(
       f"Found no {path}, the key of a private run that has begun; it cannot go on without. Bring it"
       " back, give it by --noise_key_file, or choose another --output_dir."
     )
-  return given or secrets.token_bytes(noise_source.KEY_BYTES)
+  return file_key or secrets.token_bytes(noise_source.KEY_BYTES)
 
 
 def _commit(key: bytes, splits: Mapping[str, client_files.ClientFiles]) -> dict[str, str]:

@@ -31,16 +31,10 @@ def split_clients(
 
   With --held_out_examples the first of test clients are those that they train on.
   """
-
-  def load(name: str) -> evaluation.ClientExamples:
-    files = splits[name]
-    x, y, offsets = files.load()
-    return evaluation.ClientExamples(files.client_ids, x, y, offsets, files.decode)
-
-  examples = load(split)
+  examples = evaluation.examples_of_files(splits[split])
   if split != "test" or not config.task.held_out_examples:
     return evaluation.split_examples(examples, _HELD_IN, config.seed)
-  train = load("train")
+  train = evaluation.examples_of_files(splits["train"])
   places = {client_id: i for i, client_id in enumerate(train.client_ids)}
   return evaluation.SplitExamples(
     train.take([places[client_id] for client_id in examples.client_ids]), examples, 0
@@ -83,8 +77,8 @@ class Personalizing(hook.Hook):
     if best_model.SPLIT in job.splits:
       epochs = self._personalizer(best_model.SPLIT).best_epochs(weights, epochs)
     with tqdm.tqdm(desc="personal models", unit="client", delay=2.0, disable=None) as bar:
-      found = self._personalizer("test")(weights, epochs, bar.update)
-    self._write(run, epochs, found)
+      results = self._personalizer("test")(weights, epochs, bar.update)
+    self._write(run, epochs, results)
 
   def _personalizer(self, split: str) -> evaluation.Personalizer:
     job, config, asked = self.job, self.job.config, self.job.config.personalization
@@ -105,17 +99,17 @@ class Personalizing(hook.Hook):
       error=job.task.error,
     )
 
-  def _write(self, run: run_folder.Run, epochs: int, found: evaluation.Personalized) -> None:
+  def _write(self, run: run_folder.Run, epochs: int, results: evaluation.Personalized) -> None:
     """Writes the results of each client, and then their statistics, which say that they are there.
 
     Clients with a single example have none.
     """
     metrics = dict(run.metrics)
     for name in personal.PARTS:
-      of_part = getattr(found, name)
+      of_part = getattr(results, name)
       columns = of_part.of_clients.columns()
       if name == personal.CHOSEN:
-        columns["is_personal"] = found.is_personal.astype(int)
+        columns["is_personal"] = results.is_personal.astype(int)
       run_files.write_clients(run.path / f"{name}_clients.csv", columns)
       metrics[name] = {**measurements.describe(of_part.of_clients), "pooled": of_part.pooled}
     asked = self.job.config.personalization
@@ -123,8 +117,8 @@ class Personalizing(hook.Hook):
     metrics[personal.PERSONAL].update(
       asked=asked.asked,
       epochs=epochs,
-      share_kept=float(np.mean(found.is_personal)),
-      num_diverged=int(found.diverged.sum()),
+      share_kept=float(np.mean(results.is_personal)),
+      num_diverged=int(results.diverged.sum()),
     )
     atomic_files.write_json(run.path / "metrics.json", metrics)
     print(f"Personal models: {run.path / 'chosen_clients.csv'}")

@@ -86,7 +86,7 @@ def check(
     return
   others = find(path, config)
   if not own.protected:
-    others = [one for one in others if privacy.is_private(one.flags)]
+    others = [run for run in others if privacy.is_private(run.flags)]
   remedy = "copy the run to a folder of which you publish nothing"
   if data is None:
     remedy = (
@@ -94,12 +94,12 @@ def check(
       f" nobody's secret by --exact_siblings={run_config.ALLOWED}"
     )
   split = _Split(data or config, open_task()) if others or start else None
-  by_run = {} if split is None else {one: split.clients(one) for one in others}
-  wrong = {one.path: own.measured & its.protected for one, its in by_run.items()}
+  by_run = {} if split is None else {run: split.clients(run) for run in others}
+  wrong = {run.path: own.measured & its.protected for run, its in by_run.items()}
   _refuse(config, wrong, by_run, "are to be measured exactly, and are protected in {}", remedy)
   if split is not None and start is not None:
     by_run[start] = split.clients(start)
-  wrong = {one.path: own.protected & its.measured for one, its in by_run.items()}
+  wrong = {run.path: own.protected & its.measured for run, its in by_run.items()}
   if own.protected:
     wrong |= {path: own.protected & ids for path, ids in _tables(path.resolve(), others)}
   _refuse(config, wrong, by_run, "are to be protected, and are measured exactly in {}", remedy)
@@ -134,7 +134,7 @@ class _Split:
   def clients(self, run: run_folder.Run) -> Coverage:
     """Returns whom another run protects and measures, when it has ended."""
     columns = (run.clients(split) for split in _MEASURED)
-    measured = {str(client_id) for one in columns for client_id in one.get("client_id", ())}
+    measured = {str(client_id) for table in columns for client_id in table.get("client_id", ())}
     if run.flags.get("data_dir") != self._place and measured and not measured & self._ids:
       return Coverage(set(), measured)  # Its data are others, as of clients that came later.
     is_private = privacy.is_private(run.flags)
@@ -157,7 +157,7 @@ def _tables(
   own: pathlib.Path, others: list[run_folder.Run]
 ) -> Iterator[tuple[pathlib.Path, Set[str]]]:
   """Yields tables of clients beside those of the runs, as evaluations and studies write them."""
-  for folder in sorted({run.parents[1] for run in (own, *(one.path for one in others))}):
+  for folder in sorted({run.parents[1] for run in (own, *(other.path for other in others))}):
     for path in sorted(folder.rglob("*.csv")):
       if path.is_relative_to(own) or path.name in {f"{split}_clients.csv" for split in _MEASURED}:
         continue

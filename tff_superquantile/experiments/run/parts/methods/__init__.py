@@ -239,10 +239,10 @@ class Aaggff(Method):
     )
 
 
-def _usual_threshold(given: Mapping[str, Any]) -> str | None:
-  if not privacy.is_private(given):
+def _usual_threshold(flags: Mapping[str, Any]) -> str | None:
+  if not privacy.is_private(flags):
     return "exact"
-  return "geometric" if (given.get("theta") or _THETA) < 1.0 else None
+  return "geometric" if (flags.get("theta") or _THETA) < 1.0 else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

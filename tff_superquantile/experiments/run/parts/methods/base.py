@@ -106,7 +106,7 @@ class RelativeMethod(PrivateMethod):
   """A method that weighs a client relative to the losses, privately to a histogram of them."""
 
   threshold: parts.Tree | None = threshold_parts.choice(
-    {"tree": parts.Tree}, lambda given: "tree" if privacy.is_private(given) else None
+    {"tree": parts.Tree}, lambda flags: "tree" if privacy.is_private(flags) else None
   )
 
   @abc.abstractmethod
