@@ -41,11 +41,6 @@ class SumMechanism:
     return self.scale * self.clip_norm + math.sqrt(self.num_entries) / 2.0
 
   @property
-  def largest_entry(self) -> int:
-    """The largest absolute value of a rounded entry, before noise."""
-    return math.ceil(self.scale * self.clip_norm + 0.5)
-
-  @property
   def bits_per_client(self) -> int:
     """Bits on the wire for one client in one round, before encryption."""
     return self.num_entries * (self.modulus - 1).bit_length()

@@ -120,15 +120,6 @@ class Tree(PrivateThreshold):
     most=(2**16, "a client sends two numbers a bin"),
     may_idle=True,
   )
-  # How the clients' integers are added up.
-  secure_sum: str = flag_lib.field(
-    "modular",
-    "Secure sum of --threshold=tree: modulo M (modular; earlier versions also had integer, whose"
-    " results are the same).",
-    choices=("modular",),
-    synonyms={"integer": "modular"},
-    may_idle=True,
-  )
   mechanism: tree_mechanism.TreeMechanism | None = None
 
   def __post_init__(self) -> None:

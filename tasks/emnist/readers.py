@@ -34,7 +34,6 @@ _OTHER_PARQUET = (
   "expected the Parquet file of Hugging Face's flwrlabs/femnist: download it again, or name another"
   " with --data_dir"
 )
-_SQLITE_MAGIC = b"SQLite format 3\0"
 _NUM_PIXELS = SIDE**2
 _DATABASE_SPLITS = ("all_train", "all_test")
 

@@ -144,6 +144,7 @@ class Command:
     return self.wait()
 
   def num_seen(self):
+    """How many there were, with itself, up to now."""
     self.look()
     return len(self._seen)
 

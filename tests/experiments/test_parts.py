@@ -107,7 +107,7 @@ _TREE = dict(threshold="tree")
   "values, chosen",
   [
     (dict(epsilon=3.0), _TREE),
-    (dict(epsilon=3.0, num_bins=16, secure_sum="integer", rho_ratio=0.3), _TREE),
+    (dict(epsilon=3.0, num_bins=16, rho_ratio=0.3), _TREE),
     (dict(epsilon=3.0, noise_shares="helpers"), _TREE),
     (dict(update_noise_multiplier=2.0, threshold_noise_multiplier=3.0), _TREE),
     (dict(epsilon=3.0, theta=1.0), {}),
@@ -167,8 +167,8 @@ def test_flags_and_names_are_those_of_before_there_were_parts(kept):
 
 def test_runs_of_earlier_versions_go_on():
   config = run_config.of(epsilon=3.0, clip_norm=0.1, threshold="tree", client_split="by_id")
-  # Sums were of integers; flags that are left out change nothing.
-  flags = {**config.to_flags(), "secure_sum": "integer", **dict.fromkeys(run_config.LEFT, "a")}
+  # Flags that are left out change nothing.
+  flags = {**config.to_flags(), **dict.fromkeys(run_config.LEFT, "a"), "secure_sum": "integer"}
   for engine in run_config.LEFT["engine"]:
     assert run_config.from_flags({**flags, "engine": engine}) == config
     assert run_config.differences({**flags, "engine": engine}, config) == []
@@ -233,7 +233,7 @@ def test_what_is_wrong_cannot_be_written_down(write, said):
 @pytest.mark.parametrize(
   "flags, said",
   [
-    (dict(secure_sum="bogus"), "secure_sum = 'bogus'; expected one of"),
+    (dict(threshold_step=-1.0), "threshold_step = -1.0; expected a"),
     (dict(algorithm="fed_avg", num_bins=10**10), "num_bins = 10000000000; expected at most"),
   ],
 )

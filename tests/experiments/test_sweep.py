@@ -329,9 +329,9 @@ def interrupted(lab, base):
   flags = (*_SEEDS, *base.flags, "--seconds_per_checkpoint=0")
   ends = {}
 
-  def start(rows):
+  def start(rows, forked=True):
     # One run after the other: those that follow are held too.
-    return lab.held("sweep", *flags, "--num_workers=1", rows=rows, forked=True)
+    return lab.held("sweep", *flags, "--num_workers=1", rows=rows, forked=forked)
 
   def end(command, signum):
     result = command.end_by(signum)
@@ -342,7 +342,7 @@ def interrupted(lab, base):
   # runs are there, but have not got to their rounds.
   old = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
-    command = start(rows=0)
+    command = start(rows=0, forked=False)  # A fork would not inherit that.
     command.wait_until(lambda: command.num_seen() > 1)
     end(command, signal.SIGTERM)
   finally:

@@ -151,7 +151,7 @@ def test_rounding_adds_half_a_root_of_the_entries_to_the_sensitivity(num_entries
     steps = _integers(factory, mechanism, (vector.astype(np.float32),), trial)
     norm = np.linalg.norm(steps.astype(np.float64))
     assert norm <= bound
-    assert np.abs(steps).max() <= mechanism.largest_entry
+    assert np.abs(steps).max() <= mechanism.scale * mechanism.clip_norm + 0.5
     largest = max(largest, norm)
   # The bound is needed: rounding does take norms above s C.
   assert largest > mechanism.scale * mechanism.clip_norm - 1
@@ -172,7 +172,7 @@ def test_nothing_wraps_with_all_clients_in_one_coordinate(z):
       noise = sum(_noise(mechanism, client, run) for client in range(6)).astype(np.float64)
       noise[7] += sign * 6 * np.round(mechanism.scale * mechanism.clip_norm)
       np.testing.assert_allclose(result, noise / mechanism.scale, rtol=1e-6)
-  assert mechanism.modulus // 2 > 6 * mechanism.largest_entry - 6
+  assert mechanism.modulus // 2 > 6 * (mechanism.scale * mechanism.clip_norm - 0.5)
 
 
 def test_more_reports_than_shares_give_zeros_and_fewer_do_not():

@@ -27,6 +27,7 @@ from tff_superquantile.experiments.run.parts import servers
 # Flags that earlier versions wrote, with the values that change no result; none for any value.
 LEFT: dict[str, tuple[str, ...]] = {
   "engine": ("in_process", "auto", "native"),
+  "secure_sum": ("modular", "integer"),
   **dict.fromkeys(("max_theta", "min_theta", "ray_address", "tracker", "worker_timeout"), ()),
 }
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
@@ -336,9 +337,6 @@ def differences(
   texts, own = (
     {**before, "split_seed": of_run.get("seed", "0"), **of_run} for of_run in (texts, own)
   )
-  texts = {
-    name: flags()[name].synonyms.get(v, v) if name in flags() else v for name, v in texts.items()
-  }
   incidental = set(incidentals())
   if config.is_private or config.local.schedule.needs_num_rounds:
     incidental.discard("num_rounds")  # Noise or learning rates are for that many rounds.
