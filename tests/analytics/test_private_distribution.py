@@ -53,20 +53,20 @@ def test_estimates_of_exact_counts_against_numpy():
   for _ in range(5):
     counts = rng.integers(0, 30, 16) * rng.integers(0, 2, 16)
     counts[5] += 1
-    found = _of_counts(query, counts)
+    estimates = _of_counts(query, counts)
     # Very many numbers, spread evenly over each bin.
     left = np.repeat(query.edges[:-1], 2000 * counts)
     spread = np.concatenate([(np.arange(2000 * c) + 0.5) / (2000 * c) for c in counts if c])
     numbers = left + 0.5 * spread
-    assert found.num_clients.value == counts.sum()
-    np.testing.assert_allclose(found.counts, counts)
-    assert found.mean.value == pytest.approx(numbers.mean(), abs=1e-3)
+    assert estimates.num_clients.value == counts.sum()
+    np.testing.assert_allclose(estimates.counts, counts)
+    assert estimates.mean.value == pytest.approx(numbers.mean(), abs=1e-3)
     for p in (0.05, 0.31, 0.5, 0.9):
       # Between two bins with clients any number is a quantile.
       lowest, highest = (np.quantile(numbers, p + shift) for shift in (-1e-3, 1e-3))
-      assert lowest - 0.02 <= found.quantile(p).value <= highest + 0.02
+      assert lowest - 0.02 <= estimates.quantile(p).value <= highest + 0.02
       tail = np.sort(numbers)[-round(p * len(numbers)) :]
-      assert found.tail_mean(p).value == pytest.approx(tail.mean(), abs=2e-3)
+      assert estimates.tail_mean(p).value == pytest.approx(tail.mean(), abs=2e-3)
 
 
 @pytest.mark.parametrize("num_bins", [2, 4, 32])
@@ -74,8 +74,8 @@ def test_variances_of_weighted_sums_against_linear_algebra(num_bins):
   tree = _matrix(num_bins)
   covariance = np.linalg.inv(tree.T @ tree)
   weights = np.random.default_rng(num_bins).normal(size=[7, num_bins])
-  found = hierarchical_histogram.linear_variances(tf.constant(weights), num_bins).numpy()
-  np.testing.assert_allclose(found, np.einsum("kb,bc,kc->k", weights, covariance, weights))
+  variances = hierarchical_histogram.linear_variances(tf.constant(weights), num_bins).numpy()
+  np.testing.assert_allclose(variances, np.einsum("kb,bc,kc->k", weights, covariance, weights))
 
 
 def test_the_whole_way_with_little_noise():
@@ -83,14 +83,14 @@ def test_the_whole_way_with_little_noise():
   values[::40] = np.nan
   known = values[~np.isnan(values)]
   asked = dict(epsilon=20, delta=1e-5, lower=-5.0, upper=20.0, num_bins=128, noise_key=_KEY)
-  found = analytics.private_distribution(values, **asked)
-  assert found.num_clients.value == pytest.approx(390, abs=5)
+  report = analytics.private_distribution(values, **asked)
+  assert report.num_clients.value == pytest.approx(390, abs=5)
   for p in (0.1, 0.5, 0.9):
-    assert found.quantile(p).value == pytest.approx(np.quantile(known, p), abs=0.25)
-  assert found.tail_mean(0.1).value == pytest.approx(np.sort(known)[-39:].mean(), abs=0.3)
-  assert found.mean.value == pytest.approx(known.mean(), abs=0.1)
+    assert report.quantile(p).value == pytest.approx(np.quantile(known, p), abs=0.25)
+  assert report.tail_mean(0.1).value == pytest.approx(np.sort(known)[-39:].mean(), abs=0.3)
+  assert report.mean.value == pytest.approx(known.mean(), abs=0.1)
   again = analytics.private_distribution(values, **asked)
-  np.testing.assert_array_equal(found.below, again.below)
+  np.testing.assert_array_equal(report.below, again.below)
 
 
 def test_computation_over_clients():
@@ -99,9 +99,9 @@ def test_computation_over_clients():
   assert compute.type_signature.parameter == tff.FederatedType(np.float32, tff.CLIENTS)
   values = [np.float32(v) for v in (-np.inf, 0.3, np.nan, 0.9, 1e30)]
   first, second = compute(values), compute(values)
-  found = analytics.PrivateDistribution.of_result(query, first)
-  error = 6 * found.num_clients.standard_error
-  assert found.num_clients.value == pytest.approx(4, abs=error) and error < 7
+  report = analytics.PrivateDistribution.of_result(query, first)
+  error = 6 * report.num_clients.standard_error
+  assert report.num_clients.value == pytest.approx(4, abs=error) and error < 7
   assert not np.array_equal(first["below"], second["below"])  # Each call has noise of its own.
   with pytest.raises(ValueError, match="more reports than the 6 clients"):
     analytics.PrivateDistribution.of_result(query, compute([np.float32(0.5)] * 7))
@@ -119,13 +119,13 @@ def test_standard_errors_cover(kind):
   repeats = 60
   misses = dict.fromkeys(("number", "p50", "p90", "mean", "tail"), 0)
   below_one = dict.fromkeys(misses, 0)
-  for found in _draws(query, values, repeats):
+  for report in _draws(query, values, repeats):
     estimates = dict(
-      number=(found.num_clients, 500),
-      p50=(found.quantile(0.5), np.quantile(values, 0.5)),
-      p90=(found.quantile(0.9), np.quantile(values, 0.9)),
-      mean=(found.mean, values.mean()),
-      tail=(found.tail_mean(0.1), np.sort(values)[-50:].mean()),
+      number=(report.num_clients, 500),
+      p50=(report.quantile(0.5), np.quantile(values, 0.5)),
+      p90=(report.quantile(0.9), np.quantile(values, 0.9)),
+      mean=(report.mean, values.mean()),
+      tail=(report.tail_mean(0.1), np.sort(values)[-50:].mean()),
     )
     for name, (estimate, truth) in estimates.items():
       misses[name] += abs(estimate.value - truth) > 2 * estimate.standard_error
@@ -139,9 +139,9 @@ def test_standard_errors_cover(kind):
 def test_nothing_is_estimated_from_no_clients():
   query = _query(300, 1.0, lower=-2.0, upper=6.0, num_bins=16)
   result = dict(below=np.zeros(16), total=-3.0, is_valid=True)
-  found = analytics.PrivateDistribution.of_result(query, result)
-  assert found.num_clients.value == 0.0 and found.num_clients.standard_error > 1
-  assert all(math.isnan(v) for e in (found.quantile(0.5), found.mean) for v in e)
+  report = analytics.PrivateDistribution.of_result(query, result)
+  assert report.num_clients.value == 0.0 and report.num_clients.standard_error > 1
+  assert all(math.isnan(v) for e in (report.quantile(0.5), report.mean) for v in e)
 
 
 def test_budget_is_spent_and_not_more():
@@ -164,7 +164,7 @@ def test_budget_is_spent_and_not_more():
   ],
 )
 def test_refuses(arguments, message):
-  given = dict(values=[0.1, 0.2], epsilon=1.0, lower=0.0, upper=1.0, num_bins=8)
-  given.update(arguments)
+  options = dict(values=[0.1, 0.2], epsilon=1.0, lower=0.0, upper=1.0, num_bins=8)
+  options.update(arguments)
   with pytest.raises(ValueError, match=message):
-    analytics.private_distribution(given.pop("values"), **given)
+    analytics.private_distribution(options.pop("values"), **options)

@@ -159,14 +159,14 @@ def test_the_norm_finds_the_quantile_of_those_that_train(z_w, z_b, gamma, k):
   # and those of smaller shares have longer updates.
   rng = np.random.default_rng(3)
   process = _sum(z_w, z_b, gamma, k)
-  state, found = _starting_at(process, 3.0), []
+  state, log_norms = _starting_at(process, 3.0), []
   shares = np.tile([1.0, 0.5 if k else 0.0], 20)
   longer = np.where(shares < 1.0, 2.0, 0.0)
   for _ in range(100):
     clients = map(_client, rng.lognormal(longer, 1.0), shares)
     state = process.next(state, list(clients)).state
-    found.append(np.log(float(state["clip_norm"]) * np.sqrt(1.0 - k**2)))
-  rank = np.average(stats.norm.cdf(np.mean(found[40:]) - longer), weights=shares)
+    log_norms.append(np.log(float(state["clip_norm"]) * np.sqrt(1.0 - k**2)))
+  rank = np.average(stats.norm.cdf(np.mean(log_norms[40:]) - longer), weights=shares)
   assert rank == pytest.approx(gamma, abs=0.04)
 
 

@@ -86,10 +86,10 @@ def _alias(masses):
   own, other = discrete_gaussian._alias(masses)
   size = 2**62 // own.size
   assert own.min() >= 0 and own.max() <= size
-  found = own.copy()
-  np.add.at(found, other, size - own)
-  np.testing.assert_array_equal(found[: masses.size], masses)
-  assert not found[masses.size :].any()
+  sums = own.copy()
+  np.add.at(sums, other, size - own)
+  np.testing.assert_array_equal(sums[: masses.size], masses)
+  assert not sums[masses.size :].any()
   return own, other
 
 
@@ -126,8 +126,8 @@ def test_a_word_chooses_by_the_masses(monkeypatch, masses, most_cells):
     ends = [sum(map(int, masses[: i + 1])) for i in range(len(masses))]
     expected = [next(v for v, end in zip(values, ends) if w % 2**62 < end) for w in words]
   _words(monkeypatch, words)
-  found = discrete_gaussian._choose(values, masses, len(words), None)
-  np.testing.assert_array_equal(found, expected)
+  chosen = discrete_gaussian._choose(values, masses, len(words), None)
+  np.testing.assert_array_equal(chosen, expected)
 
 
 @pytest.mark.parametrize("stddev", [180.0, 411.7])
@@ -148,6 +148,6 @@ def test_blocks_have_the_law(monkeypatch, stddev):
   masses = discrete_gaussian._masses(law)
   drawn = discrete_gaussian._choose_by_blocks(7, masses, words.size, np.array([1, 2])).numpy()
   assert np.mean(drawn < 0) < 0.05
-  found = np.bincount(drawn[drawn >= 0] - 7, minlength=law.size) / words.size
-  found += np.mean(drawn < 0) * left[0]
-  np.testing.assert_allclose(found, law, rtol=1e-13, atol=2.0**-61)
+  shares = np.bincount(drawn[drawn >= 0] - 7, minlength=law.size) / words.size
+  shares += np.mean(drawn < 0) * left[0]
+  np.testing.assert_allclose(shares, law, rtol=1e-13, atol=2.0**-61)

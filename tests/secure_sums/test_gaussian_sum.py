@@ -49,10 +49,10 @@ def test_a_report_is_the_vector_truncated_to_the_grid(dtype):
   factor, sensitivity = 0.07, 0.9
   vector = [np.asarray(v, dtype) for v in vector]
   report = _sum(sensitivity).report([tf.constant(v) for v in vector], factor)
-  for found, v in zip(report, vector):
-    assert found.dtype == tf.int32
+  for integers, v in zip(report, vector):
+    assert integers.dtype == tf.int32
     expected = np.trunc(v.astype(np.float64) * (factor * ((_K - 1) / sensitivity)))
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(integers, expected)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100, 48_670])
@@ -63,8 +63,8 @@ def test_no_report_is_longer_than_the_sensitivity(size):
   for vector in vectors:
     vector = vector.astype(np.float32)
     norm = tf.linalg.global_norm([tf.constant(vector, tf.float64)])
-    found = _sum(0.3).report(tf.constant(vector), 0.3 / norm).numpy()
-    squares = sum(int(t) ** 2 for t in found)  # Of Python's integers, which are exact.
+    report = _sum(0.3).report(tf.constant(vector), 0.3 / norm).numpy()
+    squares = sum(int(t) ** 2 for t in report)  # Of Python's integers, which are exact.
     assert squares <= _K**2
     assert squares >= (_K - 2 * math.sqrt(size) - 3) ** 2
 
@@ -77,17 +77,17 @@ def test_the_release_lies_on_the_grid_whatever_the_sum():
   low = 2**30 + 1
   for steps in (0, 1, -low, 2**52 + 1, -(2**52) + 1):
     noise, zero = [], []
-    for start, found in ((steps, noise), (0, zero)):
+    for start, released in ((steps, noise), (0, zero)):
       (leaves,) = _noise(summed, tf.fill([1000], tf.constant(start, tf.float64)))
       # Back to whole numbers: g (S + R) / g is the integer again, but for a product's last bit.
-      found += [
+      released += [
         round(fractions.Fraction(float(x)) * _K / fractions.Fraction(0.7)) for x in leaves[0]
       ]
     slack = 2 if abs(steps) > 2**40 else 0
     assert all(abs(a - b - steps) <= slack for a, b in zip(noise, zero))
   # Noise of less than a step is none.
-  ((found,),) = _noise(_sum(1.0, 1e-12), tf.fill([100], tf.constant(5.0, tf.float64)))
-  np.testing.assert_array_equal(found, 5.0 / _K)
+  ((released,),) = _noise(_sum(1.0, 1e-12), tf.fill([100], tf.constant(5.0, tf.float64)))
+  np.testing.assert_array_equal(released, 5.0 / _K)
 
 
 def test_the_types_of_the_vectors_come_back():
@@ -117,9 +117,9 @@ def test_a_round_against_numpy(num_clients):
       np.sum([tf.nest.flatten(r)[i] for r in reports], axis=0) + z for i, z in enumerate(zeros)
     ]
     expected_state, expected = summed.add_noise(expected_state, total, zeros)
-    found = tf.nest.flatten(output.result)
-    assert [np.asarray(f).dtype for f in found] == [np.float32, np.float64, np.float32]
-    for f, e in zip(found, expected):
+    leaves = tf.nest.flatten(output.result)
+    assert [np.asarray(f).dtype for f in leaves] == [np.float32, np.float64, np.float32]
+    for f, e in zip(leaves, expected):
       np.testing.assert_array_equal(f, tf.cast(e, np.asarray(f).dtype))
     np.testing.assert_array_equal(state, expected_state)
 
@@ -209,7 +209,7 @@ def test_tensorflows_normal_variables_end_where_a_client_could_be_seen():
 
 def test_a_normal_variable_is_half_the_sum_of_four(monkeypatch):
   seed = tf.constant([5, 6], tf.int64)
-  found = gaussian_sum.standard_normal(tf.constant([30, 7]), seed).numpy()
+  normal = gaussian_sum.standard_normal(tf.constant([30, 7]), seed).numpy()
   asked = []
 
   def largest(shape, seed, dtype):
@@ -217,7 +217,7 @@ def test_a_normal_variable_is_half_the_sum_of_four(monkeypatch):
     return tf.fill(shape, tf.constant(_END, dtype))
 
   of_each = tf.random.stateless_normal([4, 30, 7], seed, dtype=tf.float64).numpy()
-  np.testing.assert_allclose(found, of_each.sum(axis=0) / 2, rtol=0, atol=1e-14)
+  np.testing.assert_allclose(normal, of_each.sum(axis=0) / 2, rtol=0, atol=1e-14)
   monkeypatch.setattr(tf.random, "stateless_normal", largest)
   end = gaussian_sum.standard_normal(tf.constant([30, 7]), seed).numpy()
   ((shape, dtype, _),) = asked
@@ -288,7 +288,7 @@ def test_banded_noise_is_the_filter_of_independent_noise():
     first, independent = plain.add_noise(states[0], zeros, like)
     second, noise = correlated.add_noise(states[1], zeros, like)
     states = first, second
-    flat, z = (np.concatenate([np.ravel(leaf) for leaf in found]) for found in (noise, independent))
+    flat, z = (np.concatenate([np.ravel(leaf) for leaf in n]) for n in (noise, independent))
     independents.append(z)
     np.testing.assert_array_equal(flat * (_K / 0.5), np.round(flat * (_K / 0.5)))
     by_hand.append(flat)
@@ -304,10 +304,10 @@ def test_banded_noise_is_the_filter_of_independent_noise():
 
 
 def test_a_banded_key_with_one_band_is_its_key():
-  one = _sum(key=noise_source.BandedKey(_KEY, (1.0,)))
-  assert not one.is_correlated
-  for found, expected in zip(_noise(one, _ZEROS)[0], _noise(_sum(), _ZEROS)[0]):
-    np.testing.assert_array_equal(found, expected)
+  banded_sum = _sum(key=noise_source.BandedKey(_KEY, (1.0,)))
+  assert not banded_sum.is_correlated
+  for released, expected in zip(_noise(banded_sum, _ZEROS)[0], _noise(_sum(), _ZEROS)[0]):
+    np.testing.assert_array_equal(released, expected)
 
 
 @pytest.mark.parametrize(

@@ -146,8 +146,8 @@ def test_rounding_adds_half_a_root_of_the_entries_to_the_sensitivity(num_entries
     if trial % 2:
       # As many entries as fit just above half a step away from an integer: all are rounded up.
       radius = mechanism.scale * mechanism.clip_norm * (1 - 1e-6) / np.sqrt(num_entries)
-      wanted = np.floor(radius - 0.5 - rng.integers(0, 2)) + 0.5 + 1e-3
-      vector = rng.choice([-1, 1], num_entries) * wanted / mechanism.scale
+      entry = np.floor(radius - 0.5 - rng.integers(0, 2)) + 0.5 + 1e-3
+      vector = rng.choice([-1, 1], num_entries) * entry / mechanism.scale
     steps = _integers(factory, mechanism, (vector.astype(np.float32),), trial)
     norm = np.linalg.norm(steps.astype(np.float64))
     assert norm <= bound

@@ -66,8 +66,8 @@ def test_the_total_has_the_law_of_all_shares(num_clients):
 def test_with_all_shares_and_beyond_nothing_is_added(more):
   sums = tf.constant([[3, -1], [2**40, 0]], tf.int64)
   num_reports = tf.constant(_NUM_SHARES + more, tf.int64)
-  found = noisy_sum.complete(sums, num_reports, _STDDEV, _NUM_SHARES, _seed(1, 2))
-  np.testing.assert_array_equal(found, sums)
+  completed = noisy_sum.complete(sums, num_reports, _STDDEV, _NUM_SHARES, _seed(1, 2))
+  np.testing.assert_array_equal(completed, sums)
 
 
 def test_what_is_added_follows_from_the_seed_and_the_number_that_is_missing():
@@ -89,6 +89,6 @@ def test_clients_send_remainders_and_the_server_gets_one(modulus):
   def sum_reports(reports):
     return noisy_sum._secure_sum(reports, np.int64(modulus))
 
-  found = sum_reports([collections.OrderedDict(values=values, num_reports=1)] * 3)
-  assert found["num_reports"] == 3
-  np.testing.assert_array_equal(found["values"], 3 * (values % modulus) % modulus)
+  total = sum_reports([collections.OrderedDict(values=values, num_reports=1)] * 3)
+  assert total["num_reports"] == 3
+  np.testing.assert_array_equal(total["values"], 3 * (values % modulus) % modulus)

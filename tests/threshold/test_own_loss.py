@@ -22,22 +22,22 @@ def _capped():
 @pytest.mark.parametrize("q", [0.0, 0.5, 3.0, 1e9])
 def test_power(q):
   expected = (np.maximum(_capped(), 0.0) / _MAX_LOSS) ** q
-  found = _shares(threshold.build_power_share(q, _MAX_LOSS))
-  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-37)
+  shares = _shares(threshold.build_power_share(q, _MAX_LOSS))
+  np.testing.assert_allclose(shares, expected, rtol=1e-5, atol=1e-37)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 20.0, 1e9])
 def test_tilted(temperature):
   expected = np.exp(temperature * (_capped() - _MAX_LOSS))
-  found = _shares(threshold.build_tilted_share(temperature, _MAX_LOSS))
-  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-37)
+  shares = _shares(threshold.build_tilted_share(temperature, _MAX_LOSS))
+  np.testing.assert_allclose(shares, expected, rtol=1e-4, atol=1e-37)
 
 
 @pytest.mark.parametrize("utility_bound", [4.2, 5.0, 1e9])
 def test_proportional(utility_bound):
   expected = (utility_bound - _MAX_LOSS) / (utility_bound - _capped())
-  found = _shares(threshold.build_proportional_share(utility_bound, _MAX_LOSS))
-  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-37)
+  shares = _shares(threshold.build_proportional_share(utility_bound, _MAX_LOSS))
+  np.testing.assert_allclose(shares, expected, rtol=1e-5, atol=1e-37)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def _private(theta=0.3, noise_multiplier=_TINY, expected_clients=10.0, **options
 
 def _rounds(process, rounds, weights=None):
   """The measurements of rounds whose losses are given."""
-  state, found = process.initialize(), []
+  state, measurements = process.initialize(), []
   for i, losses in enumerate(rounds):
     of_round = np.ones(len(losses)) if weights is None else weights[i]
     output = process.next(
@@ -35,29 +35,29 @@ def _rounds(process, rounds, weights=None):
     )
     state = output.state
     assert output.measurements["threshold"] == output.result
-    found.append(output.measurements)
-  return found
+    measurements.append(output.measurements)
+  return measurements
 
 
 def _recursion(rounds, weights, theta, step):
   """The thresholds, float64; the next one follows the share of those at or above this one."""
-  t, found, k = np.inf, [], 0
+  t, thresholds, k = np.inf, [], 0
   for losses, of_round in zip(rounds, weights):
     losses, of_round = np.float32(losses).astype(float), np.asarray(of_round, float)
     counted = (of_round > 0) & ~np.isnan(losses)
     losses, of_round = losses[counted], of_round[counted] / max(of_round[counted].sum(), 1e-9)
     if not losses.size:
-      found.append(t)
+      thresholds.append(t)
       continue
     if np.isinf(t):  # The first loss sets it, and the next cohort moves it.
       t = superquantile.quantile(losses, theta, of_round)
-      found.append(t)
+      thresholds.append(t)
     else:
-      found.append(t)
+      thresholds.append(t)
       share = of_round[losses >= np.float32(t)].sum()
       t = float(np.float32(t + step * (1 + 30 / (1 + k)) * (share / theta - 1.0)))
     k += 1
-  return found
+  return thresholds
 
 
 def test_equals_the_recursion():
@@ -67,9 +67,9 @@ def test_equals_the_recursion():
   weights = [rng.integers(0, 5, len(losses)) for losses in rounds]
   weights[2][:] = 1
   process = threshold_lib.build_primal_dual_quantile(0.3, step=0.04)
-  found = [m["threshold"] for m in _rounds(process, rounds, weights)]
-  np.testing.assert_allclose(found, _recursion(rounds, weights, 0.3, 0.04), rtol=1e-6)
-  assert np.isinf(found[:2]).all() and np.isfinite(found[2:]).all() and len(set(found)) >= 8
+  levels = [m["threshold"] for m in _rounds(process, rounds, weights)]
+  np.testing.assert_allclose(levels, _recursion(rounds, weights, 0.3, 0.04), rtol=1e-6)
+  assert np.isinf(levels[:2]).all() and np.isfinite(levels[2:]).all() and len(set(levels)) >= 8
 
 
 def test_the_measured_superquantile_is_the_objective_of_rockafellar_and_uryasev():
@@ -90,24 +90,24 @@ def test_small_cohorts_find_the_quantile_of_the_population():
   population = rng.gamma(2.0, size=2000)
   rounds = rng.choice(population, [1200, 5])
   process = threshold_lib.build_primal_dual_quantile(0.1, step=0.02)
-  found = np.array([m["threshold"] for m in _rounds(process, rounds)])[400:]
-  assert found.mean() == pytest.approx(np.quantile(population, 0.9), abs=0.15)
-  in_tail = (rounds[400:] >= found[:, np.newaxis]).mean()
+  thresholds = np.array([m["threshold"] for m in _rounds(process, rounds)])[400:]
+  assert thresholds.mean() == pytest.approx(np.quantile(population, 0.9), abs=0.15)
+  in_tail = (rounds[400:] >= thresholds[:, np.newaxis]).mean()
   assert in_tail == pytest.approx(0.1, abs=0.01)  # Exact: 0.2.
 
 
 @pytest.mark.parametrize("build", [threshold_lib.build_primal_dual_quantile, _private])
 def test_theta_one_selects_everybody(build):
-  found = _rounds(build(1.0), [[3.0, 1.0, -5.0], [0.0], []])
-  assert [float(m["threshold"]) for m in found] == [-np.inf] * 3
+  measurements = _rounds(build(1.0), [[3.0, 1.0, -5.0], [0.0], []])
+  assert [float(m["threshold"]) for m in measurements] == [-np.inf] * 3
 
 
 def test_the_private_threshold_takes_the_same_steps():
   rng = np.random.default_rng(3)
   rounds = rng.gamma(2.0, size=[8, 10])
-  found = _rounds(_private(step=0.04, initial_estimate=1.5), rounds)
+  measurements = _rounds(_private(step=0.04, initial_estimate=1.5), rounds)
   t, above = 1.5, []
-  for k, (losses, measured) in enumerate(zip(rounds, found)):
+  for k, (losses, measured) in enumerate(zip(rounds, measurements)):
     assert measured["threshold"] == pytest.approx(t, rel=1e-5)
     above.append((losses >= t).sum())
     assert measured["estimated_tail_size"] == pytest.approx(max(above[-1], 3.0), abs=1e-3)
@@ -120,9 +120,9 @@ def test_the_private_threshold_has_its_noise():
   # Half of the losses are below: only noise moves the estimate.
   rounds = np.tile(np.repeat([0.0, 1000.0], num_clients // 2), [400, 1])
   process = _private(0.5, z, float(num_clients), step=0.1, initial_estimate=500.0)
-  found = np.array([m["threshold"] for m in _rounds(process, rounds)], float)
+  thresholds = np.array([m["threshold"] for m in _rounds(process, rounds)], float)
   steps = 0.1 * (1 + 30 / np.arange(1, len(rounds)))
-  noise = np.diff(found) / steps
+  noise = np.diff(thresholds) / steps
   expected = 0.5 * z / num_clients / 0.5
   assert noise.std() == pytest.approx(expected, rel=0.12)
   assert noise.mean() == pytest.approx(0.0, abs=4 * expected / 20)
@@ -141,9 +141,9 @@ def test_correlated_noise_is_not_cut_and_cancels(kind):
     process = threshold_lib.build_geometric_quantile(0.3, z, 10.0, 1.5, noise_key=key)
   else:
     process = _private(noise_multiplier=z, step=0.04, initial_estimate=1.5, noise_key=key)
-  found = _rounds(process, rounds)
+  measurements = _rounds(process, rounds)
   t, mean, outside = 1.5, -5.0, 0
-  for k, (losses, n, measured) in enumerate(zip(rounds, noise, found)):
+  for k, (losses, n, measured) in enumerate(zip(rounds, noise, measurements)):
     sum_of_bits = np.where(losses <= t, 0.5, -0.5).sum() + n
     below = sum_of_bits / num_clients + 0.5
     outside += not 0.0 <= below <= 1.0
@@ -162,7 +162,7 @@ def test_correlated_noise_is_not_cut_and_cancels(kind):
 
 
 def test_the_private_threshold_of_strange_cohorts():
-  found = _rounds(_private(), [[np.nan] * 3, [], [np.inf, -np.inf], [1e30] * 40])
-  assert np.isfinite([m["threshold"] for m in found]).all()
-  sizes = [float(m["estimated_tail_size"]) for m in found]
+  measurements = _rounds(_private(), [[np.nan] * 3, [], [np.inf, -np.inf], [1e30] * 40])
+  assert np.isfinite([m["threshold"] for m in measurements]).all()
+  sizes = [float(m["estimated_tail_size"]) for m in measurements]
   assert min(sizes) >= 3.0 - 1e-6 and sizes[-1] == 10.0

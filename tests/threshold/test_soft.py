@@ -56,9 +56,9 @@ def _share_of(relative, losses, weights):
 def test_shares_against_brute_force(name, losses):
   weights = np.arange(1.0, len(losses) + 1.0)
   expected = _EXPECTED_SHARES[name](np.array(losses), weights)
-  found = _share_of(_SHARES[name](), losses, weights)
-  np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
-  assert np.all((0.0 <= found) & (found <= 1.0)) and found.max() > 0.5
+  shares = _share_of(_SHARES[name](), losses, weights)
+  np.testing.assert_allclose(shares, expected, rtol=1e-6, atol=1e-7)
+  assert np.all((0.0 <= shares) & (shares <= 1.0)) and shares.max() > 0.5
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_ranks_are_the_gradient_of_the_mean_and_the_spread():
     spread = np.abs(values[:, np.newaxis] - values[np.newaxis])
     return _ALPHA @ values + strength * _ALPHA @ spread @ _ALPHA / 2.0
 
-  found = 1.6 * _ALPHA * _share_of(threshold.build_rank_share(0.6), _VALUES, _ALPHA)
-  np.testing.assert_allclose(found, _gradient(objective, _VALUES), atol=1e-6)
+  gradient = 1.6 * _ALPHA * _share_of(threshold.build_rank_share(0.6), _VALUES, _ALPHA)
+  np.testing.assert_allclose(gradient, _gradient(objective, _VALUES), atol=1e-6)
 
 
 def test_the_whole_gradient_of_the_semi_variance_is_that_of_a_larger_beta():
@@ -111,9 +111,9 @@ def test_the_whole_gradient_of_the_semi_variance_is_that_of_a_larger_beta():
   s = _ALPHA @ np.maximum(_VALUES - _ALPHA @ _VALUES, 0.0)
   larger = beta / (1.0 - 2.0 * beta * s)
   assert larger > 1.5 * beta
-  found = _ALPHA * _share_of(threshold.build_semi_variance_share(larger), _VALUES, _ALPHA)
+  gradient = _ALPHA * _share_of(threshold.build_semi_variance_share(larger), _VALUES, _ALPHA)
   expected = _gradient(objective, _VALUES)
-  np.testing.assert_allclose(found / found.sum(), expected / expected.sum(), atol=1e-6)
+  np.testing.assert_allclose(gradient / gradient.sum(), expected / expected.sum(), atol=1e-6)
   assert expected.sum() == pytest.approx(1.0)
 
 
@@ -210,9 +210,9 @@ def test_histogram_weighting_against_numpy(name, simulation_context):
     values = np.append(_midpoints(counted), _midpoints([_MAX_LOSS]))
     weights = np.append(np.ones(len(counted)), 0.0)
     expected = _EXPECTED_SHARES[name](values, weights)[:-1]
-    found = _shares_of(process, output.result, losses)
-    np.testing.assert_allclose(found[~np.isnan(losses)], expected, atol=1e-4)
-    assert np.all(found[np.isnan(losses)] == 0.0)
+    shares = _shares_of(process, output.result, losses)
+    np.testing.assert_allclose(shares[~np.isnan(losses)], expected, atol=1e-4)
+    assert np.all(shares[np.isnan(losses)] == 0.0)
     measured = output.measurements
     assert measured["estimated_cohort_size"] == pytest.approx(len(counted), abs=1e-3)
     divisor = expected.mean() * max(len(counted), _EXPECTED / 2.0)
