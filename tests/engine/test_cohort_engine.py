@@ -114,7 +114,10 @@ def test_clients_without_examples_are_those_of_tffs_runtime(in_process, native, 
 
 
 @pytest.mark.parametrize("batch_size", [0, 4])
-def test_one_function_is_traced_for_cohorts_of_all_sizes(batch_size, equal_files, unequal_files):
+def test_one_function_is_traced_for_cohorts_of_all_sizes(
+  batch_size, equal_files, unequal_files, monkeypatch
+):
+  monkeypatch.setattr(programs, "_traced", collections.OrderedDict())
   process = rounds.build("exact", unequal_files if batch_size else equal_files, batch_size)
   context = cohort_context.CohortContext()
   rounds.run(context, process, [rounds.cohort(equal_files, range(n)) for n in (2, 16, 20)])

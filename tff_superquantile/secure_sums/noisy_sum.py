@@ -79,7 +79,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
     self._mechanism = mechanism
     self._num_entries = num_entries
     self._source = noise_source.NoiseSource(noise_key, purpose)
-    # Sums of all shares fit, and values with noise before they are reduced, which are within 2 M.
+    # Sums of all shares fit, and before they are reduced values with noise, which are within 3 M.
     is_small = mechanism.modulus * (mechanism.num_shares + 2) < 2**31
     self._modulus = (np.int32 if is_small else np.int64)(mechanism.modulus)
 

@@ -28,8 +28,8 @@ How a computation becomes a cohort's, in order. Imports point down this list, an
   it is at the clients.
 - `graphs/` knows graphs, and nothing of federated computations. `inlining` makes expressions of a
   graph (`expressions`, `walks`): function calls are gone, `variables` are values, and a loop over
-  a data set is one over positions in it (`data_sets`, `elements`). `ops` says what is stateful,
-  and `sessions` has a session for each call of a graph with queues or tables.
+  a data set is one over positions in it (`data_sets`, `shuffles`, `elements`). `ops` says what is
+  stateful, and `sessions` has a session for each call of a graph with queues or tables.
 
 What is promised of effects, shapes and of what clients share is in the docstrings of `inlining`,
 `emission` and `mapping`.
