@@ -1,7 +1,5 @@
 """The mathematics against linear programming, convex conditions and closed forms."""
 
-import math
-
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
@@ -116,23 +114,6 @@ def test_smoothed_weights_satisfy_the_optimality_conditions(clients, smoothing):
       assert gradient[capped].min() >= level.max() - 1e-5 * max(1.0, smoothing)
 
 
-def test_smoothed_weights_against_a_numerical_solver():
-  rng = np.random.default_rng(2)
-  losses, alpha, theta, nu = rng.normal(size=6), rng.dirichlet(np.ones(6)), 0.4, 0.3
-
-  def negative(pi):
-    return -(pi @ losses - nu * np.sum(pi * np.log(np.maximum(pi, 1e-300) / alpha)))
-
-  solution = optimize.minimize(
-    negative,
-    alpha,
-    bounds=[(1e-12, a / theta) for a in alpha],
-    constraints={"type": "eq", "fun": lambda pi: pi.sum() - 1},
-    options={"ftol": 1e-14, "maxiter": 1000},
-  )
-  np.testing.assert_allclose(smoothed.dual_weights(losses, theta, nu, alpha), solution.x, atol=1e-5)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("nu", [0.05, 0.7, 10.0])
 def test_small_theta_with_smoothing_is_tilted_erm_of_temperature_one_over_nu(nu, weighted):
@@ -197,24 +178,6 @@ def test_one_bad_cohort_among_many_is_refused(theta, smoothing, message):
   losses = [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]
   with pytest.raises(ValueError, match=message):
     smoothed.dual_weights(losses, theta, smoothing)
-
-
-def test_limits_in_theta():
-  losses = np.random.default_rng(3).normal(size=17)
-  assert superquantile.superquantile(losses, 1.0) == pytest.approx(losses.mean())
-  assert superquantile.superquantile(losses, 1e-6) == pytest.approx(losses.max())
-  thetas = np.linspace(0.01, 1, 50)
-  values = [superquantile.superquantile(losses, theta) for theta in thetas]
-  assert np.all(np.diff(values) <= 1e-12)
-
-
-def test_superquantile_is_the_average_of_the_quantiles_above():
-  # The paper's definition: (1 / theta) times the integral of Q_a over a in (0, theta).
-  losses, theta = np.random.default_rng(4).normal(size=9), 0.37
-  grid = (np.arange(100_000) + 0.5) / 100_000 * theta
-  order = np.sort(losses)[::-1]
-  integral = np.mean([order[math.ceil(a * 9) - 1] for a in grid])
-  assert superquantile.superquantile(losses, theta) == pytest.approx(integral, abs=1e-4)
 
 
 @hypothesis.given(st.lists(_LOSS, min_size=1, max_size=30), st.floats(0, 100))

@@ -89,25 +89,6 @@ def test_rounds_against_numpy(share, shares_of):
   assert max(found) > 0.1  # Shares differ.
 
 
-def test_equal_shares_are_dp_fed_avg():
-  data = problems.datasets(_ARRAYS[:_EXPECTED])
-  plain = algorithms.build_fed_avg(
-    problems.linear_model(),
-    tff.learning.optimizers.build_sgdm(_RATE),
-    private=algorithms.Private(
-      clip_norm=_CLIP_NORM, noise_multiplier=1e-7, expected_clients=_EXPECTED
-    ),
-    local_batch_size=0,
-  )
-  found = []
-  for process in (_process(threshold.build_semi_variance_share(0.0)), plain):
-    state = process.initialize()
-    for _ in range(2):
-      state = process.next(state, data).state
-    found.append(problems.vector(state.global_model_weights.trainable))
-  np.testing.assert_allclose(found[0], found[1], atol=2e-6)
-
-
 def test_what_needs_no_losses_of_others_is_private_by_its_own_builder():
   data, same = problems.datasets(_ARRAYS), dict(private=_private(), local_batch_size=0)
   same.update(

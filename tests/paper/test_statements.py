@@ -104,47 +104,6 @@ def test_every_quotation_has_a_row_and_is_plain_text(kept):
     assert not re.search(r"[\\\\$~]", rows.typeset(words.latex)), key
 
 
-@pytest.mark.parametrize(
-  "latex, text",
-  [
-    (r"\newfl with $\theta \in \{0.5, 0.8\}$", "Δ-FL with θ ∈ {0.5, 0.8}"),
-    (r"\le \frac{B}{\sqrt{\theta m}}", "≤ B / (√(θ m))"),
-    (r"$w\pow{t+1}$ in \Cref{a:b}", "w^(t+1) in …"),
-    (r"$90$\textsuperscript{th} percentile, $3.3\%$", "90th percentile, 3.3%"),
-    (r"\hat F", "F\u0302"),
-    (r"\left\vert\overline F\right\vert of O(bn\log n)", "|F\u0304| of O(bn log n)"),
-  ],
-)
-def test_latex_becomes_plain_text(latex, text):
-  assert rows.typeset(latex) == text
-
-
-@pytest.mark.parametrize(
-  "text, is_quotation, html",
-  [
-    ("Σ_(i=1)^(n-1) exp(-2π^2σ^2 i)", True,
-     "Σ<sub>i=1</sub><sup>n-1</sup> exp(-2π<sup>2</sup>σ<sup>2</sup> i)"),
-    ("w^(t+1) = w^(t), a < b", True, "w<sup>(t+1)</sup> = w<sup>(t)</sup>, a &lt; b"),
-    ("(1 - x)^(-(T+1)) log_2 b", True, "(1 - x)<sup>-(T+1)</sup> log<sub>2</sub> b"),
-    ("(1 − x)^−(T+1) at 10^12", False, "(1 − x)<sup>−(T+1)</sup> at 10<sup>12</sup>"),
-    ("F_ent^ν of l_(2^r (j − 1))", False,
-     "F<sub>ent</sub><sup>ν</sup> of l<sub>2<sup>r</sup> (j − 1)</sub>"),
-    ("tasks.synthetic.make_pool", False, "tasks.synthetic.make_pool"),
-  ],
-)  # fmt: skip
-def test_raised_and_lowered_parts_are_html(text, is_quotation, html):
-  assert statements._tagged(rows.marked(text, is_quotation)) == html
-
-
-def test_every_row_of_measurements_says_command_and_version(kept):
-  (table,) = [block for block in kept.page.blocks if block.title == "Measurements"]
-  known = {row.name: " ".join(map(str, row.cells)) for row in table.rows}
-  measured = [known[row.source] for row in kept.statements if row.source]
-  assert len(measured) > 30
-  assert all("./run_experiments.sh" in text and "version 0." in text for text in measured)
-  assert set(sources.read_made()) == set(sources.SOURCES)
-
-
 def test_every_printed_cell_is_in_the_papers_table(latex):
   text = latex
   for name, cells in printed.read().groupby("table"):
@@ -382,24 +341,6 @@ def test_gaussian_classes_would_be_found():
   assert 0.95 < low <= high < 1.05 and rank == 5 and apart < 0.05
   x = rng.normal(size=(40_000, 5)) * np.where(y == 0, 1, 2)[:, np.newaxis]
   assert on_settings.class_shape(x, y)[3] > 0.5
-
-
-def test_the_papers_tables_decide_its_claims(monkeypatch):
-  def verdict():
-    (row,) = [row for row in on_print.statements() if row.key == "all_methods"]
-    return row.verdict
-
-  assert verdict() is rows.Verdict.FALSE
-  _print(monkeypatch, "results_90", "Superquantile θ = 0.8", "EMNIST ConvNet", value=25.0)
-  assert verdict() is rows.Verdict.REPRODUCED
-
-
-def test_table_2_has_fed_avg_sub_at_delta_fls_best_theta(monkeypatch):
-  (row,) = on_print.subset_rows()
-  assert row.verdict is rows.Verdict.REPRODUCED
-  _print(monkeypatch, "results_90", "FedAvg-Sub", "EMNIST linear", value=49.0)
-  (row,) = on_print.subset_rows()
-  assert row.verdict is rows.Verdict.INCONSISTENT
 
 
 def test_marks_that_break_the_papers_rule_are_found_and_ties_are_called_ties():
