@@ -45,17 +45,21 @@ def kept():
   return statements.report(measurements.load())
 
 
-def _evidence(**methods):
-  """Measurements of the synthetic task: label, mean error and 90th percentile."""
-  frame = pd.DataFrame(
-    [
-      (label, f"test.error.{metric}", value, 0.01, 5)
-      for label, (mean, p90) in methods.items()
-      for metric, value in (("mean", mean), ("p90", p90))
-    ],
-    columns=list(sources.COLUMNS),
-  )
-  return measurements.Evidence({"synthetic": frame})
+def _measured(*entries, sd=0.01, num_seeds=5):
+  """Measurements as `measurements` keeps them, of (method, metric, value)."""
+  columns = list(sources.COLUMNS)
+  return pd.DataFrame([(*entry, sd, num_seeds) for entry in entries], columns=columns)
+
+
+def _on_synthetic(key, *entries):
+  """The statement on a comparison of the synthetic task."""
+  found = measurements.Evidence({"synthetic": _measured(*entries)})
+  (row,) = [
+    row
+    for row in on_comparisons.statements(found)
+    if row.key == key and row.about == "the synthetic task"
+  ]
+  return row
 
 
 def test_the_page_in_the_docs_is_what_the_kept_measurements_make(kept):
@@ -135,35 +139,23 @@ def test_every_cell_has_a_row_with_a_verdict(kept):
   ],
 )
 def test_the_smallest_tail_is_judged_by_the_spread(tail, verdict):
-  found = _evidence(
-    **{"FedAvg": (0.2, 0.54), "Tilted-ERM t = 5": (0.2, 0.5), "Superquantile θ = 0.5": (0.2, tail)}
-  )
-  (row,) = [
-    row
-    for row in on_comparisons.statements(found)
-    if row.key == "smallest" and row.about == "the synthetic task"
-  ]
+  tails = {"FedAvg": 0.54, "Tilted-ERM t = 5": 0.5, "Superquantile θ = 0.5": tail}
+  means = [(method, "test.error.mean", 0.2) for method in tails]
+  p90s = [(method, "test.error.p90", value) for method, value in tails.items()]
+  row = _on_synthetic("smallest", *means, *p90s)
   assert row.verdict is verdict and ("A tie" in row.why) == (verdict is rows.Verdict.UNCHECKED)
 
 
 @pytest.mark.parametrize("loss, verdict", [(2.2, "UNCHECKED"), (0.8, "ELSEWHERE")])
 def test_afl_is_not_judged_before_it_converges(loss, verdict):
-  frame = pd.DataFrame(
-    [
-      (method, metric, value, 0.01, 5)
-      for method, error in (("FedAvg", 0.2), ("AFL (q-FFL q = 10)", 0.4))
-      for metric, value in (
-        ("test.error.mean", error), ("test.error.p90", error), ("train.loss.mean", loss)
-      )
-    ],
-    columns=list(sources.COLUMNS),
-  )  # fmt: skip
-  found = measurements.Evidence({"synthetic": frame})
-  (row,) = [
-    row for row in on_comparisons.statements(found)
-    if row.key == "afl" and row.about == "the synthetic task"
+  entries = [
+    (method, metric, value)
+    for method, error in (("FedAvg", 0.2), ("AFL (q-FFL q = 10)", 0.4))
+    for metric, value in (
+      ("test.error.mean", error), ("test.error.p90", error), ("train.loss.mean", loss)
+    )
   ]  # fmt: skip
-  assert row.verdict is rows.Verdict[verdict]
+  assert _on_synthetic("afl", *entries).verdict is rows.Verdict[verdict]
 
 
 def test_a_statement_without_measurements_says_what_to_run():
@@ -195,24 +187,16 @@ def test_what_the_superquantile_is_holds_and_its_misprints_are_found(monkeypatch
 
 
 @pytest.mark.parametrize(
-  "broken, key",
+  "broken, key, other",
   [
-    ("superquantile", "integral"),
-    ("tail_weights", "not_whole"),
-    ("dual_weights", "filtering"),
+    ("superquantile", "integral", lambda losses, *_: np.mean(losses)),
+    ("tail_weights", "not_whole", lambda losses, *_: np.full(len(losses), 10.0)),
+    ("dual_weights", "filtering", lambda losses, *_: np.full(len(losses), 1 / len(losses))),
   ],
 )
-def test_checks_of_the_superquantile_fail_where_it_is_another(monkeypatch, broken, key):
-  def other(losses, theta, *more):
-    if broken == "superquantile":
-      return np.mean(losses)
-    return np.full(len(losses), (-1.0 if broken == "tail_weights" else 1.0) / len(losses))
-
+def test_checks_of_the_superquantile_fail_where_it_is_another(monkeypatch, broken, key, other):
   assert _verdicts(on_superquantile.of_superquantile())[key, ""] is rows.Verdict.REPRODUCED
-  if broken == "tail_weights":
-    monkeypatch.setattr(superquantile, broken, lambda z, t: 10.0 * np.ones(len(z)))
-  else:
-    monkeypatch.setattr(superquantile, broken, other)
+  monkeypatch.setattr(superquantile, broken, other)
   assert _verdicts(on_superquantile.of_superquantile())[key, ""] is rows.Verdict.FALSE
 
 
@@ -417,8 +401,7 @@ def _sizes(ours, theirs, most):
       (method, f"test.{third}_third.error.change", change)
       for third, change in zip(("smallest", "largest"), pair)
     ]
-  frame = pd.DataFrame([(*entry, 0.001, 5) for entry in entries], columns=list(sources.COLUMNS))
-  return measurements.Evidence({"emnist_convnet": frame})
+  return measurements.Evidence({"emnist_convnet": _measured(*entries, sd=0.001)})
 
 
 @pytest.mark.parametrize(
@@ -484,15 +467,9 @@ def test_personalized_models_decide_their_statement_and_their_table(tmp_path, mo
 
 
 def _comparison(num_seeds, num_rounds, mean, methods):
-  """Measurements of a comparison as `measurements` keeps them."""
-  return pd.DataFrame(
-    [
-      (method, metric, value, np.nan, num_seeds)
-      for method in methods
-      for metric, value in (("test.error.mean", mean), ("rounds", num_rounds))
-    ],
-    columns=list(sources.COLUMNS),
-  )
+  means = [(method, "test.error.mean", mean) for method in methods]
+  lengths = [(method, "rounds", num_rounds) for method in methods]
+  return _measured(*means, *lengths, sd=np.nan, num_seeds=num_seeds)
 
 
 _TWO = ("FedAvg", "Superquantile θ = 0.5")
