@@ -77,25 +77,6 @@ def _lengths(text):
       yield node.name, sum(node.lineno <= line <= node.end_lineno for line in code)
 
 
-def test_lines_of_code_are_counted():
-  text = '''
-def outer(
-  x,
-):
-  """Says
-
-  what."""
-  # Why.
-
-  def inner():
-    return """a
-b"""
-
-  return inner  # This.
-'''
-  assert dict(_lengths(text)) == {"outer": 7, "inner": 3}
-
-
 def test_functions_are_short():
   long = {
     f"{path.relative_to(_ROOT)}: {name}"

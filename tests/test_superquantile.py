@@ -64,17 +64,6 @@ def test_exactly_ceil_theta_n_untied_losses_pass(n, percent):
   assert np.sum(losses >= eta) == -(-percent * n // 100)
 
 
-@hypothesis.given(_clients())
-def test_integer_weights_are_repeated_clients(clients):
-  losses, theta, _ = clients
-  counts = 1 + np.arange(len(losses)) % 4
-  repeated = np.repeat(losses, counts)
-  assert superquantile.quantile(losses, theta, counts) == superquantile.quantile(repeated, theta)
-  assert superquantile.superquantile(losses, theta, counts) == pytest.approx(
-    superquantile.superquantile(repeated, theta)
-  )
-
-
 def test_threshold_rule_equals_the_dual_when_theta_n_is_an_integer():
   losses = np.random.default_rng(0).normal(size=40)
   for k in range(1, 41):
@@ -112,29 +101,6 @@ def test_smoothed_weights_satisfy_the_optimality_conditions(clients, smoothing):
     assert np.ptp(level) < 1e-5 * max(1.0, smoothing)
     if np.any(capped):
       assert gradient[capped].min() >= level.max() - 1e-5 * max(1.0, smoothing)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("nu", [0.05, 0.7, 10.0])
-def test_small_theta_with_smoothing_is_tilted_erm_of_temperature_one_over_nu(nu, weighted):
-  rng = np.random.default_rng(7)
-  losses = rng.uniform(0, 2, size=9)
-  alpha = rng.dirichlet(np.ones(9)) if weighted else np.full(9, 1 / 9)
-  # The paper has temperature nu; its limit has 1 / nu. Tilted-ERM is TERM's formula.
-  tilted = alpha * np.exp(losses / nu) / (alpha @ np.exp(losses / nu))
-  risk = nu * np.log(alpha @ np.exp(losses / nu))
-  # The limit is attained as soon as no cap binds.
-  unbound = 0.999 * np.min(alpha / tilted)
-  for theta in (unbound, 1e-3 * unbound, 1e-300):
-    pi = smoothed.dual_weights(losses, theta, nu, alpha)
-    np.testing.assert_allclose(pi, tilted, atol=1e-13)
-    value = pi @ losses - nu * np.sum(pi * np.log(pi / alpha))
-    assert value == pytest.approx(risk, abs=1e-12)
-  # Before, the caps bind and the value is lower.
-  if (above := 3.0 * unbound) < 1.0:
-    pi = smoothed.dual_weights(losses, above, nu, alpha)
-    assert np.abs(pi - tilted).max() > 1e-3
-    assert pi @ losses - nu * np.sum(pi * np.log(pi / alpha)) < risk
 
 
 def test_smoothing_meets_both_limits_and_stays_finite():

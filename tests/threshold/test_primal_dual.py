@@ -84,18 +84,6 @@ def test_the_measured_superquantile_is_the_objective_of_rockafellar_and_uryasev(
     assert measured["loss_mean"] == pytest.approx(losses.mean(), rel=1e-5)
 
 
-def test_small_cohorts_find_the_quantile_of_the_population():
-  # The quantile of one cohort of five is its largest loss, of all losses the upper tenth.
-  rng = np.random.default_rng(2)
-  population = rng.gamma(2.0, size=2000)
-  rounds = rng.choice(population, [1200, 5])
-  process = threshold_lib.build_primal_dual_quantile(0.1, step=0.02)
-  found = np.array([m["threshold"] for m in _rounds(process, rounds)])[400:]
-  assert found.mean() == pytest.approx(np.quantile(population, 0.9), abs=0.15)
-  in_tail = (rounds[400:] >= found[:, np.newaxis]).mean()
-  assert in_tail == pytest.approx(0.1, abs=0.01)  # Exact: 0.2.
-
-
 @pytest.mark.parametrize("build", [threshold_lib.build_primal_dual_quantile, _private])
 def test_theta_one_selects_everybody(build):
   found = _rounds(build(1.0), [[3.0, 1.0, -5.0], [0.0], []])

@@ -128,21 +128,6 @@ def test_decode_recovers_the_whole_range():
     assert float(counts[0]) == pytest.approx(num / mechanism.scale)
 
 
-def test_what_a_client_reports():
-  mechanism = _mechanism()
-  process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS)
-  for seed in range(20):
-    loss, seeds = np.float32(seed / 5), tf.constant([seed, 7], tf.int64)
-    report = process.report_fn(loss, np.float32(50.0), threshold_lib.Client(seeds))
-    assert list(report) == ["values", "num_reports"] and int(report["num_reports"]) == 1
-    counts = report["values"].numpy()
-    noised = private_histogram.noised_counts(loss, seeds, mechanism, _MAX_LOSS).numpy()
-    encoded = hierarchical_histogram.encode(loss, 32, _MAX_LOSS).numpy()
-    assert len(set(noised - mechanism.scale * encoded)) > 3
-    np.testing.assert_array_equal(counts, noised)
-    assert (noised < 0).any()
-
-
 def test_without_seeds_each_client_and_each_run_has_its_own_noise():
   process = threshold_lib.build_tree_quantile(0.3, _mechanism(), _MAX_LOSS)
 
