@@ -84,22 +84,6 @@ def test_the_noise_in_the_sum():
   assert own["tracker"].below_estimate_state.numerator_state.stddev == 0.0
 
 
-def test_runs_with_a_key_repeat_and_resume_and_others_do_not():
-  rounds = _losses(4)
-  process = _process(noise_multiplier=2.0)
-  first, _ = _rounds(process, rounds)
-  assert _rounds(_process(noise_multiplier=2.0), rounds)[0] == first
-  half, state = _rounds(process, rounds[:2])
-  assert half + _rounds(process, rounds[2:], state)[0] == first
-  other = _process(noise_multiplier=2.0, noise_key=_OTHER_KEY)
-  assert _rounds(other, rounds[:1])[0] != first[:1]
-  without = _process(noise_multiplier=2.0, noise_key=None)
-  state = without.initialize()
-  # From one state, and anew.
-  drawn = [_rounds(without, rounds[:1], s)[0][0] for s in (state, state, None, None)]
-  assert len(set(drawn)) > 1
-
-
 def test_nan_adds_nothing_and_infinity_counts():
   process = _process()
   assert process.is_private
