@@ -98,14 +98,6 @@ def _of_handles(theta=1.0, **kwargs):
   return _process(theta, **problems.reading_handles(_EXAMPLES), **kwargs)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def forgotten_processes():
-  """TensorFlow's functions end before Python does."""
-  yield
-  for cached in (_of_handles, _process, _wide_model):
-    cached.cache_clear()
-
-
 def _handles(indices=range(6), round_num=0):
   return problems.handles(indices, round_num)
 

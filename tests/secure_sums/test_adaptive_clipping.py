@@ -33,13 +33,6 @@ def _sum(z_w, z_b, gamma, k=0.0):
   return factory.create(_VALUE_TYPE)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def forgotten_sums():
-  """TensorFlow's functions end before Python does."""
-  yield
-  _sum.cache_clear()
-
-
 def _client(update, share=1.0):
   vector = np.zeros(sum(_SIZES), np.float32)
   vector[: len(np.atleast_1d(update))] = update

@@ -184,13 +184,6 @@ def _histogram(name, z=1e-6, **kwargs):
   )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def forgotten_processes():
-  """TensorFlow's functions end before Python does."""
-  yield
-  _histogram.cache_clear()
-
-
 def _midpoints(losses):
   width = _MAX_LOSS / _NUM_BINS
   bins = np.clip(np.floor(np.array(losses) / width), 0, _NUM_BINS - 1)
