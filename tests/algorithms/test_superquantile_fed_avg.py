@@ -248,17 +248,11 @@ def test_hparams_of_the_server_and_nothing_else_are_set():
 def _halving_distributor(weights_type):
   """Sends half the weights, counts the rounds and measures ten times their number."""
 
-  @tff.tensorflow.computation(np.int32)
-  def add_one(count):
-    return count + 1
-
-  @tff.tensorflow.computation(np.int32)
-  def times_ten(count):
-    return 10 * count
-
-  @tff.tensorflow.computation(weights_type)
-  def halve(weights):
-    return tf.nest.map_structure(lambda w: w / 2, weights)
+  add_one = tff.tensorflow.computation(lambda count: count + 1, np.int32)
+  times_ten = tff.tensorflow.computation(lambda count: 10 * count, np.int32)
+  halve = tff.tensorflow.computation(
+    lambda weights: tf.nest.map_structure(lambda w: w / 2, weights), weights_type
+  )
 
   @tff.federated_computation
   def initialize():

@@ -1,12 +1,12 @@
 """The private sum of vectors through TFF, against numpy with Python's integers."""
 
 import numpy as np
+import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy.noise import sum_mechanism
-from tff_superquantile import noise_source
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import noisy_sum
 
@@ -58,16 +58,9 @@ def _noise(mechanism, client, run=0):
 
 
 def _noise_of_the_server(mechanism, num_clients, round_num=1):
-  """The shares that are missing, as the server draws them in that round."""
-  source = noise_source.NoiseSource(_KEY, "sum of updates")
-  state = source.initial_state()
-  for _ in range(round_num):
-    seed, state = source.draw(state)
-  missing = mechanism.num_shares - num_clients
-  if not missing:
-    return np.zeros(mechanism.num_entries, np.int64)
-  stddev = tf.constant(mechanism.local_stddev * np.sqrt(missing))
-  return discrete_gaussian.sample([mechanism.num_entries], stddev, seed).numpy()
+  return problems.noise_of_the_server(
+    mechanism, mechanism.num_entries, _KEY, "sum of updates", num_clients, round_num
+  )
 
 
 def _integers(factory, mechanism, value, client=0):

@@ -5,14 +5,11 @@ import collections
 import numpy as np
 import problems
 import pytest
-from sklearn import isotonic as sklearn_isotonic
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy.noise import tree_mechanism
-from tff_superquantile import noise_source
 from tff_superquantile import threshold as threshold_lib
-from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
 
@@ -57,34 +54,17 @@ def _state(threshold, noise=(1, 2)):
   return collections.OrderedDict(threshold=np.float32(threshold), noise=noise)
 
 
-def _noise_of_the_server(mechanism, num_clients):
-  """The shares that are missing in the first round, as the server draws them."""
-  source = noise_source.NoiseSource(_KEY, "histogram")
-  seed, _ = source.draw(source.initial_state())
-  missing = mechanism.num_shares - num_clients
-  if not missing:
-    return np.zeros(mechanism.num_nodes, np.int64)
-  stddev = tf.constant(mechanism.local_stddev * np.sqrt(missing))
-  return discrete_gaussian.sample([mechanism.num_nodes], stddev, seed).numpy()
-
-
 def _oracle(losses, mechanism, seed=0):
-  """(below, total) from the same noise, summed and decoded by hand."""
-  m, b = mechanism, mechanism.num_bins
-  sums = [int(noise) for noise in _noise_of_the_server(mechanism, len(losses))]
+  """(below, total) from the same noise, summed by hand."""
+  m = mechanism
+  noise = problems.noise_of_the_server(m, m.num_nodes, _KEY, "histogram", len(losses))
+  sums = [int(number) for number in noise]
   for loss, client_seed in zip(losses, _seeds(len(losses), seed)):
     counts = private_histogram.noised_counts(tf.constant(loss), client_seed, m, _MAX_LOSS)
     sums = [(s + int(count)) % m.modulus for s, count in zip(sums, counts.numpy())]
   signed = np.array([s if s < m.modulus - m.offset else s - m.modulus for s in sums]) / m.scale
-  widths = [2**level for level in range(m.num_levels)]
-  matrix = np.concatenate([np.kron(np.eye(b // width), np.ones(width)) for width in widths])
-  inverse = np.linalg.pinv(matrix)
-  cumulative = np.cumsum(inverse @ signed)
-  variances = np.sum((np.tri(b) @ inverse) ** 2, axis=1)
-  fitted = sklearn_isotonic.IsotonicRegression().fit_transform(
-    np.arange(b - 1), cumulative[:-1], sample_weight=1 / variances[:-1]
-  )
-  return np.append(0.0, np.maximum(fitted, 0.0)), cumulative[-1]
+  decoded = hierarchical_histogram.decode_least_squares(tf.constant(signed), m.num_bins)
+  return decoded.below.numpy(), decoded.total.numpy()
 
 
 def _quantile_index(below, total, theta):
