@@ -168,6 +168,11 @@ def _verdicts(made):
   return {(row.key, row.about): row.verdict for row in made}
 
 
+def _assert_all(made, verdict, *keys):
+  verdicts = _verdicts(made)
+  assert {verdicts[key, ""] for key in keys} == {rows.Verdict[verdict]}
+
+
 def test_what_the_superquantile_is_holds_and_its_misprints_are_found(monkeypatch):
   verdicts = _verdicts(on_superquantile.of_superquantile())
   assert verdicts["integral", ""] is rows.Verdict.REPRODUCED
@@ -201,33 +206,27 @@ def test_checks_of_the_superquantile_fail_where_it_is_another(monkeypatch, broke
 
 
 def test_formulas_are_misprints_where_what_is_meant_is_true(monkeypatch):
-  keys = ("subgradient", "duality", "entropic", "tilted")
-  verdicts = _verdicts(on_superquantile.of_formulas())
-  assert all(verdicts[key, ""] is rows.Verdict.MISPRINT for key in keys)
+  keys = ("subgradient", "duality", "tilted")
+  _assert_all(on_superquantile.of_formulas(), "MISPRINT", "entropic", *keys)
 
   def uniform(losses, *setting):
     return np.full(len(losses), 1 / len(losses))
 
   monkeypatch.setattr(superquantile, "superquantile", lambda losses, theta: float(np.max(losses)))
   monkeypatch.setattr(smoothed, "dual_weights", uniform)
-  verdicts = _verdicts(on_superquantile.of_formulas())
-  for key in ("subgradient", "duality", "tilted"):
-    assert verdicts[key, ""] is rows.Verdict.FALSE
+  _assert_all(on_superquantile.of_formulas(), "FALSE", *keys)
 
 
 def test_proofs_and_gradients_are_judged_by_numbers(monkeypatch):
-  assert _verdicts(on_convergence.of_proofs())["proof_step", ""] is rows.Verdict.FALSE
-  good = _verdicts(on_convergence.of_gradients())
-  for key in ("variance", "dissimilarity", "drift_regular"):
-    assert good[key, ""] is rows.Verdict.REPRODUCED
-  assert _verdicts(on_convergence.of_proofs())["rate_squared", ""] is rows.Verdict.MISPRINT
+  keys = ("variance", "dissimilarity", "drift_regular")
+  _assert_all(on_convergence.of_proofs(), "FALSE", "proof_step")
+  _assert_all(on_convergence.of_proofs(), "MISPRINT", "rate_squared")
+  _assert_all(on_convergence.of_gradients(), "REPRODUCED", *keys)
   monkeypatch.setattr(on_convergence, "_gradient_shares", lambda: (1.1, 1.2, 3))
   monkeypatch.setattr(on_convergence, "regular_drift", lambda *setting: 1.3)
   monkeypatch.setattr(on_convergence, "_rate_against_abstract", lambda kappa, power: 3.0)
-  bad = _verdicts(on_convergence.of_gradients())
-  for key in ("variance", "dissimilarity", "drift_regular"):
-    assert bad[key, ""] is rows.Verdict.FALSE
-  assert _verdicts(on_convergence.of_proofs())["abstract_rate", ""] is rows.Verdict.INCONSISTENT
+  _assert_all(on_convergence.of_gradients(), "FALSE", *keys)
+  _assert_all(on_convergence.of_proofs(), "INCONSISTENT", "abstract_rate")
 
 
 @pytest.mark.parametrize(
@@ -262,10 +261,7 @@ def test_privacy_is_judged_by_numbers(monkeypatch):
   monkeypatch.setattr(on_privacy, "_TAIL", 2)  # Then sum and average are as far apart.
   monkeypatch.setattr(accounting, "update_rho", lambda z, as_typeset=False: 1 / (2 * z**2))
   monkeypatch.setattr(on_privacy, "renyi_at_least", lambda z, q, order: q * order / (2 * z**2))
-  verdicts = _verdicts(on_privacy.of_accounting())
-  assert verdicts["concentrated", ""] is rows.Verdict.REPRODUCED
-  assert verdicts["average", ""] is rows.Verdict.REPRODUCED
-  assert verdicts["amplified", ""] is rows.Verdict.REPRODUCED
+  _assert_all(on_privacy.of_accounting(), "REPRODUCED", "concentrated", "average", "amplified")
 
 
 def test_the_theorem_on_quantiles_is_judged_by_numbers(monkeypatch):
