@@ -113,20 +113,6 @@ def test_a_tff_optimizer_is_itself():
   assert client_work.as_tff_optimizer(optimizer) is optimizer
 
 
-@pytest.mark.parametrize(
-  "build,message",
-  [
-    (lambda: tf.keras.optimizers.RMSprop(0.1), "RMSprop"),
-    (lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True), "nesterov=True"),
-    (lambda: tf.keras.optimizers.legacy.Adam(0.1, decay=1.0), r"legacy.*Adam\(decay=1.0\)"),
-    (lambda: tf.keras.optimizers.SGD(_SCHEDULE), "learning_rate=.*constant numbers"),
-  ],
-)
-def test_refusals_name_what_has_no_counterpart(build, message):
-  with pytest.raises(ValueError, match=message):
-    client_work.as_tff_optimizer(build)
-
-
 @pytest.mark.parametrize("optimizer", [None, 0.1, "sgd", lambda: 0.1])
 def test_what_is_no_optimizer_is_refused(optimizer):
   with pytest.raises(TypeError, match="expected a tff.learning.optimizers.Optimizer"):

@@ -151,21 +151,6 @@ def test_decode_and_a_client_without_examples():
   assert list(metrics.num_examples) == [3, 0, 1]
 
 
-def test_the_round_and_the_evaluation_see_the_same_loss(simulation_context):
-  arrays = problems.client_arrays()
-  model = problems.linear_model()
-  process = algorithms.build_superquantile_fed_avg(
-    model, 0.5, tff.learning.optimizers.build_sgdm(0.1)
-  )
-  state = process.initialize()
-  metrics = process.next(state, problems.datasets(arrays)).metrics["client_work"]["threshold"]
-  examples = evaluation.examples_of_datasets(problems.datasets(arrays))
-  of_clients = evaluation.build_evaluator(model, examples)(process.get_model_weights(state))
-  assert metrics["loss_mean"] == pytest.approx(
-    np.average(of_clients.loss, weights=of_clients.num_examples), rel=1e-5
-  )
-
-
 @pytest.mark.parametrize(
   "output,labels,expected",
   [
