@@ -255,16 +255,6 @@ def test_page_says_how_it_was_run(sweep):
   assert "The methods ran with different seeds" in text
 
 
-def test_terminal_text_is_narrow_and_names_the_files(sweep):
-  root, _, paths = sweep
-  text = page.terminal_text(comparison.report(root, "synthetic"), list(paths.values()))
-  table = [line for line in text.splitlines() if line.startswith("|")]
-  assert len(table) == 5 and {len(line) for line in table} == {len(table[0])}
-  assert len(table[0]) < 80
-  assert all(str(path) in text for path in paths.values())
-  assert "Not counted: 1 unfinished run." in text
-
-
 def test_hostile_method_name_is_shown_and_not_obeyed(tmp_path):
   for method in ("fed_avg", _HOSTILE):
     _fabricate(tmp_path, method, 0)

@@ -129,14 +129,6 @@ def test_rounds_are_a_table_with_one_row_a_round(base):
   assert float(rows[-1]["test_error_mean"]) < 0.5
 
 
-def test_last_row_and_metrics_agree(base):
-  metrics = json.loads((base.path / "metrics.json").read_text())
-  last = commands.rows(base.path)[-1]
-  for quantity in _QUANTITIES:
-    for name in ("mean", "p90", "superquantile_90"):
-      assert float(last[f"test_{quantity}_{name}"]) == metrics["test"][quantity][name]
-
-
 def test_events_hold_the_columns_of_the_table(base):
   (path,) = (base.path / "tensorboard").iterdir()
   steps = {}

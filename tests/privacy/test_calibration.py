@@ -193,24 +193,6 @@ def test_calibrate_other_protocols(relation, protocol, contacted):
   )
 
 
-def test_a_private_coin_needs_shares_of_all_who_are_contacted():
-  release = flat.calibrate(
-    3,
-    _DELTA,
-    rho_ratio=0.5,
-    num_bins=64,
-    protocol="private_coin",
-    contacted=400,
-    accountant="pld",
-    **_RUN,
-  )
-  assert release.num_shares == shares.cohort_limit(2500, 400) == 480
-  assert flat.of(release).sampling_probability == 0.04 and release.contact_probability == 0.16
-  assert 3 * (1 - 1e-4) < _cost(release, accountant="pld") <= 3
-  assert release.effective_noise_multiplier == pytest.approx(1.596, rel=2e-3)
-  assert flat.of(release).tree.expected_clients == 100
-
-
 @pytest.mark.parametrize(
   "sampling,clients,expected",
   [("poisson", 100, 140), ("poisson", 2490, 2500), ("fixed_size", 100, 100), ("none", 100, 100)],
@@ -306,18 +288,6 @@ def test_default_rho_ratio_has_the_least_modelled_error(
   useful = variance * z**2 * (1 + ratios) / ratios <= (clients / 10) ** 2
   expected = ratios[useful][np.argmin(errors[useful])] if useful.any() else 1.0
   assert found == pytest.approx(expected, rel=1e-3)
-
-
-def test_a_budget_that_only_rdp_can_tell():
-  # Of so small a delta double precision knows no PLD.
-  run = dict(population=1000, clients_per_round=50, num_rounds=20, rho_ratio=None)
-  # By the server, whose noise ends, no run reaches it.
-  run.update(distributed_updates=True, num_parameters=10)
-  release = flat.calibrate(20, 1e-305, **run)
-  same = flat.calibrate(20, 1e-305, accountant="rdp", **run)
-  assert release.effective_noise_multiplier == pytest.approx(same.effective_noise_multiplier)
-  with pytest.raises(ValueError, match="^Found delta = 1e-305, too small"):
-    flat.calibrate(20, 1e-305, accountant="pld", **run)
 
 
 @pytest.mark.parametrize("sampling,relation", [("poisson", "zero_out"), ("none", "replace_one")])

@@ -333,26 +333,6 @@ def test_step_suits_the_client_with_the_largest_inputs(ask, outcome, most, is_pr
     assert 0.1 * curvature > 2
 
 
-def test_numbers_are_standardised_and_predicted_by_least_squares(ask, table):
-  numbers = table.assign(outcome=1e6 + 50 * table["age"])
-  one, request = ask(numbers, features="age")
-  splits = one.load_clients(request)
-  assert one.error == "rmse"
-  train = numbers[numbers["site"].isin(splits["train"].client_ids)]["outcome"]
-  for client, (_, y) in pools.by_client(splits["test"]).items():
-    wanted = (numbers[numbers["site"] == client]["outcome"] - train.mean()) / train.std(ddof=0)
-    np.testing.assert_allclose(y, wanted, rtol=1e-5)
-  model = one.build_model_for(splits["train"], 0)
-  assert model.input_spec[1].dtype == tf.float32
-  x, y, _ = splits["test"].load()
-  # Both are standardised by the same clients: y is x.
-  weights = ((np.array([[0.5]], np.float32), np.array([0.25], np.float32)), ())
-  output = model.predict_on_batch(weights, tf.constant(x), training=False)
-  np.testing.assert_allclose(output, 0.5 * x[:, 0] + 0.25, rtol=1e-5)
-  loss = np.mean((0.5 * x[:, 0] + 0.25 - y) ** 2) / 2
-  np.testing.assert_allclose(model.loss(output, tf.constant(y)), loss, rtol=1e-5)
-
-
 @pytest.mark.parametrize("num_classes", [0, 2, 5])
 def test_hidden_layer_is_that_of_numpy_and_depends_on_the_seed(num_classes):
   spec = (tf.TensorSpec([None, 3]), tf.TensorSpec([None], tf.int32 if num_classes else tf.float32))
