@@ -33,71 +33,34 @@ def _resolved(config):
 
 
 @pytest.mark.parametrize(
-  "config, flags",
+  "config",
   [
-    (run.RunConfig(), dict()),
-    (
-      run.RunConfig(method=run.QFedAvg(q=2), server=run.Adam(), keep=run.Best(patience=3)),
-      dict(algorithm="q_fed_avg", q=2.0, server_optimizer="adam", keep="best", patience=3),
+    run.RunConfig(),
+    run.RunConfig(method=run.QFedAvg(q=2), server=run.Adam(), keep=run.Best(patience=3)),
+    run.RunConfig(
+      method=run.Superquantile(threshold=run.Reweighting(smoothing=0.05)),
+      local=run.Local(learning_rate=0.3, schedule=run.Cosine()),
     ),
-    (
-      run.RunConfig(
-        method=run.Superquantile(threshold=run.Reweighting(smoothing=0.05)),
-        local=run.Local(learning_rate=0.3, schedule=run.Cosine()),
-      ),
-      dict(
-        threshold="reweighting",
-        smoothing=0.05,
-        client_learning_rate=0.3,
-        learning_rate_schedule="cosine",
+    run.RunConfig(cohort=run.Poisson(size=20)),
+    run.RunConfig(task=run.Request(num_train_clients=30, validation_fraction=0.1)),
+    run.RunConfig(method=run.SemiVRed(beta=1), privacy=run.Budget(epsilon=3, clip=_CLIP)),
+    run.RunConfig(
+      method=run.Superquantile(threshold=run.Tree(num_bins=32)),
+      privacy=run.Budget(
+        epsilon=3, clip=run.AdaptiveClip(clip_quantile=0.4), relation="replace_one"
       ),
     ),
-    (run.RunConfig(cohort=run.Poisson(size=20)), dict(sampling="poisson", clients_per_round=20)),
-    (
-      run.RunConfig(task=run.Request(num_train_clients=30, validation_fraction=0.1)),
-      dict(num_train_clients=30, validation_fraction=0.1),
-    ),
-    (
-      run.RunConfig(method=run.SemiVRed(beta=1), privacy=run.Budget(epsilon=3, clip=_CLIP)),
-      dict(algorithm="semi_vred", beta=1.0, epsilon=3.0, clip_norm=0.1),
-    ),
-    (
-      run.RunConfig(
-        method=run.Superquantile(threshold=run.Tree(num_bins=32)),
-        privacy=run.Budget(
-          epsilon=3, clip=run.AdaptiveClip(clip_quantile=0.4), relation="replace_one"
-        ),
-      ),
-      dict(
-        threshold="tree",
-        num_bins=32,
-        epsilon=3.0,
-        clip_norm="adaptive",
-        clip_quantile=0.4,
-        relation="replace_one",
-      ),
-    ),
-    (
-      run.RunConfig(
-        method=run.Superquantile(threshold=run.Tree(noise_multiplier=2.0)),
-        privacy=run.Noise(
-          update_noise_multiplier=1.5, clip=_CLIP, shares=run.PrivateCoin(contacted=300)
-        ),
-      ),
-      dict(
-        threshold="tree",
-        threshold_noise_multiplier=2.0,
-        update_noise_multiplier=1.5,
-        clip_norm=0.1,
-        noise_shares="private_coin",
-        contacted_clients=300,
+    run.RunConfig(
+      method=run.Superquantile(threshold=run.Tree(noise_multiplier=2.0)),
+      privacy=run.Noise(
+        update_noise_multiplier=1.5, clip=_CLIP, shares=run.PrivateCoin(contacted=300)
       ),
     ),
   ],
 )
-def test_parts_are_what_flags_make_of_them(config, flags):
+def test_parts_are_what_flags_make_of_them(config):
   """As resolved: then a threshold that nobody asked for is there, too."""
-  assert _resolved(config) == _resolved(run_config.of(**flags))
+  assert _resolved(config) == _resolved(run_config.from_flags(config.to_flags()))
 
 
 _TREE = dict(threshold="tree")

@@ -543,17 +543,6 @@ def test_ids_are_no_formulas_and_are_read_as_they_were(tmp_path):
   np.testing.assert_array_equal(run.clients("test")["loss"], columns["loss"])
 
 
-def test_command_reports_every_task(lab, tmp_path):
-  for task in ("synthetic", "emnist"):
-    _fabricate(tmp_path, "fed_avg", 0, task=task, num_rounds=None)
-  result = lab.bare("report", f"--output_dir={tmp_path}")
-  assert result.code == 0, result.err
-  for task in ("synthetic", "emnist"):
-    for ending in ("html", "md", "csv"):
-      assert str(tmp_path / task / f"report.{ending}") in result.out
-      assert (tmp_path / task / f"report.{ending}").stat().st_size > 0
-
-
 def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
   private = "superquantile_theta_0.5_epsilon_5"
   for method in ("fed_avg", "superquantile_theta_0.5", private):

@@ -216,21 +216,6 @@ def test_calibrate_over_a_wide_range(epsilon, accountant):
   assert 0.97 * epsilon < _cost(release, delta=1e-6, accountant=accountant) <= epsilon
 
 
-@pytest.mark.parametrize(
-  "epsilon,changes,message",
-  [
-    (1e-9, {}, "no noise reaches"),
-    (1e9, {}, "no noise is little enough"),
-    (3, dict(num_bins=63), "num_bins = 63; expected a power of two"),
-    (3, dict(distributed_updates=True, num_parameters=0), "num_entries = 0"),
-    (3, dict(distributed_updates=True, num_parameters=9, clip_norm=0), "clip_norm = 0"),
-  ],
-)
-def test_what_is_refused(epsilon, changes, message):
-  with pytest.raises(ValueError, match=f"^Found .*{message}"):
-    flat.calibrate(epsilon, 1e-5, **{**_RUN, "rho_ratio": 1, **changes})
-
-
 def test_the_most_noise_is_just_not_enough():
   run = dict(rho_ratio=None, sampling="none", accountant="rdp", **_RUN)
   least = _cost(flat.release(2500, 100, None, 2000, "none"), accountant="rdp")

@@ -281,6 +281,7 @@ def test_the_cache_follows_content_and_flags_and_is_read_again(ask, table, monke
   ]
   directories += [open_directory(min_examples_per_client=4), open_directory(num_train_clients=3)]
   directories += [open_directory(is_private=True), open_directory(label_kind="classes")]
+  directories += [open_directory(client_split="shuffled"), open_directory(classes="yes,no")]
   assert len(set(directories)) == len(directories)
   # The digest is of the data, and of what is read of them.
   given = ({}, dict(seed=1), dict(model="mlp"), dict(features="age"))
