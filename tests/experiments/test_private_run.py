@@ -643,8 +643,8 @@ _WEIGHTED = {
   "prop_fair_M_5_update_z_0.3": dict(
     algorithm="prop_fair", utility_bound=5.0, update_noise_multiplier=0.3
   ),
-  "prop_fair_M_5_k_0.5_update_z_1000": dict(
-    algorithm="prop_fair", utility_bound=5.0, update_noise_multiplier=1e3, share_weight=0.5
+  "prop_fair_M_5_k_0.5_update_z_5": dict(
+    algorithm="prop_fair", utility_bound=5.0, update_noise_multiplier=5.0, share_weight=0.5
   ),
   "semi_vred_beta_2_epsilon_6": dict(algorithm="semi_vred", beta=2.0, epsilon=6.0),
   "gifair_lambda_1_z_1_update_z_0.5": dict(
@@ -669,7 +669,7 @@ def test_averages_that_are_weighted_by_losses(run_here, fixed_key, capsys, name)
   rows = _assert_nothing_of_the_cohorts(run, columns, true_cohorts)
   divisors = {float(row["estimated_share_sum"]) for row in rows[1:]}
   if "share_weight" in values:  # The shares are lost in such noise: the least counts, 2 z / k.
-    assert min(divisors) == pytest.approx(2.0 * 1e3 / 0.5)
+    assert min(divisors) == pytest.approx(2.0 * 5.0 / 0.5)
   else:
     assert len(divisors) > 1
   release = flat.of(_assert_spent(run, values.get("epsilon")).release)
