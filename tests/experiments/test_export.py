@@ -445,9 +445,9 @@ def _of_features(columns, hidden_size=0):
   raw = np.column_stack([rng.normal(size=50) * f.std + f.mean for f in columns])
   for i, feature in enumerate(columns):
     if feature.categories:
-      raw[:, i] = rng.integers(-1, len(feature.categories), 50)
+      raw[:, i] = rng.choice([-1, *range(len(feature.categories)), 7], 50)
   raw[::7] = np.nan
-  x = _encoding(columns).encode(raw)
+  x = _encoding(columns).encode(np.where(raw == 7, -1, raw))  # Either is that of no category.
   if hidden_size:
     x = np.maximum(x @ weights[0] + weights[1], 0)
   return exported, raw, x @ weights[-2] + weights[-1]

@@ -101,18 +101,11 @@ def test_features_are_those_of_pandas_by_the_reference_clients_alone(ask, table,
   assert "each value once: an id?" in one.description  # Numbers, which are used.
 
 
-def test_an_exported_model_makes_the_same_of_numbers(ask, table):
+def test_an_exported_model_makes_nothing_of_strange_categories(ask, table):
   one, request = ask()
   way = one.preprocessing(request)
   assert "ward (0 a,b, 1 say" in way.description and one.labels == ("no", "yes")
-  names = ["age", "dose", "ward", "smokes", "number"]
-  categories = ["a,b", 'say "c"', "«ü»"]
-  numbers = dict(zip(categories, range(3)))
-  for client, (x, _) in pools.by_client(one.load_clients(request)["train"]).items():
-    rows = table[table["site"] == client][names]
-    raw = rows.assign(ward=rows["ward"].map(numbers)).to_numpy(np.float32)
-    np.testing.assert_allclose(way.apply(tf.constant(raw)), x, rtol=1e-4, atol=1e-4)
-  # Categories that nobody has, in a batch of one each.
+  # Categories that nobody has, in a batch of one each; of others the programs of cards tell.
   for strange in (-1.0, 3.0, 1e9):
     x = way.apply(tf.constant([[50.0, 0.0, strange, 1.0, 3.0]]))
     assert x.shape == [1, way.x_spec.shape[1]] and not x[0, 3:7].numpy().any()
