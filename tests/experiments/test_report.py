@@ -28,7 +28,6 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
-_ROOT = pathlib.Path(run_folder.__file__).parents[2]
 _SUPERQUANTILE = "superquantile_theta_0.5"
 _BY_ADAM = f"{_SUPERQUANTILE}_adam"
 _HOSTILE = "<script>alert(1)</script>".replace("/", "|") + "$x_{$ **bold** [a](b) \"'&"

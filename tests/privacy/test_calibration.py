@@ -139,8 +139,7 @@ def test_calibrate_leaves_room_for_the_tree(threshold_kind, accountant):
     assert flat.of(release).tree.local_stddev >= shares.MIN_STDDEV
     assert flat.of(release).tree.num_shares == release.num_shares == shares.cohort_limit(2500, 100)
     # A tree of another size has the same cost: that of its noise and of cohorts that are cut.
-    tree = flat.tree_for(release, 64)
-    other = flat.changed(release, tree=tree)
+    other = flat.complete(release, num_bins=64)
     cost = _cost(other, delta=1e-5, accountant=accountant)
     assert cost == pytest.approx(2.0, rel=1e-4)
 
@@ -200,10 +199,9 @@ def test_calibrate_other_protocols(relation, protocol, contacted):
 def test_num_shares(sampling, clients, expected):
   release = flat.release(2500, clients, 3, 2, sampling)
   assert release.limit == expected
-  assert flat.tree_for(release, 64).num_shares == expected
-  assert flat.sum_for(release, 1.0, 10).num_shares == expected
   complete = flat.complete(release, num_bins=64, distributed_updates=True, num_parameters=10)
-  assert complete.num_shares == expected
+  entries = flat.of(complete)
+  assert entries.tree.num_shares == entries.update_sum.num_shares == expected
   assert flat.release(2500, 0.5, 3, 2, "none").limit == 1
 
 
