@@ -71,15 +71,13 @@ def _like(value: Any, structure: Any) -> Any:
   return map_leaves(lambda _: value, structure)
 
 
-def _reduce(clients: Clients, reduction: Callable[..., tf.Tensor], value: Any) -> Any:
-  return map_leaves(lambda leaf: Leaf(reduction(clients.stack(leaf), axis=0), False), value)
-
-
 def _reduction(
   reduction: Callable[..., tf.Tensor], operation: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 ) -> Aggregation:
   return Aggregation(
-    partial=lambda clients, arguments: _reduce(clients, reduction, arguments[0]),
+    partial=lambda clients, arguments: map_leaves(
+      lambda leaf: Leaf(reduction(clients.stack(leaf), axis=0), False), arguments[0]
+    ),
     merge=lambda _, *both: map_leaves(
       lambda a, b: Leaf(operation(a.tensor, b.tensor), False), *both
     ),
