@@ -213,28 +213,3 @@ class Library:
       and expression.is_pure
       and expression.roots <= set(self._names.values())
     )
-
-
-def fold(
-  accumulate: Callable[[list[tf.Tensor], tf.Tensor], list[tf.Tensor]],
-  zero: list[tf.Tensor],
-  types: Sequence[values.LeafType],
-  num_clients: tf.Tensor,
-) -> list[tf.Tensor]:
-  """Folds over the clients, int32 [], in their order: acc = accumulate(acc, i), from `zero`."""
-
-  def loop(shapes: list[tf.TensorShape]) -> list[tf.Tensor]:
-    _, result = tf.while_loop(
-      lambda i, _: i < num_clients,
-      lambda i, state: (i + 1, accumulate(state, i)),
-      (tf.constant(0), zero),
-      shape_invariants=(tf.TensorShape([]), shapes),
-      parallel_iterations=1,
-    )
-    return result
-
-  shapes = [tf.TensorShape(leaf.shape) for leaf in types]
-  try:
-    return loop(shapes)
-  except ValueError:  # An accumulator that grows is not of the shape of zero.
-    return loop([tf.TensorShape([None] * shape.rank) for shape in shapes])

@@ -20,7 +20,7 @@ Resources are made by ops, so a loop over clients makes them for each anew; ops 
 by its name never get here (`components`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
 import functools
 from typing import Any
@@ -65,6 +65,21 @@ def _create_with_functions(
     graph_def, input_map=dict(zip(names, inputs)), return_elements=[node.op], name=node.op
   )
   return operation.outputs
+
+
+def loop(
+  condition: Callable[..., tf.Tensor],
+  body: Callable[..., Sequence[tf.Tensor]],
+  initial: Sequence[tf.Tensor],
+) -> Sequence[tf.Tensor]:
+  """Makes a loop, step after step, whose variables may grow."""
+  shapes = [tensor.shape for tensor in initial]
+  ranks = [tf.TensorShape(None if s.rank is None else [None] * s.rank) for s in shapes]
+  make = functools.partial(tf.while_loop, condition, body, initial, parallel_iterations=1)
+  for known in (shapes, ranks):
+    with contextlib.suppress(ValueError):  # One grows, or its shape is known at first alone.
+      return make(shape_invariants=known)
+  return make(shape_invariants=[tf.TensorShape(None)] * len(shapes))
 
 
 class Emitter:
@@ -141,19 +156,8 @@ class Emitter:
   ) -> Sequence[tf.Tensor]:
     condition, body = expression.bodies
     parameters = [expressions.Ref(p, 0) for p in body.parameters]
-
-    def loop(shapes: list[tf.TensorShape]) -> Sequence[tf.Tensor]:
-      return tf.while_loop(
-        lambda *own: self._inside(condition, dict(zip(parameters, own)), condition.outputs)[0],
-        lambda *own: self._inside(body, dict(zip(parameters, own)), parameters),
-        initial,
-        shape_invariants=shapes,
-        parallel_iterations=1,
-      )
-
-    shapes = [tensor.shape for tensor in initial]
-    ranks = [tf.TensorShape(None if s.rank is None else [None] * s.rank) for s in shapes]
-    for known in (shapes, ranks):
-      with contextlib.suppress(ValueError):  # It grows, or its shape is known at first alone.
-        return loop(known)
-    return loop([tf.TensorShape(None)] * len(shapes))
+    return loop(
+      lambda *own: self._inside(condition, dict(zip(parameters, own)), condition.outputs)[0],
+      lambda *own: self._inside(body, dict(zip(parameters, own)), parameters),
+      initial,
+    )

@@ -48,7 +48,6 @@ class Source:
 
   def __init__(self, data_set: tf.data.Dataset):
     self._data_set = weakref.ref(data_set)
-    self._is_fixed: bool | None = None
     self.is_shuffled = False
     self._draws_in_shuffles_alone = False
     self._paths: list[bytes] = []
@@ -70,18 +69,13 @@ class Source:
     )
     return tf.compat.v1.GraphDef.FromString(serialized.numpy())
 
-  @property
-  def is_fixed(self) -> bool:
-    """Tells whether every reading of one `version` gives the same elements."""
-    if self._is_fixed is None:
-      self._is_fixed = self._examine()
-    return self._is_fixed
-
   def version(self) -> tuple[tuple[int, ...], ...]:
     """Returns what changes when a file does that is read; for a data set that `is_fixed`."""
     return shuffles.versions(self._paths)
 
-  def _examine(self) -> bool:
+  @functools.cached_property
+  def is_fixed(self) -> bool:
+    """Tells whether every reading of one `version` gives the same elements."""
     try:
       graph_def = self._graph_def(_FAIL_ON_STATE)
     except tf.errors.OpError:
