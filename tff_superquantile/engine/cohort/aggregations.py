@@ -50,16 +50,6 @@ class Aggregation(NamedTuple):
   finish: Callable[[Sequence[Any], Any], Any]
 
 
-def map_leaves(fn: Callable[..., Any], *operands: Any) -> Any:
-  """Applies `fn` to the leaves of values of the same structure."""
-  if not isinstance(operands[0], tff.structure.Struct):
-    return fn(*operands)
-  elements = zip(*(tff.structure.to_elements(operand) for operand in operands))
-  return tff.structure.Struct(
-    [(of_all[0][0], map_leaves(fn, *(value for _, value in of_all))) for of_all in elements]
-  )
-
-
 def _pair(first: Any, second: Any) -> tff.structure.Struct:
   return tff.structure.Struct([(None, first), (None, second)])
 
@@ -68,17 +58,17 @@ def _like(value: Any, structure: Any) -> Any:
   """Returns `value` for each leaf of `structure`, if it is one leaf itself."""
   if isinstance(value, tff.structure.Struct) == isinstance(structure, tff.structure.Struct):
     return value
-  return map_leaves(lambda _: value, structure)
+  return values.map_leaves(lambda _: value, structure)
 
 
 def _reduction(
   reduction: Callable[..., tf.Tensor], operation: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 ) -> Aggregation:
   return Aggregation(
-    partial=lambda clients, arguments: map_leaves(
+    partial=lambda clients, arguments: values.map_leaves(
       lambda leaf: Leaf(reduction(clients.stack(leaf), axis=0), False), arguments[0]
     ),
-    merge=lambda _, *both: map_leaves(
+    merge=lambda _, *both: values.map_leaves(
       lambda a, b: Leaf(operation(a.tensor, b.tensor), False), *both
     ),
     finish=lambda _, total: total,
@@ -107,13 +97,13 @@ def _total_and_weight(clients: Clients, value: Any, weight: Leaf) -> Any:
     return Leaf(stacked * factors, True)
 
   return _pair(
-    _SUM.partial(clients, [map_leaves(times, value)]), Leaf(tf.reduce_sum(weights), False)
+    _SUM.partial(clients, [values.map_leaves(times, value)]), Leaf(tf.reduce_sum(weights), False)
   )
 
 
 def _divide(_: Sequence[Any], total_and_weight: Any) -> Any:
   total, weight = total_and_weight
-  return map_leaves(
+  return values.map_leaves(
     lambda leaf: Leaf(leaf.tensor / tf.cast(weight.tensor, leaf.tensor.dtype), False), total
   )
 
@@ -128,7 +118,7 @@ def _modulo(arguments: Sequence[Any], total: Any) -> Any:
       raise errors.UnsupportedError("a modulus of another type than the sum's")
     return Leaf(tf.math.floormod(leaf.tensor, modulus.tensor), False)
 
-  return map_leaves(modulo, total, _like(arguments[1], total))
+  return values.map_leaves(modulo, total, _like(arguments[1], total))
 
 
 def _checked_sum(clients: Clients, arguments: Sequence[Any]) -> Any:
@@ -140,7 +130,7 @@ def _checked_sum(clients: Clients, arguments: Sequence[Any]) -> Any:
       return Leaf(tf.identity(stacked), True)
 
   value, max_input = arguments
-  return _SUM.partial(clients, [map_leaves(check, value, _like(max_input, value))])
+  return _SUM.partial(clients, [values.map_leaves(check, value, _like(max_input, value))])
 
 
 def _sum_of_bits(clients: Clients, arguments: Sequence[Any]) -> Any:
@@ -150,20 +140,20 @@ def _sum_of_bits(clients: Clients, arguments: Sequence[Any]) -> Any:
     )
 
   value, bitwidth = arguments
-  return _checked_sum(clients, [value, map_leaves(largest, bitwidth)])
+  return _checked_sum(clients, [value, values.map_leaves(largest, bitwidth)])
 
 
 def _fold(clients: Clients, arguments: Sequence[Any]) -> Any:
   """Accumulates the clients of a block one after the other, from zero."""
   value, zero, accumulate = arguments[:3]
-  stacked = map_leaves(lambda leaf: Leaf(clients.stack(leaf), True), value)
+  stacked = values.map_leaves(lambda leaf: Leaf(clients.stack(leaf), True), value)
 
   def like_zero(tensors: Iterable[tf.Tensor]) -> Any:
     leaves = (Leaf(tensor, False) for tensor in tensors)
-    return map_leaves(lambda _: next(leaves), zero)
+    return values.map_leaves(lambda _: next(leaves), zero)
 
   def step(i: tf.Tensor, *state: tf.Tensor) -> list[tf.Tensor]:
-    own = map_leaves(lambda leaf: Leaf(leaf.tensor[i], False), stacked)
+    own = values.map_leaves(lambda leaf: Leaf(leaf.tensor[i], False), stacked)
     total = accumulate(_pair(like_zero(state), own), False)
     return [i + 1, *(leaf.tensor for leaf in values.flatten(total))]
 

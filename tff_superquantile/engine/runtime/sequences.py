@@ -35,14 +35,8 @@ def begin(serialized: tf.Tensor, element_type: tff.Type) -> tf.Tensor:
 
 def _to_container(value: Any) -> Any:
   """Returns an element as TFF makes data sets of them."""
-  if isinstance(value, tff.structure.Struct):
-    return tff.structure.to_odict_or_tuple(
-      tff.structure.Struct(
-        [(name, _to_container(part)) for name, part in tff.structure.to_elements(value)]
-      ),
-      recursive=False,
-    )
-  return value
+  is_struct = isinstance(value, tff.structure.Struct)
+  return tff.structure.to_odict_or_tuple(value) if is_struct else value
 
 
 def _from_container(value: Any, type_spec: tff.Type) -> Any:

@@ -154,15 +154,9 @@ class Pool:
     )
 
 
-def _is_constant(ref: Ref, value: int) -> bool:
-  node = ref.expression.node
-  return (
-    node is not None and node.op == "Const" and tf.make_ndarray(node.attr["value"].tensor) == value
-  )
-
-
 def shuffles_with_seed(expression: Expression) -> bool:
-  """Tells whether a data set has an order that follows from a seed."""
-  return "Shuffle" in expression.op and not all(
-    _is_constant(seed, 0) for seed in expression.inputs[2:4]
+  """Tells whether a data set has an order that may follow from a seed, which is no constant 0."""
+  seeds = [ref.expression for ref in expression.inputs[2:4]]
+  return "Shuffle" in expression.op and any(
+    seed.op != "Const" or tf.make_ndarray(seed.node.attr["value"].tensor) != 0 for seed in seeds
   )

@@ -26,7 +26,7 @@ def _tensors(values_: Iterable[Any]) -> list[tf.Tensor]:
 
 def _template(value: Any) -> Template:
   """Puts the specs of a value's tensors in their place."""
-  return aggregations.map_leaves(
+  return values.map_leaves(
     lambda leaf: Leaf(tf.TensorSpec(leaf.tensor.shape, leaf.tensor.dtype), leaf.stacked), value
   )
 
@@ -38,7 +38,7 @@ def _server_template(type_spec: tff.Type) -> Template:
 
 def _filled(template: Template, tensors: Iterator[tf.Tensor]) -> Any:
   """Puts tensors in the place of specs."""
-  return aggregations.map_leaves(lambda leaf: leaf._replace(tensor=next(tensors)), template)
+  return values.map_leaves(lambda leaf: leaf._replace(tensor=next(tensors)), template)
 
 
 # The tensors of some values, by their names.
