@@ -133,8 +133,7 @@ def _sequence_reduce(evaluator: Evaluator, argument: Any, _: tff.Type) -> Any:
   return total
 
 
-_Intrinsic = Callable[[Evaluator, Any, tff.Type], Any]
-_INTRINSICS: Mapping[str, _Intrinsic] = {
+_INTRINSICS: Mapping[str, Callable[[Evaluator, Any, tff.Type], Any]] = {
   "federated_aggregate": _aggregate,
   "federated_apply": _apply,
   "federated_broadcast": lambda evaluator, argument, _: argument,
