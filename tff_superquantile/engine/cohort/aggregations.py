@@ -18,12 +18,11 @@ from tff_superquantile.engine.cohort.graphs import errors
 Leaf = values.Leaf
 
 
-class Clients:
+class Clients(NamedTuple):
   """The clients of one trace, `num_clients` (int32 []): a whole cohort, or a part of it."""
 
-  def __init__(self, num_clients: tf.Tensor, mapper: mapping.Mapper):
-    self.num_clients = num_clients
-    self.mapper = mapper
+  num_clients: tf.Tensor
+  mapper: mapping.Mapper
 
   def stack(self, leaf: Leaf) -> tf.Tensor:
     """Returns one tensor of all clients, whether they have the same or not."""

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import aggregations
 from tff_superquantile.engine.cohort import computation
@@ -31,9 +30,14 @@ def _template(value: Any) -> Template:
   )
 
 
-def _server_template(type_spec: tff.Type) -> Template:
-  specs = [leaf._replace(stacked=False).spec for leaf in values.leaf_types(type_spec)]
-  return values.pack(type_spec, iter([Leaf(spec, False) for spec in specs]))
+def _server_templates(plan: plans.Plan, names: Iterable[str]) -> dict[str, Template]:
+  """Returns templates of what the server has of some calls, by their names."""
+  templates = {}
+  for name in names:
+    type_spec = plan.calls[name].type_signature
+    specs = (leaf._replace(stacked=False).spec for leaf in values.leaf_types(type_spec))
+    templates[name] = values.pack(type_spec, (Leaf(spec, False) for spec in specs))
+  return templates
 
 
 def _filled(template: Template, tensors: Iterator[tf.Tensor]) -> Any:
@@ -70,7 +74,7 @@ class Stage:
     self._program = program
     self._plan = plan
     self._stage = stage
-    self._given = {name: _server_template(plan.type_of(name)) for name in stage.received}
+    self._given = _server_templates(plan, stage.received)
     self._given.update((name, kept[name]) for name in stage.carried)
     self.kept: dict[str, Template] = {}
     self.partials: dict[str, Template] = {}
@@ -135,8 +139,8 @@ class Step:
     self._step = step
     self._totals = totals
     self._returns = returns
-    self._known = {name: _server_template(plan.type_of(name)) for name in step.known}
-    self._kept = {name: _server_template(plan.type_of(name)) for name in step.kept}
+    self._known = _server_templates(plan, step.known)
+    self._kept = _server_templates(plan, step.kept)
     specs = [leaf.argument_spec for leaf in program.parameters if not leaf.stacked]
     signature = [specs, _tensors(self._known.values()), _tensors(totals.values())]
     function = tf.function(self._compute, input_signature=signature, autograph=False)
