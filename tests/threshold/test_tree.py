@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from privacy.noise import tree_mechanism
 from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
 
@@ -60,7 +61,8 @@ def _oracle(losses, mechanism, seed=0):
   noise = problems.noise_of_the_server(m, m.num_nodes, _KEY, "histogram", len(losses))
   sums = [int(number) for number in noise]
   for loss, client_seed in zip(losses, _seeds(len(losses), seed)):
-    counts = private_histogram.noised_counts(tf.constant(loss), client_seed, m, _MAX_LOSS)
+    counts = private_histogram.scaled_counts(tf.constant(loss), m, _MAX_LOSS)
+    counts += discrete_gaussian.sample(tf.shape(counts), m.local_stddev, client_seed)
     sums = [(s + int(count)) % m.modulus for s, count in zip(sums, counts.numpy())]
   signed = np.array([s if s < m.modulus - m.offset else s - m.modulus for s in sums]) / m.scale
   decoded = hierarchical_histogram.decode_least_squares(tf.constant(signed), m.num_bins)
