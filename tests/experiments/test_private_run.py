@@ -1018,7 +1018,7 @@ def test_a_run_that_goes_on_keeps_its_noise(tmp_path):
   earlier["update_noise_multiplier"] = str(first.privacy.update_noise_multiplier / 2)
   lowered, release = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier)
   with pytest.raises(ValueError, match="past --epsilon=3"):
-    accounts.Account(lowered, release, tmp_path)
+    accounts.Account(lowered, release, tmp_path, _NUM_PARAMETERS)
 
 
 @pytest.mark.parametrize(
@@ -1036,10 +1036,9 @@ def test_says_how_long_the_noise_is_and_warns_where_a_norm_may_follow_it(
 ):
   config = build.resolve(_config(**{"epsilon": 3.0, **flags}), tasks.get_task("synthetic"))
   config, release = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
-  account = accounts.Account(config, release, tmp_path)
   # As many weights as make the noise of FedAvg 6 clip norms long, and that of a tenth 60.
   num_parameters = round((6 * 8 / flat.of(release).update_noise_multiplier) ** 2)
-  text = account.describe(num_parameters)
+  text = accounts.Account(config, release, tmp_path, num_parameters).describe()
   bound = "at least" if flags.get("algorithm") == "semi_vred" else "about"
   assert f"is {bound} {6 * 8 / averaged:.2g} times as long" in text
   assert ("a clip norm that adapts" in text) == warns
@@ -1051,5 +1050,5 @@ def test_the_noise_of_weighted_averages_is_beside_the_least_divisor(tmp_path):
   config, release = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
   assert 2 * flat.of(release).update_noise_multiplier / 0.01 > config.cohort.size
   # z sqrt(d) / (2 z / k) = k sqrt(d) / 2, whatever the noise.
-  text = accounts.Account(config, release, tmp_path).describe(num_parameters=10_000)
+  text = accounts.Account(config, release, tmp_path, 10_000).describe()
   assert "is at least 0.5 times as long" in text

@@ -103,8 +103,7 @@ def _train(job: hook.Job) -> None:
     each.before()
   run, secret = job.config, job.secret
   of_private = () if secret is None else (secret.release, secret.noise_key)
-  of_cohorts = () if secret is None else (*of_private, secret.key)
-  select_clients = selection.build_selection(clients, run, *of_cohorts)
+  select_clients = selection.build_selection(clients, run, secret)
   process = build.build_process(run, job.trained, clients, *of_private)
   # Nothing above has failed, so from here on the folder is this run's.
   _begin(job)
@@ -139,15 +138,12 @@ def _train(job: hook.Job) -> None:
 
 def _begin(job: hook.Job) -> None:
   """Writes what a folder has from the beginning of its run."""
-  task, folder = job.task, job.folder
-  of_run = manifest.build(job.config, task.error, task.data_digest)
+  folder = job.folder
   flags = "\n".join(job.config.to_arguments()) + "\n"
-  num_clients = {split: len(files.client_ids) for split, files in job.splits.items()}
-  of_flags = manifest.of_flags(flags, job.earlier.manifest)
-  job.manifest = {**of_run, "num_clients": num_clients, **of_flags, **job.manifest}
+  job.manifest = {**manifest.build(job, flags), **job.manifest}
   atomic_files.write_json(folder / "manifest.json", job.manifest)
-  if task.columns:
-    atomic_files.write(folder / run_folder.COLUMNS, task.columns)
+  if job.task.columns:
+    atomic_files.write(folder / run_folder.COLUMNS, job.task.columns)
   # With its flags the run has begun: what binds it is there before.
   atomic_files.write(folder / "flags.txt", flags)
   for each in job.hooks:
