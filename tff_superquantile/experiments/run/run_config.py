@@ -8,7 +8,7 @@ import functools
 import math
 import os
 import types
-from typing import Any, TypeVar
+from typing import Any
 
 from privacy import checks
 from privacy import cohorts
@@ -16,6 +16,7 @@ from privacy import parts
 from privacy.settings import flag
 from privacy.settings import part
 from tasks import request as request_lib
+from tff_superquantile import measures
 from tff_superquantile import user_cache
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import local_training
@@ -85,7 +86,9 @@ class RunConfig(part.Part):
     is_incidental=True,
     before="never",
   )
-  start: kept.Start | None = kept.start()
+  start: kept.Start | None = part.optional(
+    {"--initial_weights": kept.Start}, "in a run that starts anew"
+  )
   local: local_training.Local = local_training.Local()
   seed: int = flag.field(
     0,
@@ -108,7 +111,16 @@ class RunConfig(part.Part):
     words={"adam": "server Adam", "yogi": "server Yogi", "adagrad": "server Adagrad"},
     before="sgd",
   )
-  metric: str | None = kept.metric()
+  metric: str | None = flag.field(
+    None,
+    "The measure of test clients that reports lead with, and of validation clients by which --tune"
+    " and --keep=best choose: error, loss, balanced_error (the mean over classes of the share of"
+    " their examples that are missed), ranking_error (1 - AUC), calibration_error, or mae of labels"
+    " that are numbers; less is better in each. None for error, or for a table of which one class"
+    " has more than 80 % of the examples, balanced_error.",
+    choices=measures.NAMES,
+    is_incidental=True,  # What changes a run is in --best_by.
+  )
   keep: kept.Keep = part.choice(
     "keep",
     kept.KEEPS,
@@ -117,8 +129,12 @@ class RunConfig(part.Part):
     words={"best": "best round"},
     before="last",
   )
-  personalization: personal.Personalization | None = personal.choice()
-  privacy: privacy_lib.Privacy | None = privacy_lib.choice()
+  personalization: personal.Personalization | None = part.optional(
+    {"--personalize": personal.Personalization}, "without --personalize"
+  )
+  privacy: privacy_lib.Privacy | None = part.optional(
+    privacy_lib.KINDS, "in a run that is not private"
+  )
   exact_siblings: str = flag.field(
     "refused",
     "Whether runs of one --output_dir may measure exactly clients whom other runs protect, or train"
@@ -207,7 +223,6 @@ class RunConfig(part.Part):
     return [f"--{name}={text}" for name, text in self.to_flags().items()]
 
 
-_T = TypeVar("_T", bound=RunConfig)
 # By the flags that may name parts from outside, which have flags of their own.
 TABLES = {"algorithm": methods.METHODS, "threshold": parts.THRESHOLDS}
 
@@ -261,8 +276,12 @@ def of(*, secure: bool = False, **values: Any) -> RunConfig:
     ValueError: If a value is out of its range, belongs to a part that was not chosen, or
       contradicts `secure`.
   """
-  config = _of(RunConfig, values)
-  return _of(RunConfig, {**values, **_secured(config, values)}) if secure else config
+  load(values)
+  unknown = set(values) - set(flags())
+  if unknown:
+    raise TypeError(f"Found {min(unknown)!r}; expected the names of flags of a run.")
+  config = part.build(RunConfig, values)
+  return of(**{**values, **_secured(config, values)}) if secure else config
 
 
 def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,17 +304,9 @@ def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
   return {"update_sum": "distributed", **({"threshold": "tree"} if is_open else {})}
 
 
-def _of(kind: type[_T], values: Mapping[str, Any]) -> _T:
-  load(values)
-  unknown = set(values) - set(flags())
-  if unknown:
-    raise TypeError(f"Found {min(unknown)!r}; expected the names of flags of a run.")
-  return part.build(kind, values)
-
-
-def replace(config: _T, **values: Any) -> _T:
+def replace(config: RunConfig, **values: Any) -> RunConfig:
   """Returns a config with other values of flags, by their names; see `of`."""
-  return _of(type(config), {**config.values(), **values})
+  return of(**{**config.values(), **values})
 
 
 def resolved(

@@ -115,22 +115,14 @@ class Noise(Privacy):
   """Noise, from which the cost follows."""
 
 
-def _chosen(flags: Mapping[str, Any]) -> str | None:
-  named = ("epsilon", "update_noise_multiplier")
-  return next((f"--{name}" for name in named if flags.get(name) is not None), None)
+KINDS: dict[str, type[Privacy]] = {"--epsilon": Budget, "--update_noise_multiplier": Noise}
 
 
 def is_private(flags: Mapping[str, Any]) -> bool:
   """Returns whether values of flags, by name, are of a private run."""
-  return _chosen(flags) is not None
+  return part.asked(KINDS, flags) is not None
 
 
 def usual_sampling(flags: Mapping[str, Any]) -> str:
   """Returns the sampling of cohorts where values of flags name none."""
   return cohorts.POISSON if is_private(flags) else cohorts.FIXED_SIZE
-
-
-def choice() -> Any:
-  """Returns the field of a run's privacy: None for a run without."""
-  kinds: dict[str, type[Privacy]] = {"--epsilon": Budget, "--update_noise_multiplier": Noise}
-  return part.chosen_by(_chosen, kinds, "in a run that is not private")
