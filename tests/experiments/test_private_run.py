@@ -30,7 +30,6 @@ import tasks
 from tff_superquantile import noise_source
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
-from tff_superquantile.experiments.run import manifest as manifest_lib
 from tff_superquantile.experiments.run import private as private_runs
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
@@ -215,9 +214,9 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
   assert set(evaluated["client_id"].str.rpartition("_")[0]) == {"test"}
   # One time for all: differences would tell how long rounds took.
   times = {path.stat().st_mtime for path in (run / "clients").iterdir()}
-  assert times == {manifest_lib.seconds(json.loads(contents["manifest.json"])["started"])}
-  assert set(json.loads(contents["metrics.json"])) == {"validation", "test"}
   manifest = json.loads(contents["manifest.json"])
+  assert times == {pd.Timestamp(manifest["started"]).timestamp()}
+  assert set(json.loads(contents["metrics.json"])) == {"validation", "test"}
   assert set(manifest) == {
     *("seed", "python", "versions", "machine", "git_revision", "started", "finished"),
     *(

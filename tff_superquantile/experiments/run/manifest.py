@@ -35,11 +35,6 @@ def now() -> str:
   return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
-def seconds(time: str) -> float:
-  """Returns a time of `now` as seconds since 1970."""
-  return datetime.datetime.fromisoformat(time).timestamp()
-
-
 def check_same_data(folder: pathlib.Path, data_digest: str) -> None:
   """Refuses a run whose task folder has runs on another table, or an earlier state of its own."""
   for path in folder.parent.parent.glob("*/seed_*/manifest.json") if data_digest else ():

@@ -16,15 +16,13 @@ from typing import Any, NamedTuple
 
 from privacy import cohorts
 from privacy import parts
-from privacy import parts as parts_lib
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 
 FED_AVG = "fed_avg"
-TUNING = (
-  "tuning"  # The folder of an experiment's runs of grid searches, below its output directory.
-)
+# The folder of an experiment's runs of grid searches, below its output directory.
+TUNING = "tuning"
 # The exponent of q-FFL that the paper calls AFL.
 _AFL_Q = 10.0
 
@@ -45,13 +43,13 @@ def folder(config: run_config.RunConfig) -> str:
 
 def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
-  values = config.values()
-  suffixes = ["_standin"] if config.task.is_standin else []
-  if values["folds"]:
-    suffixes.append(f"_folds_{values['folds']}")
-  if values["held_out_examples"]:
-    suffixes.append(f"_held_out_{values['held_out_examples']:g}")
-  return word(config.task.folder) + "".join(suffixes)
+  task = config.task
+  suffixes = ["_standin"] if task.is_standin else []
+  if task.folds:
+    suffixes.append(f"_folds_{task.folds}")
+  if task.held_out_examples:
+    suffixes.append(f"_held_out_{task.held_out_examples:g}")
+  return word(task.folder) + "".join(suffixes)
 
 
 def run_path(config: run_config.RunConfig) -> pathlib.Path:
@@ -61,13 +59,13 @@ def run_path(config: run_config.RunConfig) -> pathlib.Path:
 
 def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
-  values = config.values()
-  remarks = [" (stand-in: generated data)"] if config.task.is_standin else []
-  if values["folds"]:
-    remarks.append(f", {values['folds']}-fold cross-validation over clients")
-  if values["held_out_examples"]:
-    remarks.append(f", tested on {values['held_out_examples']:.0%} of each client’s examples")
-  return printable(config.task.title) + "".join(remarks)
+  task = config.task
+  remarks = [" (stand-in: generated data)"] if task.is_standin else []
+  if task.folds:
+    remarks.append(f", {task.folds}-fold cross-validation over clients")
+  if task.held_out_examples:
+    remarks.append(f", tested on {task.held_out_examples:.0%} of each client’s examples")
+  return printable(task.title) + "".join(remarks)
 
 
 def printable(text: str) -> str:
@@ -260,28 +258,27 @@ def of_method(config: run_config.RunConfig) -> list[NamePart]:
 
 def of_run(config: run_config.RunConfig) -> list[NamePart]:
   """Returns the parts that tell a run from others of its algorithm, in the order of its name."""
-  parts = of_method(config)
-  values = config.values()
-  is_tail = isinstance(config.method, methods.Superquantile)
-  threshold = values["threshold"] if is_tail else None
-  if threshold is not None and threshold != "exact":
-    parts.append(NamePart(word(threshold), threshold.replace("_", "-")))
+  of_name, values = of_method(config), config.values()
+  if isinstance(config.method, methods.Superquantile):
+    threshold = values["threshold"]
+    if threshold not in (None, "exact"):
+      of_name.append(NamePart(word(threshold), threshold.replace("_", "-")))
   if values["smoothing"]:
-    parts += _number(values, "smoothing")
+    of_name += _number(values, "smoothing")
   if values["averaged_rounds"] > 1:
-    parts += _number(values, "averaged_rounds")
+    of_name += _number(values, "averaged_rounds")
   for name, flag in run_config.flags().items():
     if values.get(name) in flag.words:
-      parts.append(NamePart(values[name], flag.words[values[name]]))
+      of_name.append(NamePart(values[name], flag.words[values[name]]))
   if config.start is not None:
     start = pathlib.Path(os.path.abspath(config.start.folder)).parent.name  # Its method.
-    parts.append(NamePart(f"from_{start}", f"from {start}"))
-  if config.privacy is not None and isinstance(config.privacy.clip, parts_lib.AdaptiveClip):
-    parts.append(NamePart("adaptive_clip", "adaptive clip"))
-  parts += _number(values, "bands")
+    of_name.append(NamePart(f"from_{start}", f"from {start}"))
+  if config.privacy is not None and isinstance(config.privacy.clip, parts.AdaptiveClip):
+    of_name.append(NamePart("adaptive_clip", "adaptive clip"))
+  of_name += _number(values, "bands")
   if config.epsilon is not None:  # The noise multipliers follow from it.
     (epsilon,) = _number(values, "epsilon")
-    return [*parts, epsilon._replace(number=None)]
+    return [*of_name, epsilon._replace(number=None)]
   for field in ("threshold_noise_multiplier", "update_noise_multiplier"):
-    parts += _number(values, field)
-  return parts
+    of_name += _number(values, field)
+  return of_name

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 import dataclasses
 import functools
 import math
-import os
 import types
 from typing import Any
 
@@ -229,7 +228,6 @@ TABLES = {"algorithm": methods.METHODS, "threshold": parts.THRESHOLDS}
 
 @functools.cache
 def _flags(*kinds: tuple[type[part.Part], ...]) -> Mapping[str, flag.Flag]:
-  del kinds
   return part.flags(RunConfig)
 
 
@@ -366,18 +364,3 @@ def ends_as(texts: Mapping[str, str], config: RunConfig) -> bool:
   """Returns whether a finished run with these texts of its flags has all rounds of a config."""
   is_whole = texts.get("stop") != "converged" or config.stop == "converged"
   return texts.get("num_rounds") == str(config.num_rounds) and is_whole
-
-
-def check_same(
-  folder: os.PathLike[str],
-  texts: Mapping[str, str],
-  config: RunConfig,
-  followed: Iterable[str] = (),
-) -> None:
-  """Raises a `ValueError` if `differences` keep the run in a folder from being continued."""
-  different = differences(texts, config, followed)
-  if different:
-    raise ValueError(
-      f"Found a run with other flags in {os.fspath(folder)} ({'; '.join(different)}); choose"
-      " another --output_dir or --run_name, or remove that folder."
-    )

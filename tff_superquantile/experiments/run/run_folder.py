@@ -26,8 +26,7 @@ A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
                        {"pooled": ...}}, the same of all examples together (`evaluation.Measured`);
                        written last, so a folder that has it is a finished run
 
-Everything here tolerates a run in progress: a missing file reads as empty, and a row that is torn
-because its writer was killed or has not got further yet is left out.
+Everything here tolerates a run in progress, as `run_files` does.
 """
 
 from __future__ import annotations
@@ -258,13 +257,18 @@ class Run:
     """Identifies the run's model: results of another one are out of date."""
     return hashlib.sha256((self.path / WEIGHTS).read_bytes()).hexdigest()[:16]
 
-  def has_clients(self, split: str, ids: Sequence[str]) -> bool:
-    """Returns whether these are the clients on which the run left results; also if it left none."""
-    return list(self.clients(split).get("client_id", ids)) == list(ids)
+  def check_same(self, config: run_config.RunConfig, followed: Iterable[str]) -> None:
+    """Raises a `ValueError` if `run_config.differences` keep the run from being continued."""
+    different = run_config.differences(self.flags, config, followed)
+    if different:
+      raise ValueError(
+        f"Found a run with other flags in {self.path} ({'; '.join(different)}); choose another"
+        " --output_dir or --run_name, or remove that folder."
+      )
 
   def check_clients(self, split: str, ids: Sequence[str]) -> None:
-    """Raises a `ValueError` unless these are the clients on which the run was evaluated."""
-    if not self.has_clients(split, ids):
+    """Raises a `ValueError` unless these are the clients on which the run left results, if any."""
+    if list(self.clients(split).get("client_id", ids)) != list(ids):
       raise ValueError(
         f"Found other {split} clients than those of {self.path / f'{split}_clients.csv'}; expected"
         " the data that the run had: pass its --data_dir."
