@@ -176,11 +176,7 @@ class Account:
     return self._meter.epsilon_at_most(round_num, self._config.num_rounds)
 
   def write(self, rounds_done: int) -> None:
-    """Writes the ledger, before the releases of a round are written, so that it never lags.
-
-    A resumed run repeats rounds, and none that was released is ever taken back: the ledger has the
-    largest number of rounds that were ever begun.
-    """
+    """Writes the ledger, with the largest number of rounds that were ever begun."""
     config = self._config
     text = ledger.build_ledger(
       self._release,

@@ -43,13 +43,7 @@ def folder(config: run_config.RunConfig) -> str:
 
 def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
-  task = config.task
-  suffixes = ["_standin"] if task.is_standin else []
-  if task.folds:
-    suffixes.append(f"_folds_{task.folds}")
-  if task.held_out_examples:
-    suffixes.append(f"_held_out_{task.held_out_examples:g}")
-  return word(task.folder) + "".join(suffixes)
+  return word(config.task.folder) + "".join(part.folder for part in _of_clients(config))
 
 
 def run_path(config: run_config.RunConfig) -> pathlib.Path:
@@ -59,13 +53,21 @@ def run_path(config: run_config.RunConfig) -> pathlib.Path:
 
 def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
-  task = config.task
-  remarks = [" (stand-in: generated data)"] if task.is_standin else []
+  return printable(config.task.title) + "".join(part.title for part in _of_clients(config))
+
+
+def _of_clients(config: run_config.RunConfig) -> list[NamePart]:
+  """Returns what names of a task tell of the clients that a run takes."""
+  task, told = config.task, []
+  if task.is_standin:
+    told.append(NamePart("_standin", " (stand-in: generated data)"))
   if task.folds:
-    remarks.append(f", {task.folds}-fold cross-validation over clients")
-  if task.held_out_examples:
-    remarks.append(f", tested on {task.held_out_examples:.0%} of each client’s examples")
-  return printable(task.title) + "".join(remarks)
+    title = f", {task.folds}-fold cross-validation over clients"
+    told.append(NamePart(f"_folds_{task.folds}", title))
+  if share := task.held_out_examples:
+    title = f", tested on {share:.0%} of each client’s examples"
+    told.append(NamePart(f"_held_out_{share:g}", title))
+  return told
 
 
 def printable(text: str) -> str:
@@ -167,21 +169,16 @@ class Name(str):
     fields = (field.name for field in dataclasses.fields(privacy_lib.Privacy))
     shared = {name: getattr(self.config.privacy, name) for name in fields}
     shared["update_noise_multiplier"] = None
-    method = _without_noise(self.config.method, keeps_besides)
+    method, changes = self.config.method, dict[str, Any]()
+    if isinstance(method.threshold, parts.PrivateThreshold):
+      changes["threshold"] = dataclasses.replace(method.threshold, noise_multiplier=None)
+    if isinstance(method, methods.OwnLossMethod) and not keeps_besides:
+      changes["share_weight"] = None
     if not keeps_besides:
       shared["clip"] = parts.FixedClip()
-    config = dataclasses.replace(self.config, method=method, privacy=privacy_lib.Noise(**shared))
+    method, privacy = dataclasses.replace(method, **changes), privacy_lib.Noise(**shared)
+    config = dataclasses.replace(self.config, method=method, privacy=privacy)
     return Name(folder(config), config)
-
-
-def _without_noise(method: methods.Method, keeps_share_weight: bool) -> methods.Method:
-  """Returns a method without the noise of its threshold."""
-  changes: dict[str, Any] = {}
-  if isinstance(method.threshold, parts.PrivateThreshold):
-    changes["threshold"] = dataclasses.replace(method.threshold, noise_multiplier=None)
-  if isinstance(method, methods.OwnLossMethod) and not keeps_share_weight:
-    changes["share_weight"] = None
-  return dataclasses.replace(method, **changes)
 
 
 def without_epsilons(compared: Iterable[Name]) -> dict[Name, Name]:
@@ -198,7 +195,9 @@ def baselines(compared: Iterable[Name]) -> dict[Name, Name]:
   for method in there:
     baseline = there.get(method.fed_avg)
     if baseline is not None and not method.is_fed_avg:
-      if is_in_setting_of(method.config, baseline.config):
+      # A --run_name may hide more than the options.
+      own, its = method.config, baseline.config
+      if own is None or its is None or not own.run_name or _setting(own) == _setting(its):
         of_method[method] = baseline
   for method in there:
     if method.is_fed_avg and method not in (FED_AVG, *of_method.values()) and FED_AVG in there:
@@ -237,17 +236,8 @@ def _number(values: Mapping[str, Any], name: str) -> list[NamePart]:
   return [NamePart(f"{flag.short}_{value:g}", f"{flag.symbol} = {value:g}", key)]
 
 
-def is_in_setting_of(
-  config: run_config.RunConfig | None, other: run_config.RunConfig | None
-) -> bool:
-  """Returns whether a run can be compared with another; it can unless its --run_name hides more."""
-  if config is None or other is None or not config.run_name:
-    return True
-  settings = (
-    (setting.num_rounds, setting.cohort.size, setting.local, setting.server.learning_rate)
-    for setting in (config, other)
-  )
-  return len(set(settings)) == 1
+def _setting(config: run_config.RunConfig) -> tuple[Any, ...]:
+  return (config.num_rounds, config.cohort.size, config.local, config.server.learning_rate)
 
 
 def of_method(config: run_config.RunConfig) -> list[NamePart]:

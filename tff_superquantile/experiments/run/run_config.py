@@ -183,12 +183,12 @@ class RunConfig(part.Part):
   @property
   def epsilon(self) -> float | None:
     """The privacy budget of the run; None without one."""
-    return None if self.privacy is None else self.privacy.budget
+    return self.privacy.epsilon if isinstance(self.privacy, privacy_lib.Budget) else None
 
   @property
   def algorithm(self) -> str:
     """The value of --algorithm."""
-    return methods.name_of(self.method)
+    return methods.METHODS.name_of(type(self.method))
 
   @property
   def final_learning_rate(self) -> float:

@@ -1,32 +1,7 @@
-"""Reads the folders of runs.
+"""Reads the folders of runs, OUTPUT_DIR/TASK/METHOD/seed_S/.
 
-A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
-
-    flags.txt          the resolved flags, one `--name=value` a line
-    manifest.json      versions, seed, machine, git revision, times, seconds a round, rounds done,
-                       the round of the model that was kept, the SHA-256 of flags.txt and of the
-                       last of the evaluations.json (see `privacy.evaluation.entries`)
-    columns.json       what the columns of a table became (--task=own): means, standard deviations,
-                       categories, classes; for later tables and exports
-    rounds.csv         one row a round; evaluation columns are blank between evaluations
-    test_clients.csv   `client_id,num_examples,loss,error` of every client (also `train_`,
-                       `validation_`), and but for training clients the measures of
-                       `tff_superquantile.measures`, nan where a client has none; errors
-                       are fractions
-    PART_clients.csv   the same of three models of a test client (--personalize), on examples that
-                       none is tuned on: "shared", "personal", and "chosen", the one that it keeps,
-                       1 in `is_personal` for its own; they are entries of metrics.json, too
-    clients/           `round_NUMBER.parquet`, the results of every client at an evaluation: the
-                       columns of test_clients.csv after `round` and `split`, of the measures only
-                       that of --metric
-    weights.npz        the model that was kept, arrays trainable_0 ... and non_trainable_0 ...
-    diverged.txt       why the run ended before its time; only there if its model diverged
-    metrics.json       {split: {"loss" | "error" | measure: {statistic: number}}}, a measure also
-                       with the number of clients that have one ("num_clients"), and {split:
-                       {"pooled": ...}}, the same of all examples together (`evaluation.Measured`);
-                       written last, so a folder that has it is a finished run
-
-Everything here tolerates a run in progress, as `run_files` does.
+docs/how_to/read_results.md lists their files. `metrics.json` is written last, so a folder that has
+it is a finished run. Everything here tolerates a run in progress, as `run_files` does.
 """
 
 from __future__ import annotations

@@ -82,11 +82,6 @@ class Privacy(part.Part):
     """The numbers that a round releases beside the updates."""
     return (self.clip,) if isinstance(self.clip, parts.AdaptiveClip) else ()
 
-  @property
-  def budget(self) -> float | None:
-    """epsilon of the whole run; None where its noise is given."""
-    return None
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Budget(Privacy):
@@ -104,10 +99,6 @@ class Budget(Privacy):
     "The threshold's part of the budget over that of the updates; None for the ratio with the least"
     " modelled error.",
   )
-
-  @property
-  def budget(self) -> float | None:
-    return self.epsilon
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
