@@ -32,7 +32,7 @@ def rounds_released(run: run_folder.Run) -> int:
   entered = run_files.read_json(run.path / ledger.FILE_NAME).get("rounds_done")
   checkpoints = (run.path / run_folder.CHECKPOINTS).glob("program_state_*")
   numbers = [path.name.rpartition("_")[2] for path in checkpoints]
-  evaluated = map(evaluation_files.round_of, evaluation_files.find(run.path / run_files.CLIENTS))
+  evaluated = evaluation_files.find(run.path / run_files.CLIENTS)
   rounds = [run.last_round or 0, *evaluated, *(int(n) for n in numbers if n.isdecimal())]
   return max([*rounds, entered] if isinstance(entered, int) else rounds)
 

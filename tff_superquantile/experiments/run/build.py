@@ -106,7 +106,7 @@ def build_options(
     client_learning_rate_fn=None
     if config.local.schedule.is_constant
     else lambda round_num: config.learning_rate(tf.cast(round_num, tf.float32), tf.math),
-    server_optimizer_fn=config.server.build(),
+    server_optimizer_fn=config.server.build(tff.learning.optimizers),
     local_epochs=config.local.epochs,
     local_batch_size=config.local.batch_size,
     l2=config.local.l2,

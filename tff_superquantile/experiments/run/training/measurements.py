@@ -85,8 +85,8 @@ class ClientResults(hook.Hook):
   async def release(self, value: Any, key: int) -> None:
     """Writes the file of round `key`, from 0, if it was evaluated; `value` has its own file."""
     if self._removes_later:
-      for path in evaluation_files.find(self._folder):
-        if evaluation_files.round_of(path) >= key:
+      for round_num, path in evaluation_files.find(self._folder).items():
+        if round_num >= key:
           path.unlink()
       self._removes_later = False
     if self._results:
