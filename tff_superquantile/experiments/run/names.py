@@ -37,8 +37,7 @@ def folder(config: run_config.RunConfig) -> str:
         " that do not print, and a dot in front."
       )
     return name
-  algorithm = word(config.algorithm)
-  return "_".join([algorithm, *(part.folder for part in of_run(config))])
+  return "_".join([word(config.algorithm), *(part.folder for part in of_run(config))])
 
 
 def task_folder(config: run_config.RunConfig) -> str:
