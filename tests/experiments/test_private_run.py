@@ -28,7 +28,6 @@ import tasks
 from tff_superquantile import noise_source
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
-from tff_superquantile.experiments.run import manifest as manifest_lib
 from tff_superquantile.experiments.run import private as private_runs
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
@@ -213,9 +212,9 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
   assert set(evaluated["client_id"].str.rpartition("_")[0]) == {"test"}
   # One time for all: differences would tell how long rounds took.
   times = {path.stat().st_mtime for path in (run / "clients").iterdir()}
-  assert times == {manifest_lib.seconds(json.loads(contents["manifest.json"])["started"])}
-  assert set(json.loads(contents["metrics.json"])) == {"validation", "test"}
   manifest = json.loads(contents["manifest.json"])
+  assert times == {pd.Timestamp(manifest["started"]).timestamp()}
+  assert set(json.loads(contents["metrics.json"])) == {"validation", "test"}
   assert set(manifest) == {
     *("seed", "python", "versions", "machine", "git_revision", "started", "finished"),
     *(
@@ -977,7 +976,7 @@ def test_a_run_that_goes_on_keeps_its_noise(tmp_path):
   earlier["update_noise_multiplier"] = str(first.privacy.update_noise_multiplier / 2)
   lowered, release = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, earlier)
   with pytest.raises(ValueError, match="past --epsilon=3"):
-    accounts.Account(lowered, release, tmp_path)
+    accounts.Account(lowered, release, tmp_path, _NUM_PARAMETERS)
 
 
 @pytest.mark.parametrize(
@@ -995,10 +994,9 @@ def test_says_how_long_the_noise_is_and_warns_where_a_norm_may_follow_it(
 ):
   config = build.resolve(_config(**{"epsilon": 3.0, **flags}), tasks.get_task("synthetic"))
   config, release = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
-  account = accounts.Account(config, release, tmp_path)
   # As many weights as make the noise of FedAvg 6 clip norms long, and that of a tenth 60.
   num_parameters = round((6 * 8 / flat.of(release).update_noise_multiplier) ** 2)
-  text = account.describe(num_parameters)
+  text = accounts.Account(config, release, tmp_path, num_parameters).describe()
   bound = "at least" if flags.get("algorithm") == "semi_vred" else "about"
   assert f"is {bound} {6 * 8 / averaged:.2g} times as long" in text
   assert ("a clip norm that adapts" in text) == warns
@@ -1010,5 +1008,5 @@ def test_the_noise_of_weighted_averages_is_beside_the_least_divisor(tmp_path):
   config, release = private_runs.calibrate(config, _POPULATION, _NUM_PARAMETERS, {})
   assert 2 * flat.of(release).update_noise_multiplier / 0.01 > config.cohort.size
   # z sqrt(d) / (2 z / k) = k sqrt(d) / 2, whatever the noise.
-  text = accounts.Account(config, release, tmp_path).describe(num_parameters=10_000)
+  text = accounts.Account(config, release, tmp_path, 10_000).describe()
   assert "is at least 0.5 times as long" in text
