@@ -6,7 +6,6 @@ metric state beyond two numbers, which is most of what makes a round fast. All a
 """
 
 from tasks.models.classifiers import Classifier
-from tasks.models.classifiers import build_binary_classifier
 from tasks.models.classifiers import build_classifier
 from tasks.models.classifiers import build_linear_classifier
 from tasks.models.classifiers import build_logistic_regression
@@ -17,7 +16,6 @@ from tasks.models.tables import build_table_model
 
 __all__ = (
   "Classifier",
-  "build_binary_classifier",
   "build_character_lstm",
   "build_classifier",
   "build_convnet",
