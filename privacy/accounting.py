@@ -20,7 +20,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-from typing import TypeAlias
 
 from dp_accounting import rdp
 
@@ -37,8 +36,6 @@ PLD = "pld"
 GAUSSIAN = "gaussian"  # One Gaussian mechanism, exactly.
 TIGHTEST = "tightest"
 ACCOUNTANTS = (TIGHTEST, PLD, RDP)
-
-Runs: TypeAlias = Sequence[tuple[dominating_pairs.Mixture, int]]
 
 # Rounding each loss upwards to a grid of width h adds at most T h min(h / 4, 2 H) to the variance
 # of a run's losses, H a round's total variation. Its root is at most this share of epsilon.
@@ -220,7 +217,9 @@ def pld_epsilon(
   return composed_epsilon(((mixture, num_rounds),), delta, slack)
 
 
-def composed_epsilon(runs: Runs, delta: float, slack: float = 0.0) -> float:
+def composed_epsilon(
+  runs: Sequence[tuple[dominating_pairs.Mixture, int]], delta: float, slack: float = 0.0
+) -> float:
   """Returns the epsilon of sampled Gaussian mechanisms, on a grid that is fine enough for it.
 
   `runs` are the mechanisms of which a round of a run is one, and T, at least 1, of each; all are of

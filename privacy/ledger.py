@@ -34,15 +34,9 @@ WITHOUT_GUARANTEE = (
   " in another folder."
 )
 
-
 # The entries of a release that are those of no part, and those that known cohorts alone have.
-_OF_COHORT = (
-  *("population", "clients_per_round", "sampling", "relation", "protocol", "contacted"),
-)
+_OF_COHORT = ("population", "clients_per_round", "sampling", "relation", "protocol", "contacted")
 _OF_KNOWN = {"coefficients": None, **dict.fromkeys(cohorts.own_flags())}
-
-
-_PLAIN = (str, int, float, list, type(None))
 
 
 class Claim(TypedDict):
@@ -88,12 +82,8 @@ class Ledger:
 
   def to_json(self) -> str:
     """Returns the ledger as the text of its file."""
-    release = {
-      name: entry if isinstance(entry, _PLAIN) else dataclasses.asdict(entry)
-      for name, entry in self.release.entries().items()
-    }
-    content = {**dataclasses.asdict(self), "release": release}
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    content = {**dataclasses.asdict(self), "release": self.release.entries()}
+    return json.dumps(content, indent=2, allow_nan=False, default=dataclasses.asdict) + "\n"
 
   @classmethod
   def from_json(cls, text: str) -> "Ledger":

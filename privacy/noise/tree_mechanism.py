@@ -63,7 +63,7 @@ class TreeMechanism:
     return self.num_bins.bit_length() - 1
 
   @property
-  def num_nodes(self) -> int:
+  def num_entries(self) -> int:
     """d = 2 b - 2."""
     return 2 * self.num_bins - 2
 
@@ -75,7 +75,7 @@ class TreeMechanism:
   @property
   def bits_per_client(self) -> int:
     """Bits on the wire for one client in one round, before encryption."""
-    return self.num_nodes * self.bits_per_entry
+    return self.num_entries * self.bits_per_entry
 
   @property
   def count_stddev(self) -> float:
@@ -87,7 +87,7 @@ class TreeMechanism:
     return (
       f"A histogram of {self.num_bins} bins with noise multiplier {self.noise_multiplier:.4g}:"
       f" counts times {self.scale}, noise of {self.local_stddev:.3g} a client, modulo"
-      f" {self.modulus}; {self.num_nodes} numbers of {self.bits_per_entry} bits,"
+      f" {self.modulus}; {self.num_entries} numbers of {self.bits_per_entry} bits,"
       f" {self.bits_per_client} bits a client."
     )
 

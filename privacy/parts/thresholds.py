@@ -148,10 +148,6 @@ class Tree(PrivateThreshold):
   def noise_by_server(self) -> bool:
     return False
 
-  @property
-  def num_sums(self) -> int:
-    return 0 if self.mechanism is None else self.mechanism.num_nodes
-
   def built(self, num_shares: int, expected: float) -> tree_mechanism.TreeMechanism | None:
     if self.num_bins is None:
       return None

@@ -103,7 +103,7 @@ def build_classifier(
 ) -> Classifier:
   """Builds a model without non-trainable weights, with mean loss and number of examples as metrics.
 
-  `output_fn` is a pure TensorFlow function from (weights, x) to the model's output, [n] or [n, ...].
+  `output_fn` is a pure TensorFlow function of (weights, x), the model's output, [n] or [n, ...].
   `loss_fn` takes (output, label) and perhaps `sample_weight` [n], and returns the batch's mean
   loss. `input_spec` is of x (or a structure of them) and of y, `keras_layers` as in `Classifier`.
   """

@@ -63,9 +63,9 @@ def _noise_of_the_server(mechanism, num_clients):
   seed, _ = source.draw(source.initial_state())
   missing = mechanism.num_shares - num_clients
   if not missing:
-    return np.zeros(mechanism.num_nodes, np.int64)
+    return np.zeros(mechanism.num_entries, np.int64)
   stddev = tf.constant(mechanism.local_stddev * np.sqrt(missing))
-  return discrete_gaussian.sample([mechanism.num_nodes], stddev, seed).numpy()
+  return discrete_gaussian.sample([mechanism.num_entries], stddev, seed).numpy()
 
 
 def _oracle(losses, mechanism, seed=0):
