@@ -189,14 +189,11 @@ class Account:
     """
     config, is_fixed = self._config, self._release.find(parts.AdaptiveClip) is None
     text = ledger.build_ledger(
-      self._release,
+      self._meter,
       claim_epsilon=config.epsilon,
-      delta=self._meter.delta,
       clip_norm=private.update_clip_norm(config) if is_fixed else None,
       num_rounds_planned=config.num_rounds,
       rounds_done=max(rounds_done, self.released),
-      accountant=self._privacy.accounting,
-      meter=self._meter,
       starts=self._starts,
     ).to_json()
     atomic_files.write(self._path, text)
