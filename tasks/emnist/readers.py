@@ -6,7 +6,7 @@ yield one writer at a time: (name, x float32 [n, 28, 28] with paper = 1.0 and in
 in 0..61).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 import contextlib
 import pathlib
 import sqlite3
@@ -92,23 +92,18 @@ def _compact(data: dict) -> dict:
   return data
 
 
-def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> Writer:
-  """Checks and returns one user of a LEAF file."""
-  x, y = data["x"], data["y"]
-  if not isinstance(x, np.ndarray) or x.shape != (len(y), _NUM_PIXELS):
-    raise ValueError(
-      f"{path}: writer {writer!r} has an image that is not a list of {_NUM_PIXELS} numbers;"
-      " expected the 28 x 28 pixels row by row, each in [0, 1]."
-    )
-  # Not by converting and looking at the type: True, 3.0 and 10**30 become numbers of some kind.
-  integers = all(type(label) is int and 0 <= label < len(CLASSES) for label in y)
-  return _check(path, writer, x, np.asarray(y) if integers else np.empty(0, object))
-
-
 def iterate_leaf(paths: Iterable[str]) -> Iterator[Writer]:
   """Yields the writers of a split's LEAF JSON files, each in one file."""
   for path, writer, data in user_files.iterate_leaf(paths, DATA_SET, _compact):
-    yield _leaf_writer(path, writer, data)
+    x, y = data["x"], data["y"]
+    if not isinstance(x, np.ndarray) or x.shape != (len(y), _NUM_PIXELS):
+      raise ValueError(
+        f"{path}: writer {writer!r} has an image that is not a list of {_NUM_PIXELS} numbers;"
+        " expected the 28 x 28 pixels row by row, each in [0, 1]."
+      )
+    # Not by converting and looking at the type: True, 3.0 and 10**30 become numbers of some kind.
+    integers = all(type(label) is int and 0 <= label < len(CLASSES) for label in y)
+    yield _check(path, writer, x, np.asarray(y) if integers else np.empty(0, object))
 
 
 def _not_a_database(path: str, reason: str) -> ValueError:
