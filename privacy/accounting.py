@@ -156,18 +156,16 @@ def _spent(release: releases.Release, num_rounds: int, delta: float, accountant:
     return Spent(cost, delta, num_rounds, GAUSSIAN, None, tail)
   if accountant == RDP:
     return _spent_by_rdp(release, num_rounds, delta)
-  by_rdp = None
-  with contextlib.suppress(ValueError):
-    by_rdp = _spent(release, num_rounds, delta, RDP)
+  if accountant == PLD:
+    return spent_by_pld(release, num_rounds, delta)
   try:
-    by_pld = spent_by_pld(release, num_rounds, delta)
+    by_rdp = _spent(release, num_rounds, delta, RDP)
   except ValueError:
-    if accountant == PLD or by_rdp is None:
-      raise
-    return by_rdp
-  if accountant == TIGHTEST and by_rdp is not None and by_rdp.epsilon < by_pld.epsilon:
-    return by_rdp
-  return by_pld
+    return spent_by_pld(release, num_rounds, delta)
+  with contextlib.suppress(ValueError):
+    by_pld = spent_by_pld(release, num_rounds, delta)
+    return min(by_pld, by_rdp, key=lambda cost: cost.epsilon)
+  return by_rdp
 
 
 def _rest_of_delta(release: releases.Release, num_rounds: int, delta: float) -> tuple[float, float]:

@@ -189,7 +189,7 @@ class Cyclic(Known):
     return self.population / self.separation
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Spaced(Known):
   """At most m clients that are available and have not taken part in the last s - 1 rounds."""
 
@@ -199,7 +199,6 @@ class Spaced(Known):
     "With --sampling=spaced: the least distance of two rounds of a client; at most the number of"
     " clients over --clients_per_round.",
     least=1,
-    kw_only=True,
   )
 
   def __post_init__(self) -> None:

@@ -142,11 +142,13 @@ def _fields(kind: type[Part]) -> tuple[dataclasses.Field[Any], ...]:
 
 # It takes long, as it evaluates all annotations of a class.
 _hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
+_own_flags: dict[type[Part], Mapping[str, flag_lib.Flag]] = {}
 
 
-@functools.cache
 def own_flags(kind: type[Part]) -> Mapping[str, flag_lib.Flag]:
   """Returns the flags of a part by their fields' names, without those of parts within it."""
+  if kind in _own_flags:
+    return _own_flags[kind]
   by_field: dict[str, flag_lib.Flag] = {}
   for field in _fields(kind):
     if flag_lib.METADATA in field.metadata:
@@ -156,6 +158,7 @@ def own_flags(kind: type[Part]) -> Mapping[str, flag_lib.Flag]:
       by_field[field.name] = dataclasses.replace(
         flag, name=flag.name or field.name, kind=first, others=tuple(others)
       )
+  _own_flags[kind] = by_field
   return by_field
 
 
