@@ -174,12 +174,12 @@ def build_tree_mechanism(
       " 1 <= expected_clients <= num_shares."
     )
   num_levels = num_bins.bit_length() - 1
-  num_nodes = 2 * num_bins - 2
+  num_entries = 2 * num_bins - 2
   sensitivity_per_scale = math.sqrt(num_levels)
   scale = math.ceil(least_sensitivity(noise_multiplier, num_shares) / sensitivity_per_scale)
   local_stddev = shares.share_stddev(noise_multiplier, scale * sensitivity_per_scale, num_shares)
   local_stddev = max(local_stddev, shares.MIN_STDDEV)  # It is below that by rounding alone.
-  offset = wrap_margin(local_stddev * math.sqrt(num_shares), num_nodes)
+  offset = wrap_margin(local_stddev * math.sqrt(num_shares), num_entries)
   modulus = scale * num_shares + 2 * offset + 1
   check_modulus(modulus, noise_multiplier)
   return TreeMechanism(
