@@ -38,7 +38,6 @@ _OTHER_PARQUET = (
 _LEAF_ID, _LEAF_TEXT = 0, 4
 _END = "\N{SYMBOL FOR END OF TEXT}"  # Not in Latin-1, so not in a file either.
 
-
 DOWNLOAD = downloads.Download(
   what="Sent140",
   urls=("https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",),
@@ -47,7 +46,6 @@ DOWNLOAD = downloads.Download(
   members=(CSV_NAME,),
   room=240_000_000,
 )
-
 
 DATA_SET = data_set.DataSet(
   name="Sent140",
