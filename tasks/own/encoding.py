@@ -91,6 +91,7 @@ class Encoding:
       # A missing value is the category after the others if there is one. Else it is none.
       number = tf.where(tf.math.is_nan(values), categories, known)
       parts.append(tf.one_hot(tf.cast(number, tf.int32), self.features[i].width))
+    # The features of the inputs in `parts`: numbers, then where these are missing, then texts.
     owners = [*numeric, *(i for i in numeric if self.features[i].has_missing)]
     owners += [i for i in textual for _ in range(self.features[i].width)]
     order = np.argsort(owners, kind="stable").astype(np.int32)
