@@ -43,7 +43,7 @@ def _measure(query: query_lib.Query, seeds: int, a: float, b: float, fractions: 
   ]
   # The shares of all clients add up to one discrete Gaussian.
   stddev = tree.local_stddev * math.sqrt(tree.num_shares)
-  noise = discrete_gaussian.sample([seeds, tree.num_nodes], stddev, tf.constant([7, 7], tf.int64))
+  noise = discrete_gaussian.sample([seeds, tree.num_entries], stddev, tf.constant([7, 7], tf.int64))
   decoded = private_histogram.decode(tf.stack(sums) + noise, tree)
   quantiles = np.array(
     [

@@ -20,7 +20,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-from typing import TypeAlias
 
 from dp_accounting import rdp
 
@@ -37,8 +36,6 @@ PLD = "pld"
 GAUSSIAN = "gaussian"  # One Gaussian mechanism, exactly.
 TIGHTEST = "tightest"
 ACCOUNTANTS = (TIGHTEST, PLD, RDP)
-
-Runs: TypeAlias = Sequence[tuple[dominating_pairs.Mixture, int]]
 
 # Rounding each loss upwards to a grid of width h adds at most T h min(h / 4, 2 H) to the variance
 # of a run's losses, H a round's total variation. Its root is at most this share of epsilon.
@@ -159,18 +156,16 @@ def _spent(release: releases.Release, num_rounds: int, delta: float, accountant:
     return Spent(cost, delta, num_rounds, GAUSSIAN, None, tail)
   if accountant == RDP:
     return _spent_by_rdp(release, num_rounds, delta)
-  by_rdp = None
-  with contextlib.suppress(ValueError):
-    by_rdp = _spent(release, num_rounds, delta, RDP)
+  if accountant == PLD:
+    return spent_by_pld(release, num_rounds, delta)
   try:
-    by_pld = spent_by_pld(release, num_rounds, delta)
+    by_rdp = _spent(release, num_rounds, delta, RDP)
   except ValueError:
-    if accountant == PLD or by_rdp is None:
-      raise
-    return by_rdp
-  if accountant == TIGHTEST and by_rdp is not None and by_rdp.epsilon < by_pld.epsilon:
-    return by_rdp
-  return by_pld
+    return spent_by_pld(release, num_rounds, delta)
+  with contextlib.suppress(ValueError):
+    by_pld = spent_by_pld(release, num_rounds, delta)
+    return min(by_pld, by_rdp, key=lambda cost: cost.epsilon)
+  return by_rdp
 
 
 def _rest_of_delta(release: releases.Release, num_rounds: int, delta: float) -> tuple[float, float]:
@@ -220,7 +215,9 @@ def pld_epsilon(
   return composed_epsilon(((mixture, num_rounds),), delta, slack)
 
 
-def composed_epsilon(runs: Runs, delta: float, slack: float = 0.0) -> float:
+def composed_epsilon(
+  runs: Sequence[tuple[dominating_pairs.Mixture, int]], delta: float, slack: float = 0.0
+) -> float:
   """Returns the epsilon of sampled Gaussian mechanisms, on a grid that is fine enough for it.
 
   `runs` are the mechanisms of which a round of a run is one, and T, at least 1, of each; all are of

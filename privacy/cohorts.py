@@ -20,11 +20,6 @@ from privacy.noise import shares
 from privacy.settings import flag
 from privacy.settings import part
 
-POISSON = "poisson"
-FIXED_SIZE = "fixed_size"
-NO_SAMPLING = "none"
-CYCLIC = "cyclic"
-SPACED = "spaced"
 _SIZE = "clients_per_round"
 _STILL_COUNTED = (
   "zero-out (a client's data removed, the client itself still in the list and counted)"
@@ -43,6 +38,7 @@ class Cohort(part.Part):
   # Whether a run names its sampling, which follows from its privacy otherwise.
   is_asked: bool = dataclasses.field(default=True, kw_only=True)
   sampling: ClassVar[str]  # The value of --sampling.
+  is_sampled: ClassVar[bool] = True  # Whether a client's rounds are drawn, and secret.
   # Whether another client counts in a round in which a client does not.
   is_replaced: ClassVar[bool] = False
   # The change of the data that removing a client's data is, in words.
@@ -78,7 +74,7 @@ class Cohort(part.Part):
   @property
   def probability(self) -> float:
     """q: the chance that a given client's data count in a given round; 1 without sampling."""
-    return self.expected / self.population
+    return self.expected / self.population if self.is_sampled else 1.0
 
   def mean_size(self) -> float:
     """Returns the mean number of clients of a round."""
@@ -111,7 +107,7 @@ class Cohort(part.Part):
 class Poisson(Cohort):
   """Each client takes part in each round with probability m / n, by itself."""
 
-  sampling = POISSON
+  sampling = "poisson"
 
   def words(self) -> str:
     return (
@@ -126,7 +122,7 @@ class Poisson(Cohort):
 class FixedSize(Cohort):
   """m clients, uniformly, without replacement."""
 
-  sampling = FIXED_SIZE
+  sampling = "fixed_size"
   is_replaced = True
   neighbors = _STILL_COUNTED
 
@@ -148,11 +144,8 @@ class FixedSize(Cohort):
 class Everybody(Cohort):
   """No secret sampling, as if everybody took part in every round; of the accountant alone."""
 
-  sampling = NO_SAMPLING
-
-  @property
-  def probability(self) -> float:
-    return 1.0
+  sampling = "none"
+  is_sampled = False
 
 
 class Known(Cohort):
@@ -162,6 +155,7 @@ class Known(Cohort):
   """
 
   separation: int  # s, the least distance of two rounds in which a client takes part.
+  is_sampled = False
   neighbors = _STILL_COUNTED
 
   def turns(self) -> str:
@@ -174,15 +168,11 @@ class Known(Cohort):
       " rounds at most, and which depends on nobody's data."
     )
 
-  @property
-  def probability(self) -> float:
-    return 1.0
-
 
 class Cyclic(Known):
   """Groups of at most m clients take turns, in an order that is public."""
 
-  sampling = CYCLIC
+  sampling = "cyclic"
 
   @property
   def separation(self) -> int:  # type: ignore[override]
@@ -199,17 +189,16 @@ class Cyclic(Known):
     return self.population / self.separation
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Spaced(Known):
   """At most m clients that are available and have not taken part in the last s - 1 rounds."""
 
-  sampling: ClassVar[str] = SPACED
+  sampling: ClassVar[str] = "spaced"
   separation: int = flag.field(
     ...,
     "With --sampling=spaced: the least distance of two rounds of a client; at most the number of"
     " clients over --clients_per_round.",
     least=1,
-    kw_only=True,
   )
 
   def __post_init__(self) -> None:

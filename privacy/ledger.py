@@ -34,15 +34,9 @@ WITHOUT_GUARANTEE = (
   " in another folder."
 )
 
-
 # The entries of a release that are those of no part, and those that known cohorts alone have.
-_OF_COHORT = (
-  *("population", "clients_per_round", "sampling", "relation", "protocol", "contacted"),
-)
+_OF_COHORT = ("population", "clients_per_round", "sampling", "relation", "protocol", "contacted")
 _OF_KNOWN = {"coefficients": None, **dict.fromkeys(cohorts.own_flags())}
-
-
-_PLAIN = (str, int, float, list, type(None))
 
 
 class Claim(TypedDict):
@@ -88,12 +82,8 @@ class Ledger:
 
   def to_json(self) -> str:
     """Returns the ledger as the text of its file."""
-    release = {
-      name: entry if isinstance(entry, _PLAIN) else dataclasses.asdict(entry)
-      for name, entry in self.release.entries().items()
-    }
-    content = {**dataclasses.asdict(self), "release": release}
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    content = {**dataclasses.asdict(self), "release": self.release.entries()}
+    return json.dumps(content, indent=2, allow_nan=False, default=dataclasses.asdict) + "\n"
 
   @classmethod
   def from_json(cls, text: str) -> "Ledger":
@@ -205,45 +195,34 @@ def _read_release(content: Any, version: int) -> releases.Release:
 
 
 def build_ledger(
-  release: releases.Release,
+  meter: accounting.Accountant,
   *,
   claim_epsilon: float | None,
-  delta: float,
   clip_norm: float | None,
   num_rounds_planned: int,
   rounds_done: int,
-  accountant: str = accounting.TIGHTEST,
-  meter: accounting.Accountant | None = None,
   starts: tuple[statements.StartingModel, ...] = (),
 ) -> Ledger:
   """Builds the ledger of a run after some rounds, quickly enough for every round.
 
-  A `meter` is one of the same release, delta and accountant; all else is as in `Ledger`.
+  The `meter` is the run's account; all else is as in `Ledger`.
   """
-  own = accounting.Accountant(release, delta, accountant)
-  if meter not in (None, own):
-    raise ValueError("Found a meter of another release, delta or accountant; expected its own.")
-  if meter is None:
-    epsilon = own.epsilon(rounds_done)
-  else:
-    epsilon = meter.epsilon_at_most(rounds_done, num_rounds_planned)
+  release = meter.release
+  epsilon = meter.epsilon_at_most(rounds_done, num_rounds_planned)
   if not math.isfinite(epsilon):
     raise ValueError(
       f"Found that {rounds_done} rounds have no finite epsilon; expected more noise."
     )
   return Ledger(
     version=VERSION,
-    accounting=accountant,
-    claim={
-      "epsilon": None if claim_epsilon is None else float(claim_epsilon),
-      "delta": own.delta,
-    },
+    accounting=meter.accountant,
+    claim={"epsilon": claim_epsilon, "delta": meter.delta},
     release=release,
-    clip_norm=None if clip_norm is None else float(clip_norm),
-    num_rounds_planned=int(num_rounds_planned),
-    rounds_done=int(rounds_done),
+    clip_norm=clip_norm,
+    num_rounds_planned=num_rounds_planned,
+    rounds_done=rounds_done,
     epsilon_spent=epsilon,
-    epsilon_server=server.server_epsilon(release, num_rounds_planned, own.delta).epsilon,
+    epsilon_server=server.server_epsilon(release, num_rounds_planned, meter.delta).epsilon,
     guarantee=tuple(statements.guarantee(release)),
     not_covered=statements.not_covered(release, starts),
     starts=starts,

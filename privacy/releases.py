@@ -300,7 +300,7 @@ class Release:
     """Returns the release of a flat record, the inverse of `entries`."""
     blanks = {name: blank for kind in parts_lib.kinds() for name, blank in kind.blank().items()}
     content = {**blanks, **content}
-    sampling = content.get("sampling", cohorts.POISSON)
+    sampling = content.get("sampling", cohorts.Poisson.sampling)
     own = {name: content.get(name) for name in cohorts.own_flags()}
     cohort = cohorts.of(sampling, content["population"], content["clients_per_round"], **own)
     read = (kind.of_entries(content) for kind in parts_lib.kinds())

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 import dataclasses
 
 from privacy import cohorts
-from privacy import parts as parts_lib
 from privacy import releases
 
 NOT_COVERED = (
@@ -187,22 +186,3 @@ def guarantee(release: releases.Release) -> list[str]:
     adversary(release),
   ]
   return [sentence for sentence in sentences if sentence is not None]
-
-
-def histogram_guarantee(release: releases.Release, epsilon: float, delta: float) -> tuple[str, ...]:
-  """States the guarantee of one histogram of a value of each client, such as an evaluation's."""
-  histogram = release.find(parts_lib.Tree)
-  assert histogram is not None and histogram.mechanism is not None  # The clients make the noise.
-  tree = histogram.mechanism
-  return (
-    f"The release is ({epsilon:.4g}, {delta:.3g})-differentially private.",
-    f"Gaussian mechanism: one hierarchical histogram of {tree.num_bins} bins with noise multiplier"
-    f" {histogram.z:.4g}. A client is a one on each of {tree.num_levels}"
-    f" levels, so that the l2 sensitivity is {tree.num_levels}^(1/2) = {tree.num_levels**0.5:.4g}"
-    f" clients; the noise of a node has a standard deviation of {tree.count_stddev:.4g} clients.",
-    neighboring(release),
-    f"Noise of {tree.num_shares} clients, however many report: each makes its share, and the server"
-    " makes those that are lacking.",
-    "Released: the noisy histogram, and what is computed from it alone. No exact number is.",
-    "Adversary: whoever sees the release, also who knows which clients were asked.",
-  )

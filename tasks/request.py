@@ -29,6 +29,11 @@ _ABOUT = {
 }
 
 
+def table_name(path: str) -> str:
+  """Returns a table's name, that of its file without the format, or of its folder."""
+  return _FORMATS.sub("", pathlib.Path(path).absolute().name)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request(part.Part):
   """A task, and which of its clients a run takes: flags of the run, whose help describes them.
@@ -225,19 +230,14 @@ class Request(part.Part):
     """The name of the folder of its runs."""
     if self.label_column is None:
       return self.name
-    return f"{self.name}_{self._table[:100]}_{self.model or 'linear'}"
+    return f"{self.name}_{table_name(self.data_dir)[:100]}_{self.model or 'linear'}"
 
   @property
   def title(self) -> str:
     """The task's name for people."""
     if self.label_column is None:
       return self.name
-    return f"{self._table}, {self.label_column} ({self.model or 'linear'})"
-
-  @property
-  def _table(self) -> str:
-    """The name of the table, that of its file or folder without the format."""
-    return _FORMATS.sub("", pathlib.Path(self.data_dir).absolute().name)
+    return f"{table_name(self.data_dir)}, {self.label_column} ({self.model or 'linear'})"
 
   @property
   def about(self) -> str:

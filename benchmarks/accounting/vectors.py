@@ -24,11 +24,11 @@ from privacy import parts
 from privacy import releases
 
 _SAMPLINGS = (
-  (cohorts.POISSON, releases.ZERO_OUT),
-  (cohorts.POISSON, releases.REPLACE_ONE),
-  (cohorts.FIXED_SIZE, releases.ZERO_OUT),
-  (cohorts.FIXED_SIZE, releases.REPLACE_ONE),
-  (cohorts.NO_SAMPLING, releases.ZERO_OUT),
+  (cohorts.Poisson.sampling, releases.ZERO_OUT),
+  (cohorts.Poisson.sampling, releases.REPLACE_ONE),
+  (cohorts.FixedSize.sampling, releases.ZERO_OUT),
+  (cohorts.FixedSize.sampling, releases.REPLACE_ONE),
+  (cohorts.Everybody.sampling, releases.ZERO_OUT),
 )
 _COHORTS = ((2500, 100), (1_000_000, 1000), (60, 30), (10_000_000, 10))
 # Of the threshold and of the updates; None for what is not released.

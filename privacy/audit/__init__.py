@@ -14,7 +14,5 @@ hashes anew. Runs of version 0.2.0 have no hashes; of their flags only those tha
 too, are compared.
 """
 
-from privacy.audit.findings import Audit
-from privacy.audit.findings import audit_folder
-
-__all__ = ["Audit", "audit_folder"]
+from privacy.audit.findings import Audit as Audit
+from privacy.audit.findings import audit_folder as audit_folder

@@ -136,16 +136,13 @@ class Together:
   failures: tuple[str, ...]
   notes: tuple[str, ...]  # Further remarks, in sentences.
 
-  @property
-  def num_private(self) -> int:
-    """The number of private runs."""
-    return sum(member.ledger is not None for member in self.members)
-
   def sentence(self) -> str:
     """Returns the answer in one sentence."""
     cost = f"epsilon = {self.spent.epsilon:.4g} at delta = {self.spent.delta:.3g}"
-    runs = f"{self.num_private} private runs" if self.num_private > 1 else "the one private run"
-    whom = f"one client of all {runs}" if self.num_private > 1 else f"one client of {runs}"
+    num_private = sum(member.ledger is not None for member in self.members)
+    whom = "one client of the one private run"
+    if num_private > 1:
+      whom = f"one client of all {num_private} private runs"
     if not self.failures:
       return f"{cost} for {whom} together."
     who = f"{len(self.measured)} clients" if self.measured else "some clients"

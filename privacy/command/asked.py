@@ -124,7 +124,7 @@ def _release(args: argparse.Namespace, fields: Mapping[Any, Mapping[str, Any]]) 
   )
 
 
-def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
+def calibrated(args: argparse.Namespace, num_rounds: int, delta: float) -> releases.Release:
   """Returns the release that the flags of `calibrate` ask for."""
   ratios: dict[Any, Any] = {
     kind: getattr(args, kind.share_flag) for kind in parts.kinds() if kind.share_flag
@@ -142,7 +142,6 @@ def calibrated(args: argparse.Namespace, delta: float) -> releases.Release:
       )
   if not is_alone:
     fields[parts.UpdateSum] = {}
-  num_rounds = rounds(args.num_rounds)
   return calibration.calibrate(
     _release(args, fields), args.epsilon, delta, num_rounds, args.accounting
   )

@@ -27,7 +27,9 @@ def answer(args: argparse.Namespace) -> answers.Answer:
     raise ValueError(f"Found no {', '.join(missing)}; expected it (--help lists them).")
   num_rounds = asked.rounds(args.num_rounds)
   delta = asked.delta_of(args)
-  release = asked.calibrated(args, delta) if args.command == "calibrate" else asked.noisy(args)
+  release = (
+    asked.calibrated(args, num_rounds, delta) if args.command == "calibrate" else asked.noisy(args)
+  )
   values = _values(args, release, num_rounds, delta)
   return answers.Answer(values, _lines(values))
 
@@ -40,7 +42,6 @@ def _values(
   values = dict[str, Any](
     command=args.command,
     accounting=args.accounting,
-    is_guarantee=True,
     population=cohort.population,
     clients_per_round=cohort.expected,
     num_rounds=num_rounds,
@@ -77,7 +78,7 @@ def _lines(values: dict[str, Any]) -> list[str]:
     noise = ((kind.symbol, values.get(kind.flag)) for kind in parts.kinds())
     words = ", ".join(f"{symbol} = {z:.5g}" for symbol, z in noise if z is not None)
     first = f"{words} for {cost} in {run}."
-  lines = [
+  return [
     first,
     *answers.paragraphs("Warning:", values["warnings"])[1:],
     *_epsilon_rows(values),
@@ -86,9 +87,9 @@ def _lines(values: dict[str, Any]) -> list[str]:
     *answers.noise_rows(values),
     *answers.rows(values, "sigma_update", "scale", "local_stddev", "bands", "separation"),
     *answers.rows(values, "participations", "sensitivity", "running_sums_noise"),
+    *answers.rows(values, "bits_per_client", "bits_per_update", "num_shares"),
+    *answers.explanations(values),
   ]
-  lines += answers.rows(values, "bits_per_client", "bits_per_update", "num_shares")
-  return [*lines, *answers.explanations(values)]
 
 
 def _epsilon_rows(values: dict[str, Any]) -> list[str]:

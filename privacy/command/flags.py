@@ -93,13 +93,6 @@ def run_flags(parser: command_line.Parser, required: bool = True) -> Any:
   return group
 
 
-def _budget_flags(parser: command_line.Parser) -> None:
-  _add(run_flags(parser, required=False), _RELEASE)
-  budget = parser.add_argument_group("the budget")
-  _add(budget, {"epsilon=X": "of the whole run"}, required=True)
-  _add(budget, _BUDGET)
-
-
 def _noise_flags(parser: command_line.Parser) -> None:
   _add(run_flags(parser, required=False), _RELEASE)
   noise = parser.add_argument_group("the noise of the weights, the threshold or both")
@@ -116,7 +109,11 @@ def define(parser: command_line.Parser) -> None:
     command_line.add_flag(subparser, "json", bool, False, "print one JSON object")
     return subparser
 
-  _budget_flags(command("calibrate", "finds the noise for a privacy budget"))
+  calibrate = command("calibrate", "finds the noise for a privacy budget")
+  _add(run_flags(calibrate, required=False), _RELEASE)
+  budget = calibrate.add_argument_group("the budget")
+  _add(budget, {"epsilon=X": "of the whole run"}, required=True)
+  _add(budget, _BUDGET)
   _noise_flags(command("spend", "finds the cost of a run"))
   together = command("compose", "finds the cost of several releases for one client of all of them")
   together.add_argument(

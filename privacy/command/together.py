@@ -25,8 +25,6 @@ _INDEPENDENT = (
   " chosen by the results of earlier ones.",
   "The client is in all of them. Choices by results without noise on its data are not included.",
 )
-
-
 _METHODS = {
   together.SUM: "epsilons and deltas added up",
   accounting.GAUSSIAN: "one Gaussian mechanism",

@@ -94,5 +94,16 @@ class Query:
   @property
   def guarantee(self) -> tuple[str, ...]:
     """The guarantee of the release, in sentences."""
-    assert self.delta is not None  # Set when the query is made.
-    return statements.histogram_guarantee(self.release, self.epsilon, self.delta)
+    tree = self.mechanism
+    return (
+      f"The release is ({self.epsilon:.4g}, {self.delta:.3g})-differentially private.",
+      f"Gaussian mechanism: one hierarchical histogram of {tree.num_bins} bins with noise"
+      f" multiplier {tree.noise_multiplier:.4g}. A client is a one on each of {tree.num_levels}"
+      f" levels, so that the l2 sensitivity is {tree.num_levels}^(1/2) = {tree.num_levels**0.5:.4g}"
+      f" clients; the noise of a node has a standard deviation of {tree.count_stddev:.4g} clients.",
+      statements.neighboring(self.release),
+      f"Noise of {tree.num_shares} clients, however many report: each makes its share, and the"
+      " server makes those that are lacking.",
+      "Released: the noisy histogram, and what is computed from it alone. No exact number is.",
+      "Adversary: whoever sees the release, also who knows which clients were asked.",
+    )

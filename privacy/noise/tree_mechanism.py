@@ -63,7 +63,7 @@ class TreeMechanism:
     return self.num_bins.bit_length() - 1
 
   @property
-  def num_nodes(self) -> int:
+  def num_entries(self) -> int:
     """d = 2 b - 2."""
     return 2 * self.num_bins - 2
 
@@ -75,7 +75,7 @@ class TreeMechanism:
   @property
   def bits_per_client(self) -> int:
     """Bits on the wire for one client in one round, before encryption."""
-    return self.num_nodes * self.bits_per_entry
+    return self.num_entries * self.bits_per_entry
 
   @property
   def count_stddev(self) -> float:
@@ -87,7 +87,7 @@ class TreeMechanism:
     return (
       f"A histogram of {self.num_bins} bins with noise multiplier {self.noise_multiplier:.4g}:"
       f" counts times {self.scale}, noise of {self.local_stddev:.3g} a client, modulo"
-      f" {self.modulus}; {self.num_nodes} numbers of {self.bits_per_entry} bits,"
+      f" {self.modulus}; {self.num_entries} numbers of {self.bits_per_entry} bits,"
       f" {self.bits_per_client} bits a client."
     )
 
@@ -174,12 +174,12 @@ def build_tree_mechanism(
       " 1 <= expected_clients <= num_shares."
     )
   num_levels = num_bins.bit_length() - 1
-  num_nodes = 2 * num_bins - 2
+  num_entries = 2 * num_bins - 2
   sensitivity_per_scale = math.sqrt(num_levels)
   scale = math.ceil(least_sensitivity(noise_multiplier, num_shares) / sensitivity_per_scale)
   local_stddev = shares.share_stddev(noise_multiplier, scale * sensitivity_per_scale, num_shares)
   local_stddev = max(local_stddev, shares.MIN_STDDEV)  # It is below that by rounding alone.
-  offset = wrap_margin(local_stddev * math.sqrt(num_shares), num_nodes)
+  offset = wrap_margin(local_stddev * math.sqrt(num_shares), num_entries)
   modulus = scale * num_shares + 2 * offset + 1
   check_modulus(modulus, noise_multiplier)
   return TreeMechanism(

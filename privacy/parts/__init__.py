@@ -26,11 +26,6 @@ from privacy.parts.thresholds import private_kinds as private_kinds
 from privacy.parts.updates import UpdateSum as UpdateSum
 
 
-def numbers() -> list[type[AdaptiveClip]]:
-  """Returns the kinds of numbers that may travel beside the updates."""
-  return [AdaptiveClip]
-
-
 def kinds() -> list[type[ReleasedPart]]:
   """Returns the kinds of parts, in the order in which statements name them."""
-  return [PrivateThreshold, UpdateSum, *numbers()]
+  return [PrivateThreshold, UpdateSum, AdaptiveClip]

@@ -53,8 +53,12 @@ class FixedClip(Clip):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Adapting(Clip):
-  """To a norm that follows a quantile of the updates' norms."""
+class AdaptiveClip(released.ReleasedPart, Clip):
+  """To a norm that adapts, by a one-bit count of the updates within it.
+
+  The count is an entry of the sum of updates, with noise of its own; 2 is a bound on its
+  `replace_one_factor` (`secure_sums.adaptive_clipping` has the proof of its sensitivity).
+  """
 
   clip_norm: str = flag_lib.field(_ADAPTIVE, "C adapts.", choices=(_ADAPTIVE,))
   norm: float | None = flag_lib.field(
@@ -67,28 +71,6 @@ class _Adapting(Clip):
     "The fraction of the updates that --clip_norm=adaptive does not clip; None for 0.5.",
     flag_default=None,
   )
-
-  def first_norm(self, unit: str) -> float | None:
-    return {"update": 0.1, "gradient": 1.0}[unit] if self.norm is None else self.norm
-
-  def check(self, noise_by_clients: bool) -> None:
-    if noise_by_clients:
-      raise ValueError(
-        "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a"
-        " fixed norm; give a number, or use --update_sum=central."
-      )
-    checks.scale("--initial_clip_norm", self.norm)
-    checks.fraction("--clip_quantile", self.clip_quantile)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AdaptiveClip(released.ReleasedPart, _Adapting):
-  """To a norm that adapts, by a one-bit count of the updates within it.
-
-  The count is an entry of the sum of updates, with noise of its own; 2 is a bound on its
-  `replace_one_factor` (`secure_sums.adaptive_clipping` has the proof of its sensitivity).
-  """
-
   share: float | None = flag_lib.field(
     None,
     "The bits' part of the budget over that of the updates with --clip_norm=adaptive; None for"
@@ -111,6 +93,18 @@ class AdaptiveClip(released.ReleasedPart, _Adapting):
   # The updates' noise grows by half a percent, and C stays within a few percent of the wanted
   # quantile's rank (docs/how_to/choose_parameters.md, "Clip norm").
   usual_share: ClassVar[float] = 0.01
+
+  def first_norm(self, unit: str) -> float | None:
+    return {"update": 0.1, "gradient": 1.0}[unit] if self.norm is None else self.norm
+
+  def check(self, noise_by_clients: bool) -> None:
+    if noise_by_clients:
+      raise ValueError(
+        "Found --clip_norm=adaptive with --update_sum=distributed, whose modulus follows from a"
+        " fixed norm; give a number, or use --update_sum=central."
+      )
+    checks.scale("--initial_clip_norm", self.norm)
+    checks.fraction("--clip_quantile", self.clip_quantile)
 
   def words(self) -> str:
     return f"a one-bit count of the updates within the clip norm with noise multiplier {self.z:.4g}"

@@ -69,11 +69,6 @@ class ReleasedPart(part.Part, abc.ABC):
     """Whether the server adds the noise, so that it sees the release without."""
     return True
 
-  @property
-  def num_sums(self) -> int:
-    """The number of integers that a client sends, where clients make the noise."""
-    return 0
-
   def built(self, num_shares: int, expected: float) -> Mechanism | None:
     """Returns the mechanism for a round's clients; None where clients make no noise."""
     del num_shares, expected
@@ -84,7 +79,7 @@ class ReleasedPart(part.Part, abc.ABC):
     if self.mechanism is None:
       return 0.0
     stddev, num_shares = self.mechanism.local_stddev, self.mechanism.num_shares
-    return self.num_sums * shares.slack(stddev, num_shares, protocol)
+    return self.mechanism.num_entries * shares.slack(stddev, num_shares, protocol)
 
   def completed(self: _Part, num_shares: int, expected: float) -> _Part:
     """Returns the part with the mechanism of its noise, for K shares and m expected clients."""

@@ -148,10 +148,6 @@ class Tree(PrivateThreshold):
   def noise_by_server(self) -> bool:
     return False
 
-  @property
-  def num_sums(self) -> int:
-    return 0 if self.mechanism is None else self.mechanism.num_nodes
-
   def built(self, num_shares: int, expected: float) -> tree_mechanism.TreeMechanism | None:
     if self.num_bins is None:
       return None
@@ -191,7 +187,6 @@ class OneBit(PrivateThreshold):
   # it. It is the step size times a typical density. The tracker averages over rounds: a step
   # leaves g / (2 - g) of the variance z^2 / 4.
   gain: ClassVar[float]
-  released: ClassVar[str] = "a one-bit count of losses"  # The release, in words.
 
   def rank_variance(self, theta: float, coefficients: Sequence[float]) -> float:
     from privacy.noise import banded  # It loads half of SciPy, which --help needs not.
@@ -200,7 +195,7 @@ class OneBit(PrivateThreshold):
     return banded.tracking_variance(coefficients, self.gain) / 4.0
 
   def words(self) -> str:
-    return f"{self.released} with noise multiplier {self.z:.4g}"
+    return f"a one-bit count of losses with noise multiplier {self.z:.4g}"
 
   def columns(self, header: frozenset[str]) -> frozenset[str]:
     return frozenset({"threshold", "estimated_tail_size"})

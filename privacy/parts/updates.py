@@ -49,10 +49,6 @@ class UpdateSum(released.ReleasedPart):
   def noise_by_server(self) -> bool:
     return self.num_parameters is None
 
-  @property
-  def num_sums(self) -> int:
-    return 0 if self.mechanism is None else self.mechanism.num_entries
-
   def built(self, num_shares: int, expected: float) -> sum_mechanism.SumMechanism | None:
     del expected
     if self.num_parameters is None:

@@ -21,7 +21,6 @@ from tff_superquantile.simulation import client_files
 _CACHE_VERSION = 1  # A change of the conversion changes this too.
 # LEAF's and TFF's pixels are k / 255; a copy rounded to four decimals is still within this.
 _QUANTIZATION_TOLERANCE = 1e-3
-_CHUNK_BYTES = 1 << 20
 
 
 class _NotEightBitError(Exception):
@@ -73,7 +72,7 @@ def decompress(path: str, target: str) -> None:
     made = os.path.join(temporary, readers.DATABASE_NAME)
     try:
       with atomic_files.naming(made), open(made, "wb") as out, lzma.open(path) as compressed:
-        shutil.copyfileobj(compressed, out, _CHUNK_BYTES)
+        shutil.copyfileobj(compressed, out)
     except (EOFError, lzma.LZMAError) as e:
       raise ValueError(f"{path} is truncated or not an lzma file ({e}); download it again.") from e
     os.replace(made, target)

@@ -6,7 +6,7 @@ yield one writer at a time: (name, x float32 [n, 28, 28] with paper = 1.0 and in
 in 0..61).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 import contextlib
 import pathlib
 import sqlite3
@@ -27,7 +27,6 @@ LEVELS = 255  # Pixels are k / 255.
 DATABASE_NAME = "emnist_all.sqlite"
 COMPRESSED_NAME = DATABASE_NAME + ".lzma"
 
-_COMMAND = "preprocess.sh -s niid --sf 1.0 -k 100 -t user --tf 0.5"  # LEAF's.
 _PARQUET, _PARQUET_NAME = ".parquet", "train-00000-of-00001.parquet"
 _PARQUET_COLUMNS = ("image", "writer_id", "character")
 _OTHER_PARQUET = (
@@ -39,28 +38,19 @@ _DATABASE_SPLITS = ("all_train", "all_test")
 
 Writer = tuple[str, np.ndarray, np.ndarray]
 
-
-def _connect(path: str) -> contextlib.closing[sqlite3.Connection]:
-  """Opens the user's database, which is never made or changed."""
-  uri = pathlib.Path(path).absolute().as_uri() + "?mode=ro"
-  return contextlib.closing(sqlite3.connect(uri, uri=True))
-
-
-# The space of the database while it is converted, and of the converted files.
 DOWNLOAD = downloads.Download(
   what="EMNIST",
   urls=(f"https://storage.googleapis.com/tff-datasets-public/{COMPRESSED_NAME}",),
   sha256="c3aaf91b4cf4e69d53d81627ad119eccdc878ff906f68e66063ff10f67faad48",
   size=170_507_172,
-  room=4_708_990_976 + 600_000_000,
+  room=4_708_990_976 + 600_000_000,  # Of the database while it is converted, and of its clients.
   instead=DATABASE_NAME,
 )
-
 
 DATA_SET = data_set.DataSet(
   name="EMNIST",
   file_names=(DATABASE_NAME, COMPRESSED_NAME, _PARQUET_NAME),
-  command=_COMMAND,
+  command="preprocess.sh -s niid --sf 1.0 -k 100 -t user --tf 0.5",
   client="writer",
   examples="images",
   min_examples=100,
@@ -92,23 +82,18 @@ def _compact(data: dict) -> dict:
   return data
 
 
-def _leaf_writer(path: str, writer: str, data: Mapping[str, Any]) -> Writer:
-  """Checks and returns one user of a LEAF file."""
-  x, y = data["x"], data["y"]
-  if not isinstance(x, np.ndarray) or x.shape != (len(y), _NUM_PIXELS):
-    raise ValueError(
-      f"{path}: writer {writer!r} has an image that is not a list of {_NUM_PIXELS} numbers;"
-      " expected the 28 x 28 pixels row by row, each in [0, 1]."
-    )
-  # Not by converting and looking at the type: True, 3.0 and 10**30 become numbers of some kind.
-  integers = all(type(label) is int and 0 <= label < len(CLASSES) for label in y)
-  return _check(path, writer, x, np.asarray(y) if integers else np.empty(0, object))
-
-
 def iterate_leaf(paths: Iterable[str]) -> Iterator[Writer]:
   """Yields the writers of a split's LEAF JSON files, each in one file."""
   for path, writer, data in user_files.iterate_leaf(paths, DATA_SET, _compact):
-    yield _leaf_writer(path, writer, data)
+    x, y = data["x"], data["y"]
+    if not isinstance(x, np.ndarray) or x.shape != (len(y), _NUM_PIXELS):
+      raise ValueError(
+        f"{path}: writer {writer!r} has an image that is not a list of {_NUM_PIXELS} numbers;"
+        " expected the 28 x 28 pixels row by row, each in [0, 1]."
+      )
+    # Not by converting and looking at the type: True, 3.0 and 10**30 become numbers of some kind.
+    integers = all(type(label) is int and 0 <= label < len(CLASSES) for label in y)
+    yield _check(path, writer, x, np.asarray(y) if integers else np.empty(0, object))
 
 
 def _not_a_database(path: str, reason: str) -> ValueError:
@@ -160,8 +145,9 @@ def iterate_sqlite(path: str) -> Iterator[Writer]:
   the two are put together, train first. The "digits_only" splits repeat some of them: not read.
   """
   logging.info("Reading %s.", path)
+  uri = pathlib.Path(path).absolute().as_uri() + "?mode=ro"  # Nothing is made or changed.
   try:
-    with _connect(path) as connection:
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
       for writer, parts in _rows_by_writer(path, connection).items():
         protos = []
         for part in parts:

@@ -46,7 +46,7 @@ def mean(losses: tf.Tensor, sample_weight: tf.Tensor | None) -> tf.Tensor:
   return tf.math.divide_no_nan(tf.reduce_sum(weights * losses), tf.reduce_sum(weights))
 
 
-def _mean_cross_entropy(
+def mean_cross_entropy(
   output: tf.Tensor, label: tf.Tensor, sample_weight: tf.Tensor | None = None
 ) -> tf.Tensor:
   """Returns the multinomial logistic loss, mean over a batch: logits [n, classes], labels [n]."""
@@ -54,7 +54,7 @@ def _mean_cross_entropy(
   return mean(losses, sample_weight)
 
 
-def _mean_binary_cross_entropy(
+def mean_binary_cross_entropy(
   output: tf.Tensor, label: tf.Tensor, sample_weight: tf.Tensor | None = None
 ) -> tf.Tensor:
   """Returns the binary logistic loss, mean over a batch: logits [n], labels [n] of 0 and 1."""
@@ -94,18 +94,18 @@ class Classifier(tff.learning.models.FunctionalModel):
   loss.needs_autograph = False  # type: ignore[attr-defined]
 
 
-def build_model(
+def build_classifier(
   initial_weights: Sequence[np.ndarray],
   output_fn: Callable[[Sequence[Any], Any], tf.Tensor],
-  loss_fn: Callable[..., tf.Tensor],
   input_spec: tuple[Any, tf.TensorSpec],
   keras_layers: KerasLayers | None = None,
+  loss_fn: Callable[..., tf.Tensor] = mean_cross_entropy,
 ) -> Classifier:
   """Builds a model without non-trainable weights, with mean loss and number of examples as metrics.
 
-  `output_fn` takes (weights, x) and returns the model's output, [n] or [n, ...]. `loss_fn` takes
-  (output, label) and perhaps `sample_weight` [n], and returns the batch's mean loss. `input_spec`
-  is of x (or a structure of them) and of y, `keras_layers` as in `Classifier`.
+  `output_fn` is a pure TensorFlow function of (weights, x), the model's output, [n] or [n, ...].
+  `loss_fn` takes (output, label) and perhaps `sample_weight` [n], and returns the batch's mean
+  loss. `input_spec` is of x (or a structure of them) and of y, `keras_layers` as in `Classifier`.
   """
 
   @tf.function(autograph=False)
@@ -123,31 +123,6 @@ def build_model(
     loss_fn=loss_fn,
     metrics_fns=tuple(tf.function(fn, autograph=False) for fn in metrics),
     input_spec=input_spec,
-  )
-
-
-def build_classifier(
-  initial_weights: Sequence[np.ndarray],
-  logits_fn: Callable[[Sequence[Any], Any], tf.Tensor],
-  input_spec: tuple[Any, tf.TensorSpec],
-  keras_layers: KerasLayers | None = None,
-) -> Classifier:
-  """Builds a classifier with mean softmax cross entropy as its loss; all else as `build_model`.
-
-  `logits_fn` is a pure TensorFlow function from (weights, x) to logits [n, classes].
-  """
-  return build_model(initial_weights, logits_fn, _mean_cross_entropy, input_spec, keras_layers)
-
-
-def build_binary_classifier(
-  initial_weights: Sequence[np.ndarray],
-  logit_fn: Callable[[Sequence[Any], Any], tf.Tensor],
-  input_spec: tuple[Any, tf.TensorSpec],
-  keras_layers: KerasLayers | None = None,
-) -> Classifier:
-  """Builds a classifier of two classes with the mean binary logistic loss."""
-  return build_model(
-    initial_weights, logit_fn, _mean_binary_cross_entropy, input_spec, keras_layers
   )
 
 
@@ -205,4 +180,6 @@ def build_logistic_regression(
     dense = tf.keras.layers.Dense(1, use_bias=intercept, name="dense")
     return [tf.keras.layers.Flatten(), dense, tf.keras.layers.Reshape(())]
 
-  return build_binary_classifier(initial_weights, logit, input_spec, keras_layers)
+  return build_classifier(
+    initial_weights, logit, input_spec, keras_layers, mean_binary_cross_entropy
+  )

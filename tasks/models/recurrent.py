@@ -90,7 +90,8 @@ def build_lstm(
       tf.keras.layers.Reshape(()),
     ]
 
-  return classifiers.build_binary_classifier(weights, logit, input_spec, keras_layers)
+  loss_fn = classifiers.mean_binary_cross_entropy
+  return classifiers.build_classifier(weights, logit, input_spec, keras_layers, loss_fn)
 
 
 def build_character_lstm(

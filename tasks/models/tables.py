@@ -37,6 +37,12 @@ def _mlp(
   return weights, scores
 
 
+def _mean_half_square(
+  output: tf.Tensor, label: tf.Tensor, sample_weight: tf.Tensor | None = None
+) -> tf.Tensor:
+  return classifiers.mean(0.5 * tf.square(output - label), sample_weight)
+
+
 def build_table_model(
   seed: int,
   input_spec: tuple[tf.TensorSpec, tf.TensorSpec],
@@ -69,12 +75,5 @@ def build_table_model(
   def score(weights: Sequence[Any], x: tf.Tensor) -> tf.Tensor:
     return tf.squeeze(scores(weights, x), axis=1)
 
-  if num_classes:
-    return classifiers.build_binary_classifier(weights, score, input_spec, keras_layers)
-
-  def loss(
-    output: tf.Tensor, label: tf.Tensor, sample_weight: tf.Tensor | None = None
-  ) -> tf.Tensor:
-    return classifiers.mean(0.5 * tf.square(output - label), sample_weight)
-
-  return classifiers.build_model(weights, score, loss, input_spec, keras_layers)
+  loss_fn = classifiers.mean_binary_cross_entropy if num_classes else _mean_half_square
+  return classifiers.build_classifier(weights, score, input_spec, keras_layers, loss_fn)

@@ -13,8 +13,7 @@ from tasks import task
 from tasks.own import reading
 from tasks.own import values
 
-_MOST_NAMES = 20
-_MOST_CHARACTERS = 60
+_MOST_NAMES = 20  # In a message.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +54,7 @@ def open_table(request: task.Request, known: Sequence[str]) -> tuple[reading.Tab
   if label is None:
     raise ValueError(
       f"Found no --label_column; name the column of {request.data_dir} that is to be predicted,"
-      f" one of {listed(names)}."
+      f" one of {values.listed(names, _MOST_NAMES)}."
     )
   if client is None and not os.path.isdir(request.data_dir):
     raise ValueError(
@@ -65,7 +64,7 @@ def open_table(request: task.Request, known: Sequence[str]) -> tuple[reading.Tab
   if lacking := [name for name in known if name not in names]:
     raise ValueError(
       f"Found no column {lacking[0]!r} in {request.data_dir}, which the model reads; expected the"
-      f" columns {listed(known)}: add it, empty where its values are not known."
+      f" columns {values.listed(known, _MOST_NAMES)}: add it, empty where its values are not known."
     )
   for flag, name in [*([] if known else [("features", name) for name in named]), *special]:
     check_column(flag, name, names)
@@ -91,24 +90,14 @@ def parse_names(flag: str, text: str) -> tuple[str, ...]:
   return tuple(rows[0]) if flag in ("classes", "missing") else tuple(map(str.strip, rows[0]))
 
 
-def listed(names: Sequence[str]) -> str:
-  """Returns the first of some names, on one line."""
-  more = ", ..." if len(names) > _MOST_NAMES else ""
-  return ", ".join(map(_short, names[:_MOST_NAMES])) + more
-
-
-def _short(name: str) -> str:
-  line = name if name == " ".join(name.split()) else repr(name)  # Blanks are to be seen.
-  return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}..."
-
-
 def check_column(flag: str, name: str, names: Sequence[str]) -> None:
   """Raises a `ValueError` unless there is a column `name`; names those that there are."""
   if name in names:
     return
   has_numbers = any(values.number(other) is not None for other in names)
+  hint = " The first row must have the names of columns." if has_numbers else ""
   [close] = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
   raise ValueError(
-    f"Found no column {name!r} for --{flag}; the columns are {listed(names)}: did you"
-    f" mean {_short(close)!r}?" + " The first row must have the names of columns." * has_numbers
+    f"Found no column {name!r} for --{flag}; the columns are {values.listed(names, _MOST_NAMES)}:"
+    f" did you mean {values.listed([close])}?{hint}"
   )

@@ -91,21 +91,11 @@ class Encoding:
       # A missing value is the category after the others if there is one. Else it is none.
       number = tf.where(tf.math.is_nan(values), categories, known)
       parts.append(tf.one_hot(tf.cast(number, tf.int32), self.features[i].width))
-    return tf.gather(tf.concat(parts, axis=1), self._order(numeric, textual), axis=1)
-
-  def _order(self, numeric: Sequence[int], textual: Sequence[int]) -> np.ndarray:
-    """Returns where the inputs are: first numbers, then where these are missing, then texts."""
-    places: dict[int, list[int]] = {}
-    place = len(numeric)
-    for rank, i in enumerate(numeric):
-      places[i] = [rank]
-      if self.features[i].has_missing:
-        places[i].append(place)
-        place += 1
-    for i in textual:
-      places[i] = list(range(place, place + self.features[i].width))
-      place += self.features[i].width
-    return np.array([p for i in range(len(self.features)) for p in places[i]], np.int32)
+    # The features of the inputs in `parts`: numbers, then where these are missing, then texts.
+    owners = [*numeric, *(i for i in numeric if self.features[i].has_missing)]
+    owners += [i for i in textual for _ in range(self.features[i].width)]
+    order = np.argsort(owners, kind="stable").astype(np.int32)
+    return tf.gather(tf.concat(parts, axis=1), order, axis=1)
 
   def preprocessing(self) -> preprocessing.Preprocessing:
     """Builds the preprocessing of an exported model, whose raw examples are those of `apply`."""

@@ -14,6 +14,8 @@ import zlib
 
 import pyarrow as pa
 
+from tasks import request
+
 FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 _CHUNK_BYTES = 1 << 20
 _STARTS = {  # Of files that are no text, in small letters.
@@ -35,13 +37,6 @@ class File:
   of_folders: Mapping[str, str]
 
 
-def stem(path: str) -> str:
-  """Returns a file's name without its format, or a folder's name."""
-  name = os.path.basename(os.path.abspath(path))
-  ends = (end for end in sorted(FORMATS, key=len, reverse=True) if name.lower().endswith(end))
-  return name[: -len(next(ends, "")) or None]
-
-
 def find(data_dir: str) -> tuple[list[File], list[str]]:
   """Returns the files of a table in the order of their names, and those of a folder left out."""
   expected = f"expected a file {', '.join(FORMATS)}, or a folder of such files"
@@ -53,7 +48,7 @@ def find(data_dir: str) -> tuple[list[File], list[str]]:
       with open(data_dir, "rb") as file:
         _check_text(data_dir, file.read(99))
       raise ValueError(f"Found {data_dir}; {expected}: give the file the name of its format.")
-    return [File(data_dir, stem(data_dir), {})], []
+    return [File(data_dir, request.table_name(data_dir), {})], []
   files, others = [], []
   for folder, folders, names in os.walk(data_dir):
     for name in (*folders, *names):
@@ -69,7 +64,8 @@ def find(data_dir: str) -> tuple[list[File], list[str]]:
       parts = os.path.dirname(relative).split(os.sep)
       keys = dict(part.split("=", 1) for part in parts if "=" in part)
       of_folders = {key: urllib.parse.unquote(value) for key, value in keys.items()}
-      files.append(File(path, os.path.join(os.path.dirname(relative), stem(path)), of_folders))
+      client = os.path.join(os.path.dirname(relative), request.table_name(path))
+      files.append(File(path, client, of_folders))
     folders[:] = [name for name in folders if name[0] not in "._"]
   if not files:
     there = f" but {', '.join(sorted(others)[:3])}" if others else ""

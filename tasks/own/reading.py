@@ -189,6 +189,7 @@ class Table:
 
   Attributes:
     names: The names of its columns.
+    files: Its files.
     others: The files of its folder that are no tables.
   """
 
@@ -196,10 +197,10 @@ class Table:
     self, data_dir: str, separator: str | None, marks: Sequence[str], columns: Collection[str]
   ):
     """Finds files with these `columns`, in which `marks` stand for missing values, too."""
-    self._files, self.others = files.find(data_dir)
+    self.files, self.others = files.find(data_dir)
     self._separator, self._marks, self._columns = separator, [*map(str.strip, marks)], columns
     self.names: list[str] = []
-    for file in self._files:
+    for file in self.files:
       opened = self._open(file)
       names = [name for name in (*opened.names, *file.of_folders) if name]
       if not names:
@@ -217,17 +218,13 @@ class Table:
       if set(names) != set(self.names):
         raise ValueError(
           f"{file.path} lacks or adds the columns {sorted(set(names) ^ set(self.names))}, compared"
-          f" with {self._files[0].path}; expected the same columns in all files: make them alike."
+          f" with {self.files[0].path}; expected the same columns in all files: make them alike."
         )
 
   def _open(self, file: files.File) -> _Csv | _Parquet:
     if file.path.lower().endswith(".parquet"):
       return _Parquet(file.path)
     return _Csv(file.path, self._separator, self._columns)
-
-  def digest(self) -> str:
-    """Returns the SHA-256 of names and contents of the files, in hexadecimal digits."""
-    return files.digest(self._files)
 
   def read(
     self, client: str | None, label: str, features: Sequence[str]
@@ -240,7 +237,7 @@ class Table:
     names = [name for name in (client, label, *features) if name is not None]
     chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
     sizes, num_short, num_before, separators = [], 0, 0, set()
-    for file in self._files:
+    for file in self.files:
       opened = self._open(file)
       columns = opened.read(set(names) - set(file.of_folders) or opened.names[:1])
       sizes.append(len(next(iter(columns.values()))))
@@ -251,7 +248,7 @@ class Table:
       num_short, num_before = num_short + opened.num_short, num_before + opened.num_before
       separators |= {opened.separator} - {"", ","}
     if not sum(sizes):
-      raise ValueError(f"{self._files[0].path} has no rows; expected one an example.")
+      raise ValueError(f"{self.files[0].path} has no rows; expected one an example.")
     frame = {
       name: self._column(name, pa.chunked_array(chunks.pop(name), pa.string()), client, label)
       for name in names
@@ -265,11 +262,11 @@ class Table:
       remarks.append(f"{num_short} rows lack their last values, which are read as missing.")
     is_blank = np.all([column.codes < 0 for column in frame.values()], axis=0)
     if client is None:
-      owners = [file.client for file in self._files]
+      owners = [file.client for file in self.files]
       twice = [name for name, number in collections.Counter(owners).items() if number > 1]
       if twice:
         raise ValueError(
-          f"{os.path.dirname(self._files[0].path)} has two files for the client {twice[0]!r};"
+          f"{os.path.dirname(self.files[0].path)} has two files for the client {twice[0]!r};"
           " expected one a client: rename one, or name --client_column."
         )
       codes = np.repeat(np.arange(len(owners)), sizes)

@@ -8,12 +8,12 @@ import dataclasses
 import numpy as np
 
 from privacy.settings import command_line
-from tasks.own import columns as columns_lib
 from tasks.own import doubts
 from tasks.own import encoding as encoding_lib
 from tasks.own import labels as labels_lib
 from tasks.own import reading
 from tasks.own import user_table
+from tasks.own import values
 
 _ROWS_AT_ONCE = 1 << 14
 _MOST_LINES = 30  # Of columns that differ.
@@ -161,7 +161,7 @@ def summarise(
   if table.num_unlabelled and not is_private:
     remarks.append(f"{table.num_unlabelled} rows without a label are left out.")
   if others:
-    remarks.append(f"Files left out: {columns_lib.listed(others)}.")
+    remarks.append(f"Files left out: {values.listed(others, most=20)}.")
   return Summary(
     digest=digest,
     client_column=table.columns.client or reading.FILE_NAME,

@@ -66,7 +66,7 @@ def open_clients(
   if known is not None:
     known.check_fits(columns, kind, request.classes)
   least = request.min_examples_per_client
-  facts = [_VERSION, source.digest(), *dataclasses.astuple(columns), kind, least]
+  facts = [_VERSION, files.digest(source.files), *dataclasses.astuple(columns), kind, least]
   facts += [request.classes] * bool(request.classes)
   facts += [(n, value) for n in _OF_TABLE_IF_GIVEN if (value := getattr(request, n)) is not None]
   digest = _hash(facts)[:16]

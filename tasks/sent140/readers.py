@@ -38,9 +38,6 @@ _OTHER_PARQUET = (
 _LEAF_ID, _LEAF_TEXT = 0, 4
 _END = "\N{SYMBOL FOR END OF TEXT}"  # Not in Latin-1, so not in a file either.
 
-_User = tuple[str, list[str], np.ndarray]
-
-
 DOWNLOAD = downloads.Download(
   what="Sent140",
   urls=("https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",),
@@ -49,7 +46,6 @@ DOWNLOAD = downloads.Download(
   members=(CSV_NAME,),
   room=240_000_000,
 )
-
 
 DATA_SET = data_set.DataSet(
   name="Sent140",
@@ -90,7 +86,7 @@ class Users:
   source: str
   num_dropped: int | None = None
 
-  def __iter__(self) -> Iterator[_User]:
+  def __iter__(self) -> Iterator[tuple[str, list[str], np.ndarray]]:
     """Yields (user, texts, y int32 [n]); raises a `ValueError` if nobody has enough tweets."""
     num_users = num_kept = num_repeated = 0
     for user, tweets in self.read():

@@ -6,7 +6,7 @@ characters and the next one. Both readers yield (role, x uint8 [n, 80], y int32 
 characters, one role at a time; n may be 0 for a role that says little.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 import contextlib
 import os
 from typing import Any
@@ -108,18 +108,14 @@ def _are_sequences(x: Any, y: Any) -> bool:
   )
 
 
-def _leaf_role(path: str, role: str, data: Mapping[str, Any]) -> _Role:
-  x, y = data["x"], data["y"]
-  if not _are_sequences(x, y):
-    raise ValueError(
-      f"{path}: role {role!r} has an example that is not a text of {characters.SEQUENCE_LENGTH}"
-      f" characters and the next character; expected what LEAF's {_COMMAND} leaves."
-    )
-  sequences = characters.encode("".join(x)).reshape(-1, characters.SEQUENCE_LENGTH)
-  return role, sequences, characters.encode("".join(y)).astype(np.int32)
-
-
 def iterate_leaf(paths: Iterable[str]) -> Iterator[_Role]:
   """Yields the roles of a split's LEAF JSON files, each in one file."""
   for path, role, data in user_files.iterate_leaf(paths, DATA_SET):
-    yield _leaf_role(path, role, data)
+    x, y = data["x"], data["y"]
+    if not _are_sequences(x, y):
+      raise ValueError(
+        f"{path}: role {role!r} has an example that is not a text of {characters.SEQUENCE_LENGTH}"
+        f" characters and the next character; expected what LEAF's {_COMMAND} leaves."
+      )
+    sequences = characters.encode("".join(x)).reshape(-1, characters.SEQUENCE_LENGTH)
+    yield role, sequences, characters.encode("".join(y)).astype(np.int32)

@@ -31,7 +31,7 @@ def _draws(query, values, repeats):
   """Releases of the same values: the sum of all shares is one discrete Gaussian."""
   tree = query.mechanism
   sums = private_histogram.scaled_counts(tf.constant(values, tf.float32), tree, query.upper)
-  shape = [repeats, tree.num_nodes]
+  shape = [repeats, tree.num_entries]
   stddev = tree.local_stddev * math.sqrt(tree.num_shares)
   noise = discrete_gaussian.sample(shape, stddev, tf.constant([1, 2], tf.int64))
   decoded = private_histogram.decode(tf.reduce_sum(sums, axis=0) + noise, tree)

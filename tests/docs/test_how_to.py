@@ -294,13 +294,11 @@ def _write_private_run(folder):
   ratio = float(f"{flat.default_rho_ratio(whole, 210, threshold_kind='geometric'):.3g}")
   release = flat.calibrate(flags["epsilon"], delta, rho_ratio=ratio, **budget)
   entry = ledger.build_ledger(
-    release,
+    accounting.Accountant(release, delta),
     claim_epsilon=flags["epsilon"],
-    delta=delta,
     clip_norm=flags["clip_norm"],
     num_rounds_planned=num_rounds,
     rounds_done=num_rounds,
-    meter=accounting.Accountant(release, delta),
   )
   run_folders.write(folder, entry, num_rounds, **flags)
   return release

@@ -98,7 +98,7 @@ def test_no_bound_where_the_theorem_does_not_hold():
   for name, bits in (("least_squares", 20), ("paper", 10)):
     recipe = quantile_error.RECIPES[name]
     mechanism = quantile_error.build_mechanism(recipe, 5.0, _DELTA, 64, _NUM_CLIENTS, bits=bits)
-    sums = np.zeros([2, mechanism.num_nodes], np.int64)
+    sums = np.zeros([2, mechanism.num_entries], np.int64)
     assert np.isnan(quantile_error.error_bounds(sums, mechanism, recipe)).all()
 
 

@@ -7,6 +7,7 @@ import json
 import flat
 import numpy as np
 
+from privacy import accounting
 from privacy import ledger
 
 
@@ -43,12 +44,21 @@ def flags_of(entry, **changes):
   return {name: value for name, value in {**values, **changes}.items() if value is not None}
 
 
-def ledger_of(release, rounds, *, done=None, claim=None, delta=1e-3, clip_norm=0.5, **entries):
+def ledger_of(
+  release,
+  rounds,
+  *,
+  done=None,
+  claim=None,
+  delta=1e-3,
+  accountant="tightest",
+  clip_norm=0.5,
+  **entries,
+):
   """The ledger of a run of so many rounds, of which all or some are done."""
   return ledger.build_ledger(
-    release,
+    accounting.Accountant(release, delta, accountant),
     claim_epsilon=claim,
-    delta=delta,
     clip_norm=clip_norm,
     num_rounds_planned=rounds,
     rounds_done=rounds if done is None else done,

@@ -62,7 +62,7 @@ def test_seeds_with_one_split_add_up(tmp_path):
   for seed in range(3):
     _run(tmp_path / f"own/m/seed_{seed}", f"key {seed}")
   found = _compose(tmp_path)
-  assert (found.failures, found.measured, found.num_private) == ((), frozenset(), 3)
+  assert (found.failures, found.measured, len(found.members)) == ((), frozenset(), 3)
   assert found.spent.epsilon == pytest.approx(_epsilon(3 * _ROUNDS))
   assert found.sentence().endswith("for one client of all 3 private runs together.")
 

@@ -69,16 +69,14 @@ def test_round_trip(given):
 
 def test_quick_enough_for_every_round(monkeypatch):
   """What takes time is done once for a tenth of the run, as the ledger's bound is the tenth's."""
-  meter = accounting.Accountant(_release(), _DELTA)
+  release = _release()
   calls = flat.costs_computed(monkeypatch)
   for rounds in range(20):
-    _ledger(rounds_done=rounds, meter=meter)
+    _ledger(release, rounds_done=rounds)
   assert {num_rounds for _, num_rounds, *_ in calls} == {5, 10, 15, 20} and len(calls) == 4
 
 
-def test_meter_of_something_else():
-  with pytest.raises(ValueError, match="meter"):
-    _ledger(meter=accounting.Accountant(_release(), 1e-6))
+def test_an_unknown_accountant():
   with pytest.raises(ValueError, match="tightest, pld, rdp"):
     _ledger(accountant="zcdp")
 
@@ -146,10 +144,7 @@ def _private_release(**changes):
 
 
 def _private_ledger(release, **changes):
-  arguments = dict(
-    claim_epsilon=3.0, delta=_DELTA, clip_norm=0.5, num_rounds_planned=8, rounds_done=8
-  )
-  return ledger.build_ledger(release, **{**arguments, **changes})
+  return run_folders.ledger_of(release, 8, claim=3.0, delta=_DELTA, **changes)
 
 
 def _private_run(path, release=None, entry=None, **flags):

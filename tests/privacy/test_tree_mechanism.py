@@ -17,7 +17,7 @@ def test_golden_mechanism():
   # sqrt((2^2 5^2 6 + 2) / 100)
   assert mechanism.local_stddev == pytest.approx(2.45357, abs=1e-5)
   assert (mechanism.modulus, mechanism.offset) == (807, 153)
-  assert (mechanism.num_levels, mechanism.num_nodes) == (6, 126)
+  assert (mechanism.num_levels, mechanism.num_entries) == (6, 126)
   assert (mechanism.bits_per_entry, mechanism.bits_per_client) == (10, 1260)
   assert mechanism.sensitivity == "l2"
   # s / c = z sqrt(L), and a little for being discrete.
@@ -42,10 +42,10 @@ def test_formulas(z, num_levels, expected, room):
   # Nothing wraps: 0..c K is widened by t on both sides, t the least of a union bound.
   t, variance = m.offset, m.local_stddev**2 * num_shares
   assert m.modulus == m.scale * num_shares + 2 * t + 1
-  log_failure = math.log(2 * m.num_nodes) - t**2 / (2 * variance)
+  log_failure = math.log(2 * m.num_entries) - t**2 / (2 * variance)
   assert log_failure <= math.log(1e-6) + 1e-9
-  assert math.log(2 * m.num_nodes) - (t - 1) ** 2 / (2 * variance) > math.log(1e-6) - 1e-9
-  assert m.num_nodes == sum(2**level for level in range(1, num_levels + 1))
+  assert math.log(2 * m.num_entries) - (t - 1) ** 2 / (2 * variance) > math.log(1e-6) - 1e-9
+  assert m.num_entries == sum(2**level for level in range(1, num_levels + 1))
   assert 2 ** (m.bits_per_entry - 1) < m.modulus <= 2**m.bits_per_entry
 
 

@@ -329,7 +329,7 @@ def test_no_file_of_a_folder_is_left_out_without_a_word(ask, kind):
   assert set(of_name) == set(expected)
   for site, (_, y) in expected.items():
     np.testing.assert_array_equal(of_name[site][1], y)
-  assert "Files left out: more/site 99.xlsx, notes.txt." in one.description
+  assert "Files left out: 'more/site 99.xlsx', 'notes.txt'." in one.description
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_other_dialects_hold_the_same(ask, name):
     ("\n<!DOCTYPE html><table>", {}, "is a web page"),
     (b"%PDF-1.7", dict(name="visits.pdf"), "is a PDF document"),
     ({"a.xlsx": b"PK", "b.txt": ""}, dict(name="v"), "Found no .csv, .* but a.xlsx, b.txt"),
-    (messy.text(messy.clean()[1:]), {}, "no column 'outcome' .*columns are site 00"),
+    (messy.text(messy.clean()[1:]), {}, "no column 'outcome' .*columns are 'site 00"),
     (_TEXT, dict(label_column="out come"), "no column 'out come'"),
     (_TEXT.replace("outcome", "out  come"), {}, "'out  come'"),
     (messy.text(messy.clean(), "#"), {}, "no column 'outcome'.*site#age"),

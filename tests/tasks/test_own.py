@@ -179,7 +179,7 @@ def test_numbers_of_a_later_table_are_in_the_unit_of_the_run(ask, table):
 @pytest.mark.parametrize(
   "change, changes, said",
   [
-    (lambda t: t.drop(columns="ward"), {}, "no column 'ward' in .* expected the columns age, dose"),
+    (lambda t: t.drop(columns="ward"), {}, "no column 'ward' in .* expected the columns 'age', 'd"),
     (lambda t: t.assign(age="old"), {}, "in column 'age'; expected numbers alone"),
     (lambda t: t.assign(smokes="maybe"), {}, "in column 'smokes'; expected booleans"),
     (lambda t: t.assign(dose=np.inf), {}, "102 infinite values"),
@@ -373,7 +373,7 @@ _GOOD = _HEADER + "".join(f"{i % 6},{i % 2},{i * i}\n" for i in range(24))
     ("site,outcome,v,v\n1,2,3,4\n", {}, "the column 'v' twice"),
     (_GOOD + "1,2,3,4\n", {}, "3 names of columns and 4 values in row 26"),
     (_GOOD, dict(client_column=None), "no --client_column"),
-    (_GOOD, dict(label_column=None), "no --label_column; .* site, outcome, v"),
+    (_GOOD, dict(label_column=None), "no --label_column; .* 'site', 'outcome', 'v'"),
     (_GOOD, dict(label_column="outcom"), "'outcom' for --label_column; .* did you mean 'outcome'"),
     (_GOOD, dict(features="v,w"), "'w' for --features"),
     (_GOOD, dict(features="v,v"), "in two places"),

@@ -58,7 +58,7 @@ def _state(threshold, noise=(1, 2)):
 def _oracle(losses, mechanism, seed=0):
   """(below, total) from the same noise, summed by hand."""
   m = mechanism
-  noise = problems.noise_of_the_server(m, m.num_nodes, _KEY, "histogram", len(losses))
+  noise = problems.noise_of_the_server(m, m.num_entries, _KEY, "histogram", len(losses))
   sums = [int(number) for number in noise]
   for loss, client_seed in zip(losses, _seeds(len(losses), seed)):
     counts = private_histogram.scaled_counts(tf.constant(loss), m, _MAX_LOSS)

@@ -67,7 +67,7 @@ class PrivateHistogramFactory(noisy_sum.NoisySumFactory):
     self._max_value = checks.scale("max_value", max_value)
     super().__init__(
       mechanism,
-      mechanism.num_nodes,
+      mechanism.num_entries,
       noise_key=noise_key,
       purpose="histogram",
     )

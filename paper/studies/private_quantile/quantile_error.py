@@ -119,7 +119,7 @@ def noised_sums(
   The values are float32 [num_seeds, num_clients], one data set a row, and at most B = `max_value`;
   the sums are int64 [num_seeds, d].
   """
-  rows = max(1, _MAX_ENTRIES // (values.shape[1] * mechanism.num_nodes))
+  rows = max(1, _MAX_ENTRIES // (values.shape[1] * mechanism.num_entries))
   true_counts, sums = [], []
   for start in range(0, len(values), rows):
     seed = seeds.generator(start, "noise").integers(2**63 - 1, size=2)

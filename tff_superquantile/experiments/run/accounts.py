@@ -179,14 +179,11 @@ class Account:
     """Writes the ledger, with the largest number of rounds that were ever begun."""
     config = self._config
     text = ledger.build_ledger(
-      self._release,
+      self._meter,
       claim_epsilon=config.epsilon,
-      delta=self._meter.delta,
       clip_norm=self._clip_norm if self._clip is None else None,
       num_rounds_planned=config.num_rounds,
       rounds_done=max(rounds_done, self.released),
-      accountant=self._privacy.accounting,
-      meter=self._meter,
       starts=self._starts,
     ).to_json()
     atomic_files.write(self._path, text)

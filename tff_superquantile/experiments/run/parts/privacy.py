@@ -116,4 +116,4 @@ def is_private(flags: Mapping[str, Any]) -> bool:
 
 def usual_sampling(flags: Mapping[str, Any]) -> str:
   """Returns the sampling of cohorts where values of flags name none."""
-  return cohorts.POISSON if is_private(flags) else cohorts.FIXED_SIZE
+  return (cohorts.Poisson if is_private(flags) else cohorts.FixedSize).sampling
