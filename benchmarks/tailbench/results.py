@@ -173,7 +173,7 @@ def _own(runs: Sequence[run_folder.Run], measure: str) -> dict[int, pd.Series]:
   by_seed = {}
   for run in runs:
     references = in_reports.read(run)
-    own = None if references is None else references.found.get(kept.LOCAL)
+    own = None if references is None else references.models.get(kept.LOCAL)
     if own is not None:
       by_seed[run.seed] = pd.Series(own.clients[measure], own.clients["client_id"])
   return by_seed
@@ -225,9 +225,9 @@ def _references(run: run_folder.Run, measure: str) -> dict[str, float]:
   key = f"test.{measure}.p90"
   own = run.numbers[key]
   return {
-    f"{name}_change": refs.found[name].numbers[key] / own - 1
+    f"{name}_change": refs.models[name].numbers[key] / own - 1
     for name in _REFERENCES
-    if refs is not None and name in refs.found and key in refs.found[name].numbers and own
+    if refs is not None and name in refs.models and key in refs.models[name].numbers and own
   }
 
 

@@ -48,13 +48,13 @@ def of_private_runs(groups: run_folder.Groups, output_dir: str | os.PathLike, ta
 
 def _secure_sums(groups: run_folder.Groups) -> str:
   """Says which private runs have which secure sums, by their ledgers; "" if there are none."""
-  found: dict[str, list[str]] = {}
+  labels_of: dict[str, list[str]] = {}
   for method, runs in groups.items():
     path = runs[0].path / ledger.FILE_NAME
     with contextlib.suppress(OSError, ValueError):  # The cost says what is wrong with a ledger.
       release = ledger.Ledger.from_json(path.read_text(encoding="utf-8")).release
-      found.setdefault(statements.secure_sums(release), []).append(method.label)
-  return "".join(f" {'; '.join(labels)}: {said}" for said, labels in found.items())
+      labels_of.setdefault(statements.secure_sums(release), []).append(method.label)
+  return "".join(f" {'; '.join(labels)}: {text}" for text, labels in labels_of.items())
 
 
 def _loud_noise(groups: run_folder.Groups) -> str:
@@ -108,11 +108,9 @@ def unfinished(runs: Iterable[run_folder.Run]) -> list[tables.Table]:
   """Lists unfinished runs, if there are any."""
   rows = []
   for run in runs:
-    reached = (
-      "before its first round" if run.last_round is None else f"after round {run.last_round}"
-    )
-    said = run.diverged or f"stopped or still running {reached}"
-    rows.append(tables.Row(f"{run.method.label}, seed {run.seed}: {said}", []))
+    when = "before its first round" if run.last_round is None else f"after round {run.last_round}"
+    state = run.diverged or f"stopped or still running {when}"
+    rows.append(tables.Row(f"{run.method.label}, seed {run.seed}: {state}", []))
   return [tables.Table("Unfinished runs, not counted", [], rows, kind="words")] if rows else []
 
 
@@ -139,7 +137,7 @@ def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table
     cells = [tables.Cell(f"{criterion} by {flags}")]
     tried = search["tried"]
     if len(tried) > _MOST_TRIED:
-      tried = sorted(tried, key=lambda one: (one["result"] is None, one["result"]))[:_MOST_TRIED]
+      tried = sorted(tried, key=lambda its: (its["result"] is None, its["result"]))[:_MOST_TRIED]
       cells.append(tables.Cell(f"the best {_MOST_TRIED} of {len(search['tried'])}"))
     for candidate in tried:
       result = candidate.pop("result")
