@@ -118,9 +118,9 @@ def evaluate(
       if num_predicted > _MOST_PREDICTED:
         held.clear()
   columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-  joined = measure.Predictions(*map(np.concatenate, zip(*held)))
-  is_whole = num_predicted <= _MOST_PREDICTED
-  return Evaluated(columns, joined if is_whole else None)
+  if num_predicted > _MOST_PREDICTED:
+    return Evaluated(columns, None)
+  return Evaluated(columns, measure.Predictions(*map(np.concatenate, zip(*held))))
 
 
 def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
@@ -196,10 +196,9 @@ def _evaluate(
   """Yields columns and predictions of clients, some at a time, with a bar if that takes long."""
   from tff_superquantile import evaluation
 
-  evaluator = None
-  bar = tqdm.tqdm(total=len(files.client_ids), unit="client", delay=2.0, disable=None)
-  with bar:
-    for start in range(0, len(files.client_ids), _CLIENTS_AT_ONCE):
+  evaluator, num_clients = None, len(files.client_ids)
+  with tqdm.tqdm(total=num_clients, unit="client", delay=2.0, disable=None) as bar:
+    for start in range(0, num_clients, _CLIENTS_AT_ONCE):
       ids = files.client_ids[start : start + _CLIENTS_AT_ONCE]
       examples = evaluation.examples_of_files(files, ids)
       evaluator = evaluation.build_evaluator(model, examples, evaluator, error)
@@ -215,11 +214,8 @@ def _check_siblings(
   from tff_superquantile.experiments.run.training import siblings
 
   ids = {client_id for files in chosen.values() for client_id in files.client_ids}
-  of_run = run_config.from_flags(run.flags)
-  measured = siblings.Coverage(set(), ids)
-  siblings.check(
-    run.path, of_run, lambda: finished_run.get_task(run, config), measured, data=config
-  )
+  own, measured = run_config.from_flags(run.flags), siblings.Coverage(set(), ids)
+  siblings.check(run.path, own, lambda: finished_run.get_task(run, config), measured, data=config)
 
 
 def main(args: argparse.Namespace) -> None:

@@ -92,8 +92,7 @@ def _release(
   model, splits = finished_run.load_task(run, config)
   files = finished_run.of_split(splits, request.split)
   run.check_clients(request.split, files.client_ids)
-  weights = run.weights_for(model)
-  fingerprint = run.fingerprint
+  weights, fingerprint = run.weights_for(model), run.fingerprint
   context.set_simulation_context()
   evaluate_clients = evaluation.build_evaluators(model, {request.split: files})[request.split]
   distribution = analytics.private_distribution(

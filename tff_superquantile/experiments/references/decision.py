@@ -123,7 +123,7 @@ def _own_models(e: evidence.Evidence) -> str:
 
 def _train(e: evidence.Evidence) -> str:
   config = next((run.config for run in e.groups.runs if run.config is not None), None)
-  rounds = max((run.last_round or 0 for run in evidence.single(e.groups.runs)), default=0)
+  rounds = max((run.last_round or 0 for run in cross_validation.single(e.groups.runs)), default=0)
   is_own = config is not None and config.task.name == "own" and config.stop != "converged"
   flag = f"pass --num_rounds={4 * rounds}, say"
   if is_own:

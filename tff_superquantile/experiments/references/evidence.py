@@ -10,7 +10,7 @@ sixteen times.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 import dataclasses
 import functools
 from typing import Any, TypeAlias
@@ -80,10 +80,9 @@ class Evidence:
   def change(
     self, before: Model, after: Model, measure: str = "", statistic: str = "mean"
   ) -> paired.Change | None:
-    """Measures a change between two models, over the clients that both have.
+    """Measures a change over the clients that both models have, of their means over seeds.
 
-    It is over the clients that both have, of their means over seeds: of two or three seeds the
-    chance is that of clients, for the models that were trained. None without such clients.
+    Of two or three seeds the chance is that of clients. None without such clients.
     """
     measure = measure or self.groups.leading.name
     together = self.pairs(before, after, measure)
@@ -227,8 +226,8 @@ class Evidence:
     """The rounds of methods that ended before they had converged."""
     last_rounds = {}
     for method, runs in () if self.is_private else self.groups.items():
-      falling = (run for run in single(runs) if _is_falling(run, self.groups.leading))
-      rounds = [run.last_round or 0 for run in falling]
+      single = cross_validation.single(runs)
+      rounds = [run.last_round or 0 for run in single if _is_falling(run, self.groups.leading)]
       last_rounds.update({method: max(rounds)} if rounds else {})
     return last_rounds
 
@@ -277,12 +276,6 @@ def _corrected(changes: Mapping[Any, paired.Change]) -> dict[Any, bool]:
     at: change.is_detected and change.num_clients >= FEWEST and p < 1 - bootstrap.LEVEL
     for (at, change), p in zip(known.items(), corrected)
   }
-
-
-def single(runs: Iterable[run_folder.Run]) -> Iterator[run_folder.Run]:
-  """Yields runs, and in the place of a cross-validation its own."""
-  for run in runs:
-    yield from run.folds if isinstance(run, cross_validation.CrossValidation) else (run,)
 
 
 def _is_falling(run: run_folder.Run, leading: units.Leading) -> bool:

@@ -74,8 +74,8 @@ def find(runs: Iterable[run_folder.Run]) -> ReferencesBySeed:
 
 def read(run: run_folder.Run) -> kept.References | None:
   """Reads the reference models of a run's seed, or of all folds of a cross-validation."""
-  of_runs = run.folds if isinstance(run, cross_validation.CrossValidation) else (run,)
-  parts = [kept.read(fold.path.parent.parent, fold.seed) for fold in of_runs]
+  folds = cross_validation.single([run])
+  parts = [kept.read(fold.path.parent.parent, fold.seed) for fold in folds]
   known = [part for part in parts if part is not None]
   if len(known) < len(parts):
     return None

@@ -246,9 +246,10 @@ def table(
   is_private = groups.at_one_budget[1] is not None
   references = references or in_reports.ReferencesBySeed({})
   labels = references.labels
-  results = groups.results_of_tail if results is None else results
+  few = [groups.worst_clients] if results is None and groups.are_few() else []
+  results = groups.results if results is None else results
   return tables.of_seeds(
-    pd.concat([results, references.results()]),
+    pd.concat([results, *few, references.results()]),
     columns or _columns(groups),
     {**{method: method.label for method in groups}, **labels},
     coloured=None if is_private else list(groups.contenders),

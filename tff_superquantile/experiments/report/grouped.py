@@ -55,12 +55,6 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
       if np.isfinite(values := run.clients("test").get(name, np.array([]))).any()
     )
 
-  @property
-  def results_of_tail(self) -> pd.DataFrame:
-    """The results, of few clients with those of the worst ones."""
-    few = [self.worst_clients] if self.are_few() else []
-    return pd.concat([self.results, *few])
-
   def lowest_means(self, metric: str) -> dict[names.Name, float]:
     """Returns the means over seeds of a metric, where they are finite, the lowest first."""
     means = {method: self.aggregates["mean"].get((method, metric), math.nan) for method in self}

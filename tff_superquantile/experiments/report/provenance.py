@@ -59,14 +59,10 @@ def _secure_sums(groups: run_folder.Groups) -> str:
 
 def _loud_noise(groups: run_folder.Groups) -> str:
   """Says in which private runs the noise of a round is longer than its updates; "" if in none."""
-  relative: dict[str, float] = {}
-  for method, runs in groups.items():
-    most = max(run.relative_noise or 0.0 for run in runs)
-    if most > 1.0:
-      relative[method.label] = most
-  if not relative:
+  most = {m.label: max(run.relative_noise or 0.0 for run in runs) for m, runs in groups.items()}
+  listing = ", ".join(f"{label} ({times:.2g} times)" for label, times in most.items() if times > 1)
+  if not listing:
     return ""
-  listing = ", ".join(f"{label} ({times:.2g} times)" for label, times in relative.items())
   return (
     f" The noise of a round is longer than any client’s update can be with {listing}, so that its"
     " rounds are mostly noise: more clients per round, a larger ε or a smaller model shorten it."
@@ -156,10 +152,7 @@ def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table
 
 def how_it_was_run(groups: run_folder.Groups) -> page.Details:
   """Lists seeds, manifests, and the flags in which runs of methods differ and that all share."""
-  names = {method: method.label for method in groups}
-  about = {
-    f"seeds of {names[method]}": _seeds(run.seed for run in runs) for method, runs in groups.items()
-  }
+  about = {f"seeds of {m.label}": _seeds(run.seed for run in runs) for m, runs in groups.items()}
   runs = [run for members in groups.values() for run in members]
   about |= _manifests([run_files.flatten(run.manifest) for run in runs])
   blocks: list[page.Block] = [tables.listing(about)]
@@ -176,7 +169,8 @@ def how_it_was_run(groups: run_folder.Groups) -> page.Details:
       differing.append(tables.Row(f"--{flag}", [*map(tables.Cell, values)]))
   if differing:
     title = "Flags that differ between methods"
-    blocks.append(tables.Table(title, ["flag", *names.values()], differing, kind="code"))
+    headings = ["flag", *(method.label for method in groups)]
+    blocks.append(tables.Table(title, headings, differing, kind="code"))
   if shared:
     title = f"Flags that all runs share ({len(shared)})"
     blocks.append(page.Details(title, [tables.listing(shared, kind="code")]))
