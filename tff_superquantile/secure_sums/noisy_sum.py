@@ -123,10 +123,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
         values=tff.TensorType(self._modulus.dtype, [self._num_entries]), num_reports=np.int64
       )
     )
-
-    @tff.tensorflow.computation
-    def initial_state():
-      return source.initial_state()
+    initial_state = tff.tensorflow.computation(source.initial_state)
 
     @tff.tensorflow.computation(initial_state.type_signature.result, report_type)
     def decode_at_server(state, summed):

@@ -127,11 +127,9 @@ def build_histogram_process(
   def first():
     return tf.constant(initial_result)
 
-  @tff.tensorflow.computation(
-    first.type_signature.result, histogram.next.type_signature.result.result.member
+  at_server = tff.tensorflow.computation(
+    server_fn, first.type_signature.result, histogram.next.type_signature.result.result.member
   )
-  def at_server(last_result, decoded):
-    return server_fn(last_result, decoded)
 
   @tff.federated_computation
   def initialize():

@@ -4,13 +4,13 @@ The result of an aggregation is finish(merge(...merge(partial(block 1), partial(
 one block it is finish(partial(cohort)).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.engine.cohort import components
+from tff_superquantile.engine.cohort import emission
 from tff_superquantile.engine.cohort import mapping
 from tff_superquantile.engine.cohort import values
 from tff_superquantile.engine.cohort.graphs import errors
@@ -71,15 +71,13 @@ def _like(value: Any, structure: Any) -> Any:
   return map_leaves(lambda _: value, structure)
 
 
-def _reduce(clients: Clients, reduction: Callable[..., tf.Tensor], value: Any) -> Any:
-  return map_leaves(lambda leaf: Leaf(reduction(clients.stack(leaf), axis=0), False), value)
-
-
 def _reduction(
   reduction: Callable[..., tf.Tensor], operation: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 ) -> Aggregation:
   return Aggregation(
-    partial=lambda clients, arguments: _reduce(clients, reduction, arguments[0]),
+    partial=lambda clients, arguments: map_leaves(
+      lambda leaf: Leaf(reduction(clients.stack(leaf), axis=0), False), arguments[0]
+    ),
     merge=lambda _, *both: map_leaves(
       lambda a, b: Leaf(operation(a.tensor, b.tensor), False), *both
     ),
@@ -159,21 +157,19 @@ def _fold(clients: Clients, arguments: Sequence[Any]) -> Any:
   """Accumulates the clients of a block one after the other, from zero."""
   value, zero, accumulate = arguments[:3]
   stacked = map_leaves(lambda leaf: Leaf(clients.stack(leaf), True), value)
-  zero_leaves = list(values.flatten(zero))
 
-  def step(state: list[tf.Tensor], i: tf.Tensor) -> list[tf.Tensor]:
-    leaves = iter([Leaf(tensor, False) for tensor in state])
-    accumulator = map_leaves(lambda _: next(leaves), zero)
+  def like_zero(tensors: Iterable[tf.Tensor]) -> Any:
+    leaves = (Leaf(tensor, False) for tensor in tensors)
+    return map_leaves(lambda _: next(leaves), zero)
+
+  def step(i: tf.Tensor, *state: tf.Tensor) -> list[tf.Tensor]:
     own = map_leaves(lambda leaf: Leaf(leaf.tensor[i], False), stacked)
-    return [leaf.tensor for leaf in values.flatten(accumulate(_pair(accumulator, own), False))]
+    total = accumulate(_pair(like_zero(state), own), False)
+    return [i + 1, *(leaf.tensor for leaf in values.flatten(total))]
 
-  types = [
-    values.LeafType(leaf.tensor.dtype.as_numpy_dtype, leaf.tensor.shape, False)
-    for leaf in zero_leaves
-  ]
-  final = components.fold(step, [leaf.tensor for leaf in zero_leaves], types, clients.num_clients)
-  leaves = iter([Leaf(tensor, False) for tensor in final])
-  return map_leaves(lambda _: next(leaves), zero)
+  initial = [tf.constant(0), *(leaf.tensor for leaf in values.flatten(zero))]
+  _, *final = emission.loop(lambda i, *_: i < clients.num_clients, step, initial)
+  return like_zero(final)
 
 
 # What the aggregations of TFF's language are, by the name of the intrinsic.

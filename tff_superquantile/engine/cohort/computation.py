@@ -22,17 +22,18 @@ class Computation:
 
   def __init__(
     self,
-    comp: tff.framework.ConcreteComputation,
+    block: tff.framework.ComputationBuildingBlock,
+    type_signature: tff.FunctionType,
     store: reading.Store,
     parallel: int,
-    default_num_clients: int = 0,
+    default_num_clients: int,
   ):
     """Reads a computation; a parameter with unknown parts is an `UnsupportedError`."""
     self._default_num_clients = default_num_clients
     self._store = store
     self._parallel = parallel
-    self._parameter_type = comp.type_signature.parameter
-    block = tff.framework.to_call_dominant(comp.to_building_block())
+    self._parameter_type = type_signature.parameter
+    block = tff.framework.to_call_dominant(block)
     if not isinstance(block, tff.framework.Lambda):
       block = _wrap(block, self._parameter_type)  # A bare component.
     self.block = block

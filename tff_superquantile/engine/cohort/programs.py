@@ -27,17 +27,16 @@ class Program(computation.Computation):
 
   def __init__(
     self,
-    comp: tff.framework.ConcreteComputation,
+    block: tff.framework.ComputationBuildingBlock,
+    type_signature: tff.FunctionType,
     store: reading.Store,
     parallel: int,
-    default_num_clients: int = 0,
+    default_num_clients: int,
   ):
-    """Reads and traces a computation for whole cohorts."""
-    super().__init__(comp, store, parallel, default_num_clients)
-    parameter_type = comp.type_signature.parameter
+    """Reads and traces a computation, whose annotated type has the Python containers."""
+    super().__init__(block, type_signature, store, parallel, default_num_clients)
+    parameter_type, result_type = type_signature.parameter, type_signature.result
     self._converter = None if parameter_type is None else values.Converter(parameter_type)
-    # Compiling loses the Python containers that the annotated type has.
-    result_type = comp.type_signature.result
     self._results = values.leaf_types(result_type)
     self._to_python = values.build_to_python(result_type)
     if any(leaf.is_data_set for leaf in self._results):
@@ -106,16 +105,18 @@ def of(
   comp: tff.framework.ConcreteComputation,
   store: reading.Store,
   parallel: int,
-  default_num_clients: int = 0,
+  default_num_clients: int,
 ) -> Program:
   """Returns a computation's program, with the traces of an equal one; a state needs its own."""
+  block, type_signature = comp.to_building_block(), comp.type_signature
   try:
-    digest = _digest(comp.to_building_block())
+    digest = _digest(block)
   except errors.UnsupportedError:
-    return Program(comp, store, parallel, default_num_clients)
-  key = digest, comp.type_signature, parallel, default_num_clients
+    return Program(block, type_signature, store, parallel, default_num_clients)
+  key = digest, type_signature, parallel, default_num_clients
   if key not in _traced:
-    _traced[key] = Program(comp, reading.Store(0), parallel, default_num_clients)
+    empty = reading.Store(0)
+    _traced[key] = Program(block, type_signature, empty, parallel, default_num_clients)
   _traced.move_to_end(key)
   while len(_traced) > _MOST_TRACED:
     _traced.popitem(last=False)

@@ -153,7 +153,7 @@ _INTRINSICS: Mapping[str, _Intrinsic] = {
   ),
   "federated_eval_at_server": lambda evaluator, argument, _: _at_server(argument(None, False)),
   "federated_map": _map,
-  "federated_map_all_equal": lambda evaluator, argument, _: _apply(evaluator, argument, _),
+  "federated_map_all_equal": _apply,
   "federated_select": _select,
   "federated_value_at_clients": lambda evaluator, argument, _: _at_server(argument),
   "federated_value_at_server": lambda evaluator, argument, _: _at_server(argument),

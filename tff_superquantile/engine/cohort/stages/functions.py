@@ -19,8 +19,9 @@ Leaf = values.Leaf
 Template = Any
 
 
-def _specs(templates: Iterable[Template]) -> list[tf.TensorSpec]:
-  return [leaf.tensor for template in templates for leaf in values.flatten(template)]
+def _tensors(values_: Iterable[Any]) -> list[tf.Tensor]:
+  """Lists the tensors of values, or the specs of templates."""
+  return [leaf.tensor for value in values_ for leaf in values.flatten(value)]
 
 
 def _template(value: Any) -> Template:
@@ -38,10 +39,6 @@ def _server_template(type_spec: tff.Type) -> Template:
 def _filled(template: Template, tensors: Iterator[tf.Tensor]) -> Any:
   """Puts tensors in the place of specs."""
   return aggregations.map_leaves(lambda leaf: leaf._replace(tensor=next(tensors)), template)
-
-
-def _tensors(values_: Iterable[Any]) -> list[tf.Tensor]:
-  return [leaf.tensor for value in values_ for leaf in values.flatten(value)]
 
 
 # The tensors of some values, by their names.
@@ -78,8 +75,8 @@ class Stage:
     self.kept: dict[str, Template] = {}
     self.partials: dict[str, Template] = {}
     # The first trace fills the templates.
-    self._function = program.cohort_function(self._compute, _specs(self._given.values()))
-    specs = _specs(self.partials.values())
+    self._function = program.cohort_function(self._compute, _tensors(self._given.values()))
+    specs = _tensors(self.partials.values())
     merge = tf.function(self._merge, input_signature=[specs, specs], autograph=False)
     self.merge = merge.get_concrete_function()
 
@@ -87,7 +84,7 @@ class Stage:
     """Returns a block's partial aggregates, and what the stage keeps for it."""
     given = [tensor for name in self._given for tensor in computed[name]]
     results = iter(self._function([*arrays, *given]))
-    partials = [next(results) for _ in _specs(self.partials.values())]
+    partials = [next(results) for _ in _tensors(self.partials.values())]
     return partials, _by_name(self.kept, results)
 
   def _compute(
@@ -141,7 +138,7 @@ class Step:
     self._known = {name: _server_template(plan.type_of(name)) for name in step.known}
     self._kept = {name: _server_template(plan.type_of(name)) for name in step.kept}
     specs = [leaf.argument_spec for leaf in program.parameters if not leaf.stacked]
-    signature = [specs, _specs(self._known.values()), _specs(totals.values())]
+    signature = [specs, _tensors(self._known.values()), _tensors(totals.values())]
     function = tf.function(self._compute, input_signature=signature, autograph=False)
     self._function = function.get_concrete_function()
 
