@@ -65,9 +65,9 @@ class Program(computation.Computation):
     arrays = [] if self._converter is None else self._converter.arrays(arg)
     lengths = {len(a) for a, leaf in zip(arrays, self.parameters) if leaf.stacked}
     if len(lengths) > 1:
-      found = " and ".join(map(str, sorted(lengths)))
+      numbers = " and ".join(map(str, sorted(lengths)))
       raise ValueError(
-        f"Found arguments of {found} clients; expected one value a client in each of them."
+        f"Found arguments of {numbers} clients; expected one value a client in each of them."
       )
     if self._returns_clients_values and not self.num_clients(arrays):
       raise ValueError("Found no clients; expected some, since the result is of values at clients.")
