@@ -68,12 +68,17 @@ def _noise_of_the_server(mechanism, num_clients):
   return discrete_gaussian.sample([mechanism.num_nodes], stddev, seed).numpy()
 
 
+def _noised_counts(values, seed, mechanism, max_value=_MAX_LOSS):
+  counts = private_histogram.scaled_counts(values, mechanism, max_value)
+  return counts + discrete_gaussian.sample(tf.shape(counts), mechanism.local_stddev, seed)
+
+
 def _oracle(losses, mechanism, seed=0):
   """(below, total) from the same noise, summed and decoded by hand."""
   m, b = mechanism, mechanism.num_bins
   sums = [int(noise) for noise in _noise_of_the_server(mechanism, len(losses))]
   for loss, client_seed in zip(losses, _seeds(len(losses), seed)):
-    counts = private_histogram.noised_counts(tf.constant(loss), client_seed, m, _MAX_LOSS)
+    counts = _noised_counts(tf.constant(loss), client_seed, m)
     sums = [(s + int(count)) % m.modulus for s, count in zip(sums, counts.numpy())]
   signed = np.array([s if s < m.modulus - m.offset else s - m.modulus for s in sums]) / m.scale
   widths = [2**level for level in range(m.num_levels)]
@@ -148,7 +153,7 @@ def test_what_a_client_reports():
     report = process.report_fn(loss, np.float32(50.0), threshold_lib.Client(seeds))
     assert list(report) == ["values", "num_reports"] and int(report["num_reports"]) == 1
     counts = report["values"].numpy()
-    noised = private_histogram.noised_counts(loss, seeds, mechanism, _MAX_LOSS).numpy()
+    noised = _noised_counts(loss, seeds, mechanism).numpy()
     encoded = hierarchical_histogram.encode(loss, 32, _MAX_LOSS).numpy()
     assert len(set(noised - mechanism.scale * encoded)) > 3
     np.testing.assert_array_equal(counts, noised)
@@ -324,7 +329,7 @@ def test_many_bins():
 
 def _summed_report(losses, mechanism, seed):
   """All reports of a round as that of one client, which is faster to run."""
-  counts = private_histogram.noised_counts(tf.constant(losses), [seed, 1], mechanism, 1.0)
+  counts = _noised_counts(tf.constant(losses), [seed, 1], mechanism, 1.0)
   counts = np.int32(np.sum(counts, axis=0) % mechanism.modulus)
   return collections.OrderedDict(values=counts, num_reports=np.int64(len(losses)))
 
