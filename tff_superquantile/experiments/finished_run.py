@@ -14,8 +14,6 @@ from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
-_CLASSES = "misclassification"  # The error of labels that are classes.
-
 
 def add_arguments(parser: command_line.Parser) -> None:
   """Adds a run's folder to the arguments of a command, and where its data is now."""
@@ -71,7 +69,7 @@ def load_task(
 
 def check_classes(run: run_folder.Run) -> None:
   """Raises a `ValueError` unless the labels of the run's task are classes."""
-  if run.error_kind != _CLASSES:
+  if run.error_kind != "misclassification":
     raise ValueError(
       f"Found labels that are numbers in the task of {run.path}; expected classes, as this command"
       " measures misclassified examples: compare the runs by their report."
