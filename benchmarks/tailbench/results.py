@@ -92,15 +92,12 @@ def find(planned: Sequence[tuning.Settings]) -> dict[float | None, dict[str, lis
   whole = {}
   for epsilon, by_method in by_budget.items():
     pooled = {method: cross_validation.pool(runs) for method, runs in by_method.items()}
-    complete = {m: [run for run in runs if _is_whole(run)] for m, runs in pooled.items()}
+    complete = {
+      m: [run for run in runs if not cross_validation.gaps([run])] for m, runs in pooled.items()
+    }
     if complete.get(plan.FED_AVG):
       whole[epsilon] = {method: runs for method, runs in complete.items() if runs}
   return whole
-
-
-def _is_whole(run: run_folder.Run) -> bool:
-  is_cut = isinstance(run, cross_validation.CrossValidation)
-  return not is_cut or not cross_validation.gaps([run])
 
 
 def _parameter(run: run_folder.Run) -> str:
@@ -169,11 +166,11 @@ def _personal(
 
 def _own(runs: Sequence[run_folder.Run], measure: str) -> dict[int, pd.Series]:
   """Returns the results of clients' own models by their ids, by the seeds that have them."""
-  making.make(evidence.single(runs))
+  making.make(cross_validation.single(runs))
   by_seed = {}
   for run in runs:
     references = in_reports.read(run)
-    own = None if references is None else references.found.get(kept.LOCAL)
+    own = None if references is None else references.models.get(kept.LOCAL)
     if own is not None:
       by_seed[run.seed] = pd.Series(own.clients[measure], own.clients["client_id"])
   return by_seed
@@ -186,7 +183,7 @@ def _disagreement(run: run_folder.Run, measure: str) -> float:
   a pooled fit; both are measured on its other half. It is 1 - (mean own error) / (mean pooled one),
   NaN where there are fewer than six such clients of 20 rows.
   """
-  run = next(evidence.single([run]))
+  run = next(cross_validation.single([run]))
   assert run.config is not None
   model, splits = finished_run.load_task(run, run.config)
   halves = personalizing.split_clients(run.config, splits, "train")
@@ -218,16 +215,15 @@ def _references(run: run_folder.Run, measure: str) -> dict[str, float]:
 
   The constant answer and the fit of all examples in one place are made unless they are there.
   """
-  if isinstance(run, cross_validation.CrossValidation):
-    run = run.folds[0]
+  run = next(cross_validation.single([run]))
   making.make([run])
   refs = kept.read(run.path.parent.parent, run.seed)
   key = f"test.{measure}.p90"
   own = run.numbers[key]
   return {
-    f"{name}_change": refs.found[name].numbers[key] / own - 1
+    f"{name}_change": refs.models[name].numbers[key] / own - 1
     for name in _REFERENCES
-    if refs is not None and name in refs.found and key in refs.found[name].numbers and own
+    if refs is not None and name in refs.models and key in refs.models[name].numbers and own
   }
 
 

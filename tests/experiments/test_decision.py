@@ -130,7 +130,7 @@ def test_classes_that_ranks_alone_tell_take_class_weights(tmp_path, metric, lead
   columns = {"label": {"classes": list(map(str, range(num_classes)))}}
   atomic_files.write_json(tmp_path / "own" / "fed_avg" / "seed_0" / "columns.json", columns)
   references = kept.read(tmp_path / "own", 0)
-  references.found[kept.CONSTANT].clients["ranking_error"][:] = 0.5
+  references.models[kept.CONSTANT].clients["ranking_error"][:] = 0.5
   kept.write(tmp_path / "own", 0, references)
   found = decision.decide(grouped.by_method(run_folder.find_runs(tmp_path)))
   assert (found.text.count("11 whole numbers, each a class") == 1) == (num_classes == 11)

@@ -83,7 +83,7 @@ def _check_all(options: argparse.Namespace) -> Iterator[machine.Finding]:
   """Yields all findings, in order: without packages there is no run, without TensorFlow no data."""
   findings = list(machine.check_all(options.output_dir, options.cache_dir))
   yield from findings
-  if unfit := [one.name for one in findings if one.status == "FAIL" and one.name in _NEEDED]:
+  if unfit := [f.name for f in findings if f.status == "FAIL" and f.name in _NEEDED]:
     yield machine.Finding("skip", "round", f"needs {', '.join(unfit)}")
     return
   yield (run := _check_round())

@@ -144,13 +144,12 @@ def measured(
     measure_lib.Predictions(predictions.values[start:end], predictions.labels[start:end])
     for start, end in zip(offsets, offsets[1:])
   ]
-  found = {
-    name: np.array([measures_lib.MEASURES[name].of(one) for one in own])
+  measures = {
+    name: np.array([measures_lib.MEASURES[name].of(of_client) for of_client in own])
     for name in _names(error, names)
   }
-  return Measured(
-    of_clients._replace(measures=found), pooled(of_clients, predictions, error, names)
-  )
+  of_all = pooled(of_clients, predictions, error, names)
+  return Measured(of_clients._replace(measures=measures), of_all)
 
 
 def joined(
@@ -187,12 +186,12 @@ def pooled(
   sizes, are_numbers = of_clients.num_examples, error == measure_lib.NUMBERS
   is_any = sizes > 0
   of_examples = of_clients.error**2 if are_numbers else of_clients.error
-  found = {
+  means = {
     name: float(np.average(values[is_any], weights=sizes[is_any])) if is_any.any() else np.nan
     for name, values in (("loss", of_clients.loss), ("error", of_examples))
   }
   if are_numbers:
-    found["error"] **= 0.5
+    means["error"] **= 0.5
   of_classes = {}
   if not are_numbers and len(predictions.labels):
     recalls, counts = measure_lib.recalls(predictions), np.bincount(predictions.labels)
@@ -202,7 +201,7 @@ def pooled(
     }
   return {
     "num_examples": int(sizes.sum()),
-    **found,
+    **means,
     **{name: measures_lib.MEASURES[name].of(predictions) for name in _names(error, names)},
     **of_classes,
   }
@@ -238,8 +237,8 @@ class Evaluator:
     """Returns the loss and error of every client, and the predictions for all their examples."""
     outputs: list[np.ndarray] = []
     of_clients = self._evaluate(weights, outputs)
-    found = np.concatenate(outputs or [np.empty([0, 1])])
-    return of_clients, measure_lib.of_outputs(found, self._examples.y, self.error)
+    of_examples = np.concatenate(outputs or [np.empty([0, 1])])
+    return of_clients, measure_lib.of_outputs(of_examples, self._examples.y, self.error)
 
   def predict_for(
     self, weights: tff.learning.models.ModelWeights, x: np.ndarray, y: np.ndarray
@@ -303,8 +302,8 @@ def _build_of_variables(
     bounds = tf.stack([ends - counts, ends], axis=1)
     losses = tf.map_fn(loss, bounds, fn_output_signature=tf.float32)
     output = evaluate(x, y).predictions
-    found = tf.stack([tf.repeat(losses, counts), errors.ERRORS[error].of_examples(output, y)], 1)
-    return tf.cast(found, tf.float64), output
+    rows = tf.stack([tf.repeat(losses, counts), errors.ERRORS[error].of_examples(output, y)], 1)
+    return tf.cast(rows, tf.float64), output
 
   return tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), variables), of_rows
 
@@ -359,8 +358,8 @@ def build_evaluator(
   def of_batch(
     weights: Any, x: tf.Tensor, y: tf.Tensor, owner: tf.Tensor, num_clients: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    found, output = of_rows(weights, examples.decoded(x), y, owner)
-    return tf.math.unsorted_segment_sum(found, owner, num_clients), output
+    rows, output = of_rows(weights, examples.decoded(x), y, owner)
+    return tf.math.unsorted_segment_sum(rows, owner, num_clients), output
 
   with graph:
     return Evaluator(examples, of_batch.get_concrete_function(), error)

@@ -74,8 +74,8 @@ def _specs_of_rows(dataset: Any, client: str) -> tuple[tf.TensorSpec, tf.TensorS
   parts = [spec[name] for name in names] if names else spec
   is_pair = isinstance(parts, (tuple, list)) and len(parts) == 2
   if not is_pair or (names and set(names) != {"x", "y"}):
-    found = f"the names {', '.join(map(str, names))}" if names else f"elements {spec}"
-    raise ValueError(f"Found {found} in the data set of client {client}; {expected}: .map to it.")
+    kind = f"the names {', '.join(map(str, names))}" if names else f"elements {spec}"
+    raise ValueError(f"Found {kind} in the data set of client {client}; {expected}: .map to it.")
   x, y = (spec["x"], spec["y"]) if names else spec
   if not isinstance(x, tf.TensorSpec) or not isinstance(y, tf.TensorSpec):
     raise ValueError(f"Found x of {x} and y of {y} for client {client}; expected one tensor each.")

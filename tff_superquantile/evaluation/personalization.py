@@ -70,13 +70,10 @@ def _build_tune(
     weights: Any, x: tf.Tensor, y: tf.Tensor, order: tf.Tensor, batch_sizes: tf.Tensor
   ) -> tuple[Sequence[tf.Tensor], tf.Tensor]:
     trainable, non_trainable = weights
-    initial_state = optimizer.initialize(
-      tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), trainable)
-    )
     update = local_update.train(
       local,
       optimizer,
-      optimizer.get_hparams(initial_state),
+      optimizer.get_hparams(optimizer.initialize(tf.TensorSpec([], tf.float32))),
       tff.learning.models.ModelWeights(trainable, non_trainable),
       local_update.Examples(
         (held_in.decoded(tf.gather(x, order)), tf.gather(y, order)), batch_sizes

@@ -60,11 +60,11 @@ class Evaluated(NamedTuple):
 
   def of(self, its: np.ndarray) -> Evaluated:
     """Returns the same of some clients, bool [clients]."""
-    columns, found = {name: values[its] for name, values in self.columns.items()}, None
-    if self.predictions is not None:
-      rows = np.repeat(its, self.columns["num_examples"])
-      found = measure.Predictions(*(values[rows] for values in self.predictions))
-    return Evaluated(columns, found)
+    columns = {name: values[its] for name, values in self.columns.items()}
+    if self.predictions is None:
+      return Evaluated(columns, None)
+    rows = np.repeat(its, self.columns["num_examples"])
+    return Evaluated(columns, measure.Predictions(*(values[rows] for values in self.predictions)))
 
 
 def define(parser: command_line.Parser) -> None:
@@ -118,19 +118,19 @@ def evaluate(
       if num_predicted > _MOST_PREDICTED:
         held.clear()
   columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-  joined = measure.Predictions(*map(np.concatenate, zip(*held)))
-  is_whole = num_predicted <= _MOST_PREDICTED
-  return Evaluated(columns, joined if is_whole else None)
+  if num_predicted > _MOST_PREDICTED:
+    return Evaluated(columns, None)
+  return Evaluated(columns, measure.Predictions(*map(np.concatenate, zip(*held))))
 
 
 def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
   """Returns the split of a run in which each client was, by its id: texts [clients], or ""."""
-  found = {
+  split_of = {
     client_id: split
     for split in ("test", "validation", "train")
     for client_id in run.clients(split).get("client_id", np.array([])).tolist()
   }
-  return np.array([found.get(client_id, "") for client_id in ids], dtype=str)
+  return np.array([split_of.get(client_id, "") for client_id in ids], dtype=str)
 
 
 def _config(run: run_folder.Run, split: str, overrides: Mapping[str, Any]) -> run_config.RunConfig:
@@ -203,8 +203,7 @@ def _evaluate(
       examples = evaluation.examples_of_files(files, ids)
       evaluator = evaluation.build_evaluator(model, examples, evaluator, error)
       of_clients, predictions = evaluator.predict(weights)
-      found = evaluation.measured(of_clients, predictions, error)
-      yield found.of_clients.columns(), predictions
+      yield evaluation.measured(of_clients, predictions, error).of_clients.columns(), predictions
       bar.update(len(ids))
 
 
@@ -215,18 +214,15 @@ def _check_siblings(
   from tff_superquantile.experiments.run.training import siblings
 
   ids = {client_id for files in chosen.values() for client_id in files.client_ids}
-  of_run = run_config.from_flags(run.flags)
-  measured = siblings.Coverage(set(), ids)
-  siblings.check(
-    run.path, of_run, lambda: finished_run.get_task(run, config), measured, data=config
-  )
+  own, measured = run_config.from_flags(run.flags), siblings.Coverage(set(), ids)
+  siblings.check(run.path, own, lambda: finished_run.get_task(run, config), measured, data=config)
 
 
 def main(args: argparse.Namespace) -> None:
   if args.out is not None:
     finished_run.check_new(args.out)
-  overrides = finished_run.given(args, train_flags.WHERE_DATA_IS)
-  for name, value in finished_run.given(args, _NUMBERS).items():
+  overrides = finished_run.passed_flags(args, train_flags.WHERE_DATA_IS)
+  for name, value in finished_run.passed_flags(args, _NUMBERS).items():
     overrides[name] = str(value)
   evaluated = evaluate(args.folder, args.split, overrides)
   columns = evaluated.columns

@@ -38,11 +38,11 @@ def distribution(columns: Mapping[str, np.ndarray], kind: str = "misclassificati
 def _describe(values: np.ndarray) -> dict[str, float]:
   """Returns statistics of the clients that have a value, by their names."""
   finite = values[np.isfinite(values)]
-  if not paired.are_few(len(values)):
+  if len(values) >= paired.FEW_CLIENTS:
     return distribution_lib.describe(finite)
   best, worst = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
-  found = {name: distribution_lib.describe(finite)[name] for name in ("mean", "std")}
-  return {**found, "best client": float(best), "worst client": float(worst)}
+  moments = {name: distribution_lib.describe(finite)[name] for name in ("mean", "std")}
+  return {**moments, "best client": float(best), "worst client": float(worst)}
 
 
 def together(
@@ -56,13 +56,13 @@ def together(
   of_clients = evaluation.ClientMetrics(
     ids, columns["num_examples"], columns["loss"], columns["error"]
   )
-  found = evaluation.pooled(of_clients, predictions, kind)
-  said = []
-  for name in (name for name in measures.NAMES if name in found):
+  pooled = evaluation.pooled(of_clients, predictions, kind)
+  levels = []
+  for name in (name for name in measures.NAMES if name in pooled):
     unit = units.of_measure(name, units.of_error(kind))
-    said.append(f"{units.words(name)} {unit.number(found[name])} {unit.symbol}")
-  lines = [f"All {found['num_examples']} examples together: {', '.join(said)}."]
-  shares, recalls = found.get("share", {}), found.get("recall", {})
+    levels.append(f"{units.words(name)} {unit.number(pooled[name])} {unit.symbol}")
+  lines = [f"All {pooled['num_examples']} examples together: {', '.join(levels)}."]
+  shares, recalls = pooled.get("share", {}), pooled.get("recall", {})
   shown = sorted(sorted(shares, key=lambda c: -shares[c])[:_MOST_CLASSES], key=int)
   if shown:
     names = [labels[int(c)] if labels else c for c in shown]
@@ -77,11 +77,11 @@ def together(
 def groups(where: np.ndarray, is_private: bool) -> list[tuple[str, np.ndarray]]:
   """Returns (heading, which clients) of the distributions to show, by the clients' `places`."""
   if is_private:
-    said = "A private run keeps no list of its training clients: none is assumed to be among these."
-    return [(said, np.ones(len(where), bool))]
+    text = "A private run keeps no list of its training clients: none is assumed to be among these."
+    return [(text, np.ones(len(where), bool))]
   has_trained = where == "train"
   headings = {
     "have not trained the model, by their ids": ~has_trained,
     "have trained the model, and whose errors are no forecast for others": has_trained,
   }
-  return [(f"Those that {said}, {its.sum()}:", its) for said, its in headings.items() if its.any()]
+  return [(f"Those that {who}, {its.sum()}:", its) for who, its in headings.items() if its.any()]

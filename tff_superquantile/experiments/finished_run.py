@@ -14,8 +14,6 @@ from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
-_CLASSES = "misclassification"  # The error of labels that are classes.
-
 
 def add_arguments(parser: command_line.Parser) -> None:
   """Adds a run's folder to the arguments of a command, and where its data is now."""
@@ -25,8 +23,8 @@ def add_arguments(parser: command_line.Parser) -> None:
     command_line.add_flag(where, name, str, None, "as for train", metavar="PATH")
 
 
-def given(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
-  """Returns the arguments of a run's flags that were given, by name."""
+def passed_flags(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+  """Returns the arguments of a run's flags that were passed, by name."""
   return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
@@ -39,9 +37,9 @@ def check_new(out: pathlib.Path) -> None:
 
 def config(run: run_folder.Run, overrides: Mapping[str, Any]) -> run_config.RunConfig:
   """Returns a run's config, with checked values of some flags in place of the run's own."""
-  found, flags = run_config.from_flags(run.flags), run_config.flags()
+  own, flags = run_config.from_flags(run.flags), run_config.flags()
   values = {name: flags[name].parse(text) for name, text in overrides.items()}
-  return run_config.replace(found, **values) if values else found
+  return run_config.replace(own, **values) if values else own
 
 
 def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:
@@ -71,7 +69,7 @@ def load_task(
 
 def check_classes(run: run_folder.Run) -> None:
   """Raises a `ValueError` unless the labels of the run's task are classes."""
-  if run.error_kind != _CLASSES:
+  if run.error_kind != "misclassification":
     raise ValueError(
       f"Found labels that are numbers in the task of {run.path}; expected classes, as this command"
       " measures misclassified examples: compare the runs by their report."

@@ -178,7 +178,7 @@ class Library:
         raise errors.UnsupportedError("what tff.sequence_map makes, in a component")
       if leaf.made is not None:
         refs.append(leaf.made.ref)
-        inputs.update((one.root, one) for one in leaf.made.inputs)
+        inputs.update((entry.root, entry) for entry in leaf.made.inputs)
         continue
       name = None if leaf.origin is None else self._names.get(leaf.origin)
       is_named, is_data_set = name is not None, parameter.is_data_set

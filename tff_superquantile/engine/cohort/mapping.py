@@ -156,7 +156,7 @@ class Mapper(abc.ABC):
     if not all(t.is_data_set for t in component.result_types):
       raise errors.UnsupportedError("data sets that clients make beside other values")
     inputs, body = self._taken_apart(component, leaves)
-    roots = {one.root.expression for one in inputs}
+    roots = {entry.root.expression for entry in inputs}
     made = [expression for expression in walks.walk(body.outputs) if expression not in roots]
     if any(expression.node is None for expression in made):
       raise errors.UnsupportedError("a data set that hands on a state")
@@ -251,8 +251,8 @@ class Sequential(Mapper):
     needed: set[expressions.Expression] = set()
     if body is not None:
       refs = [*body.outputs, *(expressions.Ref(effect, 0) for effect in body.effects)]
-      given = {ref.expression for ref in self._reads}
-      needed.update(walks.walk(refs, stop=lambda expression: expression in given))
+      read = {ref.expression for ref in self._reads}
+      needed.update(walks.walk(refs, stop=lambda expression: expression in read))
 
     def call_one(client: tf.Tensor) -> list[tf.Tensor]:
       def argument(leaf: Leaf) -> tf.Tensor:

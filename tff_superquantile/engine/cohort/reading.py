@@ -100,14 +100,16 @@ class Reader:
 
     def read(*names: tf.Tensor) -> list[tf.Tensor]:
       by_name = {frozenset([o.name]): name for o, name in zip(origins.values(), names)}
-      found: dict[expressions.Ref, tf.Tensor] = {}
+      tensors: dict[expressions.Ref, tf.Tensor] = {}
       for group in groups:
         # Other groups are looks of other components, which get copies of their own.
         roots = [e for e in walks.walk(group) if e.op == "root"]
-        given = [data_sets.begin(by_name[e.roots]) if e.reads else by_name[e.roots] for e in roots]
-        known = {expressions.Ref(e, 0): value for e, value in zip(roots, given)}
-        found.update(zip(group, emission.Emitter(known).emit(group)))
-      return [found[ref] for ref in refs]
+        known = {
+          expressions.Ref(e, 0): data_sets.begin(by_name[e.roots]) if e.reads else by_name[e.roots]
+          for e in roots
+        }
+        tensors.update(zip(group, emission.Emitter(known).emit(group)))
+      return [tensors[ref] for ref in refs]
 
     def read_all(*names: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
       flat = [
@@ -121,19 +123,19 @@ class Reader:
       def step(
         i: tf.Tensor, flat: list[tf.TensorArray], shapes: list[tf.TensorArray]
       ) -> tuple[tf.Tensor, list[tf.TensorArray], list[tf.TensorArray]]:
-        found = read(*(name[i] for name in names))
-        flat = [array.write(i, tf.reshape(value, [-1])) for array, value in zip(flat, found)]
-        shapes = [array.write(i, tf.shape(value)) for array, value in zip(shapes, found)]
+        own = read(*(name[i] for name in names))
+        flat = [array.write(i, tf.reshape(value, [-1])) for array, value in zip(flat, own)]
+        shapes = [array.write(i, tf.shape(value)) for array, value in zip(shapes, own)]
         return i + 1, flat, shapes
 
       num_clients = tf.shape(names[0])[0]
       _, flat, shapes = tf.while_loop(lambda i, *_: i < num_clients, step, (0, flat, shapes))
       return [array.concat() for array in flat], [array.stack() for array in shapes]
 
-    one = tf.function(read, autograph=False).get_concrete_function(
+    traced = tf.function(read, autograph=False).get_concrete_function(
       *[tf.TensorSpec([], tf.string) for _ in self._dtypes]
     )
-    self.specs: list[tf.TensorSpec] = one.structured_outputs  # Of the values that a client reads.
+    self.specs: list[tf.TensorSpec] = traced.structured_outputs  # Of what a client reads.
     signature = [tf.TensorSpec([None], tf.string) for _ in self._dtypes]
     function = tf.function(read_all, input_signature=signature, autograph=False)
     self._read_all = function.get_concrete_function()
@@ -149,7 +151,7 @@ class Reader:
 
   def _read_part(self, clients: Sequence[_Names]) -> list[list[np.ndarray]]:
     names = [
-      [one.serialized() for one in column] if dtype == tf.variant else column
+      [source.serialized() for source in column] if dtype == tf.variant else column
       for column, dtype in zip(zip(*clients), self._dtypes)
     ]
     flat, shapes = self._read_all(*names)
@@ -176,7 +178,7 @@ class Store:
 
   def _kept(self, name: _Names) -> dict[tuple[bytes, int], np.ndarray]:
     """Returns what is kept of a client, from now on the one that was used last."""
-    sources = [one for one in name if isinstance(one, data_sets.Source)]
+    sources = [part for part in name if isinstance(part, data_sets.Source)]
     # What was read of older versions of the files that data sets read is not used again.
     version = (name, *(source.version() for source in sources))
     if version not in self._clients:

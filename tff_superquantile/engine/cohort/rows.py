@@ -260,8 +260,8 @@ def _gather(node: Any, values: tf.Tensor, rows: tf.Tensor, axis: tf.Tensor) -> l
 def _search(node: Any, values: tf.Tensor, rows: tf.Tensor) -> list[tf.Tensor]:
   if values.shape[0] != 1:
     raise errors.UnsupportedError("a search of several sequences")
-  (found,) = emission.create(node, [values, tf.reshape(rows, [1, -1])])
-  return [tf.reshape(found, tf.shape(rows))]
+  (places,) = emission.create(node, [values, tf.reshape(rows, [1, -1])])
+  return [tf.reshape(places, tf.shape(rows))]
 
 
 def _one_by_one(node: Any, *inputs: tf.Tensor) -> list[tf.Tensor]:
@@ -325,22 +325,22 @@ def _differ(
   outputs: dict[expressions.Expression, list[Ref]] = {}
   for ref in set(used):
     outputs.setdefault(ref.expression, []).append(ref)
-  found, size = set(stacked), -1
-  while size < len(found):  # Once more for what a loop hands on to its next step.
-    size = len(found)
+  differing, size = set(stacked), -1
+  while size < len(differing):  # Once more for what a loop hands on to its next step.
+    size = len(differing)
     for e in needed:
       if e.op in ops.CONDITIONS:
         for i, of_both in enumerate(zip(*(body.outputs for body in e.bodies))):
-          if not found.isdisjoint((e.inputs[0], *of_both)):
-            found.add(Ref(e, i))
+          if not differing.isdisjoint((e.inputs[0], *of_both)):
+            differing.add(Ref(e, i))
       elif e.op in ops.LOOPS:
         body = e.bodies[1]
         for i, (parameter, *values) in enumerate(zip(body.parameters, e.inputs, body.outputs)):
-          if not found.isdisjoint(values):
-            found.update((Ref(e, i), Ref(parameter, 0)))
-      elif e.op not in _SIZES and not found.isdisjoint(e.inputs):
-        found.update(outputs.get(e, ()))
-  return found
+          if not differing.isdisjoint(values):
+            differing.update((Ref(e, i), Ref(parameter, 0)))
+      elif e.op not in _SIZES and not differing.isdisjoint(e.inputs):
+        differing.update(outputs.get(e, ()))
+  return differing
 
 
 def plan(refs: Sequence[Ref], stacked: Iterable[Ref], known: Iterable[Ref]) -> set[Ref]:
@@ -348,20 +348,20 @@ def plan(refs: Sequence[Ref], stacked: Iterable[Ref], known: Iterable[Ref]) -> s
 
   What cannot be emitted at once is an `UnsupportedError`; `known` need not be emitted.
   """
-  given = {ref.expression for ref in known}
-  needed = walks.walk(refs, stop=lambda expression: expression in given)
-  found = _differ([e for e in needed if e not in given], refs, stacked)
+  ready = {ref.expression for ref in known}
+  needed = walks.walk(refs, stop=lambda expression: expression in ready)
+  with_rows = _differ([e for e in needed if e not in ready], refs, stacked)
   for e in needed:
-    if e in given or e.op == "parameter":
+    if e in ready or e.op == "parameter":
       continue
     if e.node is None:
       raise errors.UnsupportedError("a data set for all clients at once")
-    if e.op in ops.LOOPS and e.bodies[0].outputs[0] in found:
+    if e.op in ops.LOOPS and e.bodies[0].outputs[0] in with_rows:
       raise errors.UnsupportedError("a loop of a length of each client")
-    is_same = bool(e.bodies) or found.isdisjoint(e.inputs)
+    is_same = bool(e.bodies) or with_rows.isdisjoint(e.inputs)
     if ops.is_stateful(e.op) or ops.is_variant(e.op) or not (is_same or _is_listed(e.node)):
       raise errors.UnsupportedError(f"an op {e.op} for all clients at once")
-  return found
+  return with_rows
 
 
 def _is_listed(node: tf.compat.v1.NodeDef) -> bool:

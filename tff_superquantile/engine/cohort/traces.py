@@ -100,7 +100,7 @@ class CohortFunction:
     orders: TFF's runtime serializes what they make in between, which changes the orders.
     """
     sources = data_sets.sources_of(arrays)
-    if self._makes_data_sets and any(not one.is_fixed or one.is_shuffled for one in sources):
+    if self._makes_data_sets and any(not s.is_fixed or s.is_shuffled for s in sources):
       raise errors.UnsupportedError("data sets that clients make of others in changing orders")
     # A second look sees another order of what is shuffled (which is known once `is_fixed` is).
     is_live = not all(source.is_fixed for source in sources) or (
@@ -112,13 +112,13 @@ class CohortFunction:
     forms = tuple(read.form() for read in reads)
     if reading.Form.APART in forms:
       forms = (reading.Form.APART,) * len(reads)
-    given = [tuple(map(tf.constant, r.parts(form))) for r, form in zip(reads, forms)]
+    constants = [tuple(map(tf.constant, r.parts(form))) for r, form in zip(reads, forms)]
 
     def compute(at_once: bool) -> Sequence[tf.Tensor]:
       function, _ = self._function(reads, forms, at_once)
       # Data sets that have been read need not be handed over.
       tensors = [data_sets.as_tensor(a, _is_used(t)) for a, t in zip(arrays, function.inputs)]
-      return function(tensors, given)
+      return function(tensors, constants)
 
     try:
       return compute(at_once=True)
@@ -138,8 +138,8 @@ class CohortFunction:
     if key not in self._functions:
       mappers = []
 
-      def run(tensors: Sequence[tf.Tensor], given: Sequence[tuple]) -> list[tf.Tensor]:
-        by_ref = {r.ref: (form, parts) for r, form, parts in zip(reads, forms, given)}
+      def run(tensors: Sequence[tf.Tensor], constants: Sequence[tuple]) -> list[tf.Tensor]:
+        by_ref = {r.ref: (form, parts) for r, form, parts in zip(reads, forms, constants)}
         own = mapping.Sequential(self._library, by_ref, self._parallel, at_once)
         mappers.append(own)
         return self._run(tensors, own)

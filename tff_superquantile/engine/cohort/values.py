@@ -138,14 +138,14 @@ class Origin(NamedTuple):
 
 def origins(parameters: Sequence[LeafType]) -> dict[int, Origin]:
   """Returns what clients hold that says from where they read, by its position in the argument."""
-  found: dict[int, Origin] = {}
+  by_position: dict[int, Origin] = {}
   for i, leaf in enumerate(parameters):
     dtype = tf.as_dtype(leaf.dtype)
     if leaf.stacked and leaf.shape == () and dtype in (tf.string, tf.variant):
       kind = "data set" if leaf.is_data_set else "string"
-      count = sum(origin.dtype == dtype for origin in found.values())
-      found[i] = Origin(f"{kind} {count}", dtype)
-  return found
+      count = sum(origin.dtype == dtype for origin in by_position.values())
+      by_position[i] = Origin(f"{kind} {count}", dtype)
+  return by_position
 
 
 def flatten(value: Any) -> Iterator[Leaf]:
@@ -207,7 +207,7 @@ def _as_array(value: Any, dtype: np.dtype, shape: tuple | None) -> np.ndarray:
   if isinstance(value, np.ndarray) and value.dtype == dtype:
     array = value
   else:
-    wrong = [one for one in tf.nest.flatten(value) if not _holds(dtype, one)]
+    wrong = [part for part in tf.nest.flatten(value) if not _holds(dtype, part)]
     if wrong:
       kind = getattr(wrong[0], "dtype", type(wrong[0]).__name__)
       raise TypeError(f"Found {wrong[0]!r:.60} of type {kind}; expected what {dtype} can hold.")

@@ -37,7 +37,7 @@ from tff_superquantile.experiments.run import run_folder
 
 def define(parser: command_line.Parser) -> None:
   finished_run.add_arguments(parser)
-  purposes = "; ".join(f"{name}, {one.purpose}" for name, one in formats.FORMATS.items())
+  purposes = "; ".join(f"{name}, {export.purpose}" for name, export in formats.FORMATS.items())
   command_line.add_flag(parser, "format", str, "saved_model", purposes)
   out: dict[str, Any] = dict(type=pathlib.Path, metavar="DIR", required=True)
   parser.add_argument("--out", help="the folder to write", **out)
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> None:
   run = run_folder.find_finished(args.folder)
   formats.FORMATS[args.format]  # Or a sentence that there is none.
   finished_run.check_new(args.out)
-  config = finished_run.config(run, finished_run.given(args, train_flags.WHERE_DATA_IS))
+  config = finished_run.config(run, finished_run.passed_flags(args, train_flags.WHERE_DATA_IS))
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.export import examples
     from tff_superquantile.experiments.export import exported_model

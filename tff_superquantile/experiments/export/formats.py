@@ -94,12 +94,12 @@ def write(model: Any, name: str, folder: pathlib.Path) -> None:
 def _check(model: Any, name: str, serve: Serve) -> None:
   """Raises a `ValueError` if a written model gives other answers than the run's own."""
   raw, x = model.preprocessing.probe()
-  found, most = serve(raw), FORMATS[name].most_difference
+  outputs, most = serve(raw), FORMATS[name].most_difference
   for output, expected in model.outputs(x).items():
     mean, std = model.label_scale or (0.0, 1.0)
-    given = np.reshape(np.asarray(found[output], np.float64), np.shape(expected))
+    written = np.reshape(np.asarray(outputs[output], np.float64), np.shape(expected))
     scale = np.maximum(std, np.abs(expected - mean))
-    difference = float(np.max(np.abs(given - expected) / scale))
+    difference = float(np.max(np.abs(written - expected) / scale))
     if not difference <= most:  # NaN is not either.
       raise ValueError(
         f"Found {output} of the model as {name} that differ by {difference:.2g} from the run's own;"

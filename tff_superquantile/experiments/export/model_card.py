@@ -85,13 +85,13 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
 
 def _outputs(has_classes: bool) -> str:
   """Says what an exported model computes, and which formats have something else in its place."""
-  said = [_PROBABILITIES if has_classes else _PREDICTION]
+  outputs = [_PROBABILITIES if has_classes else _PREDICTION]
   for export in formats.FORMATS.values():
     if export.instead and has_classes:
-      said.append(f"{export.file} has neither, but {export.instead}")
+      outputs.append(f"{export.file} has neither, but {export.instead}")
     elif export.instead:
-      said.append(f"{export.file} has none, but {export.instead}, {_SCALE}")
-  return "; ".join(said)
+      outputs.append(f"{export.file} has none, but {export.instead}, {_SCALE}")
+  return "; ".join(outputs)
 
 
 def _summary(errors: np.ndarray, leading: units.Leading) -> str:
@@ -103,7 +103,7 @@ def _summary(errors: np.ndarray, leading: units.Leading) -> str:
     f"On {len(errors)} test clients, who never trained, the {leading.words} is"
     f" {unit.text(errors.mean())} on average"
   )
-  if paired.are_few(len(errors)):
+  if len(errors) < paired.FEW_CLIENTS:
     return f"{begin}, and {unit.text(errors.max())} for the worst of them."
   p90 = superquantile.percentile(errors, 90)
   tail = superquantile.superquantile(errors, _TAIL)
@@ -115,8 +115,7 @@ def _summary(errors: np.ndarray, leading: units.Leading) -> str:
 
 def _facts(run: run_folder.Run) -> dict[str, Any]:
   """Returns facts of the run's flags and manifest by name."""
-  config, manifest = run.config, run.manifest
-  flags = run.flags
+  config, manifest, flags = run.config, run.manifest, run.flags
   is_standin = config is not None and config.task.is_standin
   clients = manifest.get("num_clients", {})
   theta = run.method.theta
@@ -124,7 +123,7 @@ def _facts(run: run_folder.Run) -> dict[str, Any]:
   facts = {
     "Task": run.task_title,
     "Data": "generated, a stand-in for the real data" if is_standin else "the task's own",
-    "Data file": run.flags.get("data_dir", "").rpartition("/")[2],
+    "Data file": flags.get("data_dir", "").rpartition("/")[2],
     "Digest of the data": manifest.get("data") or "",
     "Clients": ", ".join(f"{number} {split}" for split, number in clients.items()),
     "Method": run.method.label,
@@ -139,12 +138,12 @@ def _facts(run: run_folder.Run) -> dict[str, Any]:
   return {name: value for name, value in facts.items() if value != ""}
 
 
-def _said(unit: units.Unit, values: np.ndarray) -> str:
+def _distribution(unit: units.Unit, values: np.ndarray) -> str:
   """Describes clients' values [n] in a sentence, those that are finite."""
   known = values[np.isfinite(values)]
   if not len(known):
     return "no client has a value"
-  if paired.are_few(len(known)):
+  if len(known) < paired.FEW_CLIENTS:
     tail = f"{unit.text(known.max())} for the worst client"
   else:
     levels = {f"p{q}": superquantile.percentile(known, q) for q in _PERCENTILES}
@@ -161,7 +160,7 @@ def _measures(
   for name in (name for name in measures.NAMES if name in clients):
     unit = units.of_measure(name, units.of_run(run))
     together = f"; of all examples together {unit.text(pooled[name])}" if name in pooled else ""
-    by_measure[f"{unit.quantity} in {unit.name}"] = _said(unit, clients[name]) + together
+    by_measure[f"{unit.quantity} in {unit.name}"] = _distribution(unit, clients[name]) + together
   return by_measure
 
 
@@ -180,13 +179,13 @@ def _of_constant(run: run_folder.Run) -> dict[str, str]:
   references = in_reports.find([run]).of_seed.get(run.seed)
   if references is None:
     return {}
-  constant = references.found[kept.CONSTANT]
-  return {"Answer": constant.said, **_measures(run, constant.clients, {})}
+  constant = references.models[kept.CONSTANT]
+  return {"Answer": constant.description, **_measures(run, constant.clients, {})}
 
 
 def _limits(num_clients: int) -> list[tables.Row]:
   """Says what the model is for, and what its numbers do not show."""
-  said = [
+  sentences = [
     "It is for new clients that are like its test clients: same columns, same way of measuring,"
     " same labels. Nothing here was measured on others, or later.",
     "It was trained for research on federated learning. Whether it may decide about people is for"
@@ -195,7 +194,7 @@ def _limits(num_clients: int) -> list[tables.Row]:
     " answer, and look at the recall of each class, before use.",
     f"The numbers are of {num_clients} test clients, a percentile of the few at its end.",
   ]
-  return [tables.Row(sentence, []) for sentence in said]
+  return [tables.Row(sentence, []) for sentence in sentences]
 
 
 def _by_size(leading: units.Leading, client_sizes: np.ndarray, errors: np.ndarray) -> tables.Table:
@@ -213,8 +212,7 @@ def _by_size(leading: units.Leading, client_sizes: np.ndarray, errors: np.ndarra
 def _privacy(run: run_folder.Run) -> list[page.Block]:
   """States the run's guarantee, or that there is none."""
   path = run.path / ledger_lib.FILE_NAME
-  is_private = run.config is not None and run.config.is_private
-  if not is_private:
+  if run.config is None or not run.config.is_private:
     return [tables.listing({"Guarantee": _NO_GUARANTEE}, "Privacy")]
   if not path.is_file():
     raise ValueError(
@@ -230,8 +228,8 @@ def _privacy(run: run_folder.Run) -> list[page.Block]:
     "Ledger": f"{ledger_lib.FILE_NAME} with SHA-256 {hashlib.sha256(content).hexdigest()};"
     " python -m privacy.account audit RUN_DIR computes the numbers again",
   }
-  said = [*ledger.guarantee, *(f"Not covered: {one}" for one in ledger.not_covered)]
-  rows = [tables.Row(sentence, []) for sentence in [*said, _TEST_CLIENTS]]
+  gaps = (f"Not covered: {gap}" for gap in ledger.not_covered)
+  rows = [tables.Row(sentence, []) for sentence in (*ledger.guarantee, *gaps, _TEST_CLIENTS)]
   return [
     tables.listing(facts, "Privacy"),
     tables.Table("What it is about", [], rows, kind="words"),

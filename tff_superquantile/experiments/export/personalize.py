@@ -80,17 +80,17 @@ class LinearModel:
     """Encodes a table's rows, float64 [n, columns], as the run did; other rows are inputs."""
     if not self.is_table:
       return raw.astype(np.float64)
-    found, of_column = [], {n: self.arrays[f"preprocessing/{n}"] for n in formats.OF_COLUMNS}
-    for values, mean, std, has_missing, count in zip(raw.T, *of_column.values()):
+    inputs, of_columns = [], (self.arrays[f"preprocessing/{n}"] for n in formats.OF_COLUMNS)
+    for values, mean, std, has_missing, count in zip(raw.T, *of_columns):
       missing = np.isnan(values)
       if count:
         place = np.where(missing, count if has_missing else -1, values)
-        found.append(place[:, None] == np.arange(count + has_missing))
+        inputs.append(place[:, None] == np.arange(count + has_missing))
       else:
         scaled = np.clip((values - mean) / std, -1e6, 1e6)
-        found += [np.where(missing, 0.0, scaled)[:, None], *[missing[:, None]] * int(has_missing)]
+        inputs += [np.where(missing, 0.0, scaled)[:, None], *[missing[:, None]] * int(has_missing)]
     # The run's inputs are float32.
-    return np.concatenate(found, axis=1).astype(np.float32).astype(np.float64)
+    return np.concatenate(inputs, axis=1).astype(np.float32).astype(np.float64)
 
 
 class SavedModel:

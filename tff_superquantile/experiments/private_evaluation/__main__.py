@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> None:
     metric=args.metric,
     upper=args.upper,
     num_bins=args.num_bins,
-    where_data_is=finished_run.given(args, train_flags.WHERE_DATA_IS),
+    where_data_is=finished_run.passed_flags(args, train_flags.WHERE_DATA_IS),
   )
   evaluations, ledger = release.evaluate(request)
   print(_answer(os.fspath(args.folder), evaluations, ledger).printed(args.json))

@@ -92,11 +92,10 @@ def _release(
   model, splits = finished_run.load_task(run, config)
   files = finished_run.of_split(splits, request.split)
   run.check_clients(request.split, files.client_ids)
-  weights = run.weights_for(model)
-  fingerprint = run.fingerprint
+  weights, fingerprint = run.weights_for(model), run.fingerprint
   context.set_simulation_context()
   evaluate_clients = evaluation.build_evaluators(model, {request.split: files})[request.split]
-  found = analytics.private_distribution(
+  distribution = analytics.private_distribution(
     getattr(evaluate_clients(weights), request.metric),
     epsilon=request.epsilon,
     delta=request.delta,
@@ -105,19 +104,20 @@ def _release(
     num_bins=request.num_bins,
   )
   estimates = {
-    "clients": found.num_clients,
-    "mean": found.mean,
-    **{f"p{q}": found.quantile(q / 100) for q in _PERCENTILES},
-    "worst 10 %": found.tail_mean(_TAIL),
+    "clients": distribution.num_clients,
+    "mean": distribution.mean,
+    **{f"p{q}": distribution.quantile(q / 100) for q in _PERCENTILES},
+    "worst 10 %": distribution.tail_mean(_TAIL),
   }
   return entries.Evaluation(
     released=manifest.now(),
     model=fingerprint,
     split=request.split,
     metric=request.metric,
-    query=found.query,
-    noise_multiplier=found.query.release.effective_noise_multiplier,  # The histogram's alone.
-    counts=tuple(found.counts.tolist()),
+    query=distribution.query,
+    # The histogram's alone.
+    noise_multiplier=distribution.query.release.effective_noise_multiplier,
+    counts=tuple(distribution.counts.tolist()),
     estimates={
       name: (entries.or_none(estimate.value), entries.or_none(estimate.standard_error))
       for name, estimate in estimates.items()

@@ -44,7 +44,7 @@ class Decision(NamedTuple):
 def _are_far_ahead(changes_of: Mapping[Any, Sequence[paired.Change]]) -> bool:
   """Returns whether models are far ahead of each rival in mean or tail, and never behind."""
   return bool(changes_of) and all(
-    any(map(evidence.is_far_ahead, changes)) and not any(one.high < 0 for one in changes)
+    any(map(evidence.is_far_ahead, changes)) and not any(change.high < 0 for change in changes)
     for changes in changes_of.values()
   )
 
@@ -106,13 +106,13 @@ def _own_models(e: evidence.Evidence) -> str:
   unit, words = units.of_measure(measure, e.groups.task_units), units.words(measure)
 
   def levels(changes: Sequence[paired.Change]) -> str:
-    return " and ".join(unit.text(one.after) for one in changes)
+    return " and ".join(unit.text(change.after) for change in changes)
 
   pooled = e.own.get(kept.POOLED)
   also = "" if pooled is None else f", all examples in one place {levels(pooled)}"
   if mean.num_clients < e.num_clients:
     also += f" (each on {mean.num_clients} of the {e.num_clients} test clients)"
-  of_tail = "".join(f" and {unit.text(one.before)} in the worst tenth" for one in tail)
+  of_tail = "".join(f" and {unit.text(worst.before)} in the worst tenth" for worst in tail)
   advice = "Do not federate" if e.personal else "Personalise (--personalize=10), or do not federate"
   return (
     f"{advice}: a model of a client’s own, fitted to half of its examples, has a mean {words} of"
@@ -123,7 +123,7 @@ def _own_models(e: evidence.Evidence) -> str:
 
 def _train(e: evidence.Evidence) -> str:
   config = next((run.config for run in e.groups.runs if run.config is not None), None)
-  rounds = max((run.last_round or 0 for run in evidence.single(e.groups.runs)), default=0)
+  rounds = max((run.last_round or 0 for run in cross_validation.single(e.groups.runs)), default=0)
   is_own = config is not None and config.task.name == "own" and config.stop != "converged"
   flag = f"pass --num_rounds={4 * rounds}, say"
   if is_own:
@@ -174,8 +174,8 @@ def _rare(e: evidence.Evidence) -> str:
 
 def _nothing(e: evidence.Evidence) -> str:
   constant = e.constant[e.best]
-  said = next(iter(e.references.of_seed.values())).found[kept.CONSTANT].said
-  answer = f"the constant answer, {said} {_levels(e, constant)}."
+  model = next(iter(e.references.of_seed.values())).models[kept.CONSTANT]
+  answer = f"the constant answer, {model.description} {_levels(e, constant)}."
   if constant.value < 0:
     what = "anything is learned at this budget" if e.is_private else "the features tell the label"
     of_whom = f"with {tables.plural(e.num_clients, 'test client')}, {e.best.label}"
@@ -210,7 +210,7 @@ def _keep(e: evidence.Evidence) -> str:
   if e.effects[False]:
     higher = " and ".join(map(evidence.metric_name, e.effects[False]))
     return f"{text}: {method.label} lowers nothing beyond chance, and raises {higher}."
-  tested = next((one for one in own.values() if one.has_interval), None)
+  tested = next((change for change in own.values() if change.has_interval), None)
   if tested is None:
     return f"{text}: no difference can be detected, as a single worst client has no interval."
   text += f": no detectable difference in {evidence.metric_name(tested.metric)}"
@@ -281,17 +281,17 @@ def decide(groups: grouped.Grouped) -> Decision:
   public = groups.without_privacy
   several = [chosen, *([public] if epsilon is not None and len(public) > 1 else [])]
   decisions = [_of_one_budget(evidence.Evidence(its, references)) for its in several]
-  first, compared_at = decisions[0], [one.evidence for one in decisions if one.evidence.ranked]
+  first, compared_at = decisions[0], (d.evidence for d in decisions if d.evidence.ranked)
   starts = ("" if epsilon is None else f"At ε = {epsilon:g}: ", "Without privacy: ")
-  text = "\n".join(f"{start}{one.text}" for start, one in zip(starts, decisions))
-  return Decision(first.key, text, next(iter(compared_at), first.evidence))
+  text = "\n".join(f"{start}{decided.text}" for start, decided in zip(starts, decisions))
+  return Decision(first.key, text, next(compared_at, first.evidence))
 
 
 def _of_one_budget(e: evidence.Evidence) -> Decision:
   """Decides what runs that can be compared with each other say."""
   if not e.levels:
     return Decision("no comparison", _without_comparison(e), e)
-  key, verdict = next((key, one) for key, one in VERDICTS.items() if one.holds(e))
+  key, verdict = next(entry for entry in VERDICTS.items() if entry[1].holds(e))
   rest = " ".join([*_numbers(e, key), *_caveats(e, key)])
   return Decision(key, f"{verdict.say(e)}\n{rest}".strip(), e)
 
@@ -300,7 +300,7 @@ def _numbers(e: evidence.Evidence, key: str) -> Iterator[str]:
   """Yields what changes from the baseline to the chosen method, with intervals."""
   if e.ranked:
     method, baseline, own = e.chosen
-    effects = ", ".join(e.effect(one, with_interval=True) for one in own.values())
+    effects = ", ".join(e.effect(change, with_interval=True) for change in own.values())
     first, _, last = effects.rpartition(", " if len(own) > 1 else "\0")
     yield (
       f"Against {names.said_of(baseline)}, {method.label} {f'{first} and ' if first else ''}{last},"
@@ -317,7 +317,7 @@ def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
   if key != "train longer" and e.unfinished:
     who = ", ".join(f"{m.label} after {rounds} rounds" for m, rounds in e.unfinished.items())
     yield f"Not converged yet: {who} (--num_rounds)."
-  failed = [m for m, one in e.constant.items() if m not in e.learned and one.has_interval]
+  failed = [m for m, change in e.constant.items() if m not in e.learned and change.has_interval]
   if key not in ("nothing learned", "few clients") and failed:
     who = ", ".join(method.label for method in failed)
     yield f"Not told from the constant answer on average: {who}."
@@ -349,12 +349,12 @@ def _levels(e: evidence.Evidence, change: paired.Change) -> str:
   return f"(mean {e.groups.leading.words} of {e.best.label} {levels})"
 
 
-def _extent(one: paired.Change, e: evidence.Evidence) -> str:
+def _extent(change: paired.Change, e: evidence.Evidence) -> str:
   """Says of how many clients and seeds a change is."""
-  seeds = tables.plural(one.num_seeds, "seed")
-  if not one.num_clients:
+  seeds = tables.plural(change.num_seeds, "seed")
+  if not change.num_clients:
     return f"over {seeds}, whose runs have no results of each client and so no interval"
   few, offer = "", cross_validation.offer(e.groups.runs[0])
   if e.groups.are_few():
     few = ", too few for percentiles" + (f" ({offer})" if offer else "")
-  return f"of {tables.plural(one.num_clients, 'test client')}{few}, over {seeds}"
+  return f"of {tables.plural(change.num_clients, 'test client')}{few}, over {seeds}"

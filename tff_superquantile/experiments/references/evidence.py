@@ -10,7 +10,7 @@ sixteen times.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 import dataclasses
 import functools
 from typing import Any, TypeAlias
@@ -65,7 +65,7 @@ class Evidence:
   def num_clients(self) -> int:
     """The number of different test clients; 0 where runs have no results of each client."""
     ids = [run.clients("test").get("client_id", ()) for run in self.groups.runs]
-    return len({one for of_run in ids for one in of_run})
+    return len({client_id for of_run in ids for client_id in of_run})
 
   @functools.cached_property
   def levels(self) -> dict[names.Name, float]:
@@ -80,10 +80,9 @@ class Evidence:
   def change(
     self, before: Model, after: Model, measure: str = "", statistic: str = "mean"
   ) -> paired.Change | None:
-    """Measures a change between two models, over the clients that both have.
+    """Measures a change over the clients that both models have, of their means over seeds.
 
-    It is over the clients that both have, of their means over seeds: of two or three seeds the
-    chance is that of clients, for the models that were trained. None without such clients.
+    Of two or three seeds the chance is that of clients. None without such clients.
     """
     measure = measure or self.groups.leading.name
     together = self.pairs(before, after, measure)
@@ -107,15 +106,16 @@ class Evidence:
     method, part = what if isinstance(what, tuple) else (what, "test")
     if isinstance(method, names.Name):
       return paired.of_clients(self.groups[method], measure, part)
-    models = ((seed, one.found.get(method)) for seed, one in self.references.of_seed.items())
+    of_seeds = self.references.of_seed.items()
+    models = ((seed, references.models.get(method)) for seed, references in of_seeds)
     columns = ((seed, model.clients) for seed, model in models if model is not None)
     return {s: pd.Series(its[measure], its["client_id"]) for s, its in columns if measure in its}
 
   @functools.cached_property
   def constant(self) -> dict[names.Name, paired.Change]:
     """From the constant answer to each method."""
-    found = {method: self.change(kept.CONSTANT, method) for method in self.levels}
-    return {method: one for method, one in found.items() if one is not None}
+    changes = {method: self.change(kept.CONSTANT, method) for method in self.levels}
+    return {method: change for method, change in changes.items() if change is not None}
 
   @functools.cached_property
   def pooled(self) -> paired.Change | None:
@@ -151,7 +151,7 @@ class Evidence:
     statistics = ("mean", "superquantile_90")
     changes = [self.change(before, after, self.measure_of_rows, name) for name in statistics]
     known = [change for change in changes if change is not None]
-    return known[:1] if known and paired.are_few(known[0].num_clients) else known
+    return known[:1] if known and known[0].num_clients < paired.FEW_CLIENTS else known
 
   @functools.cached_property
   def learned(self) -> set[names.Name]:
@@ -161,10 +161,10 @@ class Evidence:
   @functools.cached_property
   def lower(self) -> set[tuple[names.Name, str]]:
     """Methods and metrics that are below the baseline's, beyond chance."""
-    changes = {(m, metric): one for m, own in self.finite.items() for metric, one in own.items()}
+    changes = {(m, metric): c for m, own in self.finite.items() for metric, c in own.items()}
     *tail, mean = self.groups.headings
-    is_known = any(one.has_interval for (_, metric), one in changes.items() if metric in tail)
-    tested = {at: one for at, one in changes.items() if at[1] in (tail if is_known else [mean])}
+    is_known = any(c.has_interval for (_, metric), c in changes.items() if metric in tail)
+    tested = {at: c for at, c in changes.items() if at[1] in (tail if is_known else [mean])}
     return {at for at, is_sure in _corrected(tested).items() if is_sure and tested[at].value < 0}
 
   @functools.cached_property
@@ -181,14 +181,14 @@ class Evidence:
   @functools.cached_property
   def ranked(self) -> list[names.Name]:
     """The methods that share most seeds with their baselines, those that raise nothing first."""
-    first, found = self.groups.first, self.finite
-    most = max((own[first].num_seeds for own in found.values()), default=0)
-    rivals = [method for method, own in found.items() if own[first].num_seeds == most]
+    first, changes_of = self.groups.first, self.finite
+    most = max((own[first].num_seeds for own in changes_of.values()), default=0)
+    rivals = [method for method, own in changes_of.items() if own[first].num_seeds == most]
     helped = {method for method, _ in self.lower}
 
     def place(method: names.Name) -> tuple[bool, bool, float]:
-      is_worse = any(one.is_detected and one.value > 0 for one in found[method].values())
-      return method not in helped, is_worse, found[method][first].value
+      is_worse = any(c.is_detected and c.value > 0 for c in changes_of[method].values())
+      return method not in helped, is_worse, changes_of[method][first].value
 
     return sorted(rivals, key=place)
 
@@ -202,34 +202,34 @@ class Evidence:
     """The metrics of `chosen` that are lower (True), corrected, and higher, beyond chance."""
     method, _, own = self.chosen
     lower = [metric for metric in own if (method, metric) in self.lower]
-    higher = [metric for metric, one in own.items() if one.is_detected and one.value > 0]
+    higher = [metric for metric, c in own.items() if c.is_detected and c.value > 0]
     return {True: lower, False: higher}
 
   def effect(self, change: paired.Change, with_interval: bool = False) -> str:
     """Says what happens to a metric, with the interval and the levels."""
     _, column, statistic = change.metric.split(".")
     unit, subject = units.of_measure(column, self.groups.task_units), metric_name(change.metric)
-    said = unit.effect(change.value, subject)
-    if change.has_interval and not change.is_detected and not said.startswith("leaves"):
-      said = f"changes {subject} by {unit.number(change.value, sign=True)}{unit.change}"
+    clause = unit.effect(change.value, subject)
+    if change.has_interval and not change.is_detected and not clause.startswith("leaves"):
+      clause = f"changes {subject} by {unit.number(change.value, sign=True)}{unit.change}"
     if not with_interval:
-      return said
+      return clause
     notes = [f"95 % interval {change.interval(unit)}"] if change.has_interval else []
     if statistic == self.groups.first.rpartition(".")[2]:
       before, after = unit.text(change.before), unit.text(change.after)
       # Levels that read the same would belie the change.
       notes.append(f"{before} → {after}" if before != after else f"from {before}")
-    return said + (f" ({'; '.join(notes)})" if notes else "")
+    return clause + (f" ({'; '.join(notes)})" if notes else "")
 
   @functools.cached_property
   def unfinished(self) -> dict[names.Name, int]:
     """The rounds of methods that ended before they had converged."""
-    found = {}
+    last_rounds = {}
     for method, runs in () if self.is_private else self.groups.items():
-      falling = (one for one in single(runs) if _is_falling(one, self.groups.leading))
-      rounds = [one.last_round or 0 for one in falling]
-      found.update({method: max(rounds)} if rounds else {})
-    return found
+      single = cross_validation.single(runs)
+      rounds = [run.last_round or 0 for run in single if _is_falling(run, self.groups.leading)]
+      last_rounds.update({method: max(rounds)} if rounds else {})
+    return last_rounds
 
   @functools.cached_property
   def far(self) -> tuple[str, float, int] | None:
@@ -268,20 +268,14 @@ def metric_name(metric: str) -> str:
 
 def _corrected(changes: Mapping[Any, paired.Change]) -> dict[Any, bool]:
   """Returns by the changes' keys whether they differ from zero, beyond chance by Holm."""
-  known = {at: one for at, one in changes.items() if one.has_interval}
+  known = {at: change for at, change in changes.items() if change.has_interval}
   corrected = bootstrap.holm(
     [bootstrap.p_value(c.value, c.low, c.high, c.num_clients) for c in known.values()]
   )
   return {
-    at: one.is_detected and one.num_clients >= FEWEST and p < 1 - bootstrap.LEVEL
-    for (at, one), p in zip(known.items(), corrected)
+    at: change.is_detected and change.num_clients >= FEWEST and p < 1 - bootstrap.LEVEL
+    for (at, change), p in zip(known.items(), corrected)
   }
-
-
-def single(runs: Iterable[run_folder.Run]) -> Iterator[run_folder.Run]:
-  """Yields runs, and in the place of a cross-validation its own."""
-  for run in runs:
-    yield from run.folds if isinstance(run, cross_validation.CrossValidation) else (run,)
 
 
 def _is_falling(run: run_folder.Run, leading: units.Leading) -> bool:

@@ -104,10 +104,7 @@ class Fitter:
     on_step: Callable[[], Any] | None = None,
     basis: np.ndarray = _PLAIN,
   ) -> run_files.Weights:
-    """Returns the weights that fit examples x [n, ...], y [n], n > 0, by steps along a `basis`.
-
-    It says each step done.
-    """
+    """Returns the weights that fit examples x [n, ...], y [n], n > 0, by steps along a `basis`."""
 
     def change(matrix: np.ndarray, flat: np.ndarray) -> np.ndarray:
       return np.reshape(matrix @ flat.reshape(len(matrix), -1), -1)

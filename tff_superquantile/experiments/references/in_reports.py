@@ -22,25 +22,25 @@ class ReferencesBySeed(NamedTuple):
   @property
   def labels(self) -> dict[str, str]:
     """The names of the rows that there are, by their keys."""
-    there = {name for one in self.of_seed.values() for name in one.found}
+    there = {name for references in self.of_seed.values() for name in references.models}
     return {name: label for name, label in kept.LABELS.items() if name in there}
 
   def results(self) -> pd.DataFrame:
     """Returns their numbers, as `tables.of_values` does."""
     return tables.of_values(
-      (name, seed, one.found[name].numbers)
+      (name, seed, references.models[name].numbers)
       for name in self.labels
-      for seed, one in self.of_seed.items()
-      if name in one.found
+      for seed, references in self.of_seed.items()
+      if name in references.models
     )
 
   @property
   def profiles(self) -> pd.DataFrame:
     """The profiles of test clients by their ids, means over seeds; empty where there are none."""
     of_seeds = [
-      pd.DataFrame(one.profiles, one.found[kept.CONSTANT].clients["client_id"])
-      for one in self.of_seed.values()
-      if one.profiles
+      pd.DataFrame(its.profiles, its.models[kept.CONSTANT].clients["client_id"])
+      for its in self.of_seed.values()
+      if its.profiles
     ]
     return pd.concat(of_seeds).groupby(level=0).mean() if of_seeds else pd.DataFrame()
 
@@ -49,11 +49,12 @@ class ReferencesBySeed(NamedTuple):
     if not self.of_seed:
       return []
     first = next(iter(self.of_seed.values()))
-    said = [
-      *(f"{kept.LABELS[name]}: {one.said}." for name, one in first.found.items()),
+    sentences = [
+      "Rows that are not federated say what there is to gain.",
+      *(f"{kept.LABELS[name]}: {model.description}." for name, model in first.models.items()),
       *(f"{kept.LABELS[name]}: left out, as {why}." for name, why in first.left_out.items()),
     ]
-    return [" ".join(["Rows that are not federated say what there is to gain.", *said])]
+    return [" ".join(sentences)]
 
 
 def find(runs: Iterable[run_folder.Run]) -> ReferencesBySeed:
@@ -73,8 +74,8 @@ def find(runs: Iterable[run_folder.Run]) -> ReferencesBySeed:
 
 def read(run: run_folder.Run) -> kept.References | None:
   """Reads the reference models of a run's seed, or of all folds of a cross-validation."""
-  of_runs = run.folds if isinstance(run, cross_validation.CrossValidation) else (run,)
-  parts = [kept.read(one.path.parent.parent, one.seed) for one in of_runs]
+  folds = cross_validation.single([run])
+  parts = [kept.read(fold.path.parent.parent, fold.seed) for fold in folds]
   known = [part for part in parts if part is not None]
   if len(known) < len(parts):
     return None
@@ -83,6 +84,6 @@ def read(run: run_folder.Run) -> kept.References | None:
 
 def _has_clients(run: run_folder.Run, references: kept.References) -> bool:
   """Returns whether the constant answer was measured on the test clients of a run."""
-  constant = references.found.get(kept.CONSTANT)
+  constant = references.models.get(kept.CONSTANT)
   ids = run.clients("test").get("client_id", np.array([])).tolist()
   return constant is not None and bool(ids) and constant.clients["client_id"].tolist() == ids

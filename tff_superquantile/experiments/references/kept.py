@@ -34,12 +34,12 @@ class Reference:
   """The results of a reference model.
 
   Attributes:
-    said: What it is, a sentence.
+    description: What it is, a sentence.
     clients: Columns as those of a run's test_clients.csv, arrays of shape [clients].
     pooled: The measures of all examples together, as "pooled" in metrics.json; empty if unknown.
   """
 
-  said: str
+  description: str
   clients: Mapping[str, np.ndarray]
   pooled: Mapping[str, Any]
 
@@ -65,7 +65,7 @@ class References:
 
   Attributes:
     fingerprint: Of all that they follow from; another one means that they are out of date.
-    found: The models by their keys in `LABELS`.
+    models: By their keys in `LABELS`.
     left_out: A sentence for each that there is none of, by its key.
     is_private: Whether nothing of them follows from training clients.
     profiles: Entries of the profiles of the constant answer's test clients, arrays of shape
@@ -73,7 +73,7 @@ class References:
   """
 
   fingerprint: str
-  found: Mapping[str, Reference]
+  models: Mapping[str, Reference]
   left_out: Mapping[str, str]
   is_private: bool = False
   profiles: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -81,17 +81,18 @@ class References:
 
 def joined(parts: Sequence[References]) -> References:
   """Joins the reference models of the folds of a cross-validation, those that every fold has."""
-  first, found = parts[0], {}
+  first, models = parts[0], {}
   for name in LABELS:
-    ones = [part.found[name] for part in parts if name in part.found]
-    if len(ones) == len(parts):
+    of_folds = [part.models[name] for part in parts if name in part.models]
+    if len(of_folds) == len(parts):
       clients = {
-        column: np.concatenate([one.clients[column] for one in ones])
-        for column in ones[0].clients
-        if all(column in one.clients for one in ones)
+        column: np.concatenate([model.clients[column] for model in of_folds])
+        for column in of_folds[0].clients
+        if all(column in model.clients for model in of_folds)
       }
-      pooled = cross_validation.mean_of([one.pooled for one in ones])
-      found[name] = Reference(f"{ones[0].said}, in each fold anew", clients, pooled)
+      pooled = cross_validation.mean_of([model.pooled for model in of_folds])
+      description = f"{of_folds[0].description}, in each fold anew"
+      models[name] = Reference(description, clients, pooled)
   left_out = {name: why for part in parts for name, why in part.left_out.items()}
   is_private = all(part.is_private for part in parts)
   profiles = {
@@ -99,7 +100,7 @@ def joined(parts: Sequence[References]) -> References:
     for name in first.profiles
     if all(name in part.profiles for part in parts)
   }
-  return References(first.fingerprint, found, left_out, is_private, profiles)
+  return References(first.fingerprint, models, left_out, is_private, profiles)
 
 
 def _path(task_folder: pathlib.Path, seed: int) -> pathlib.Path:
@@ -110,20 +111,20 @@ def write(task_folder: pathlib.Path, seed: int, references: References) -> pathl
   """Writes the file of a seed, whole or not at all; returns it."""
   path = _path(task_folder, seed)
   path.parent.mkdir(exist_ok=True)
-  found = {
+  models = {
     name: {
-      "said": one.said,
-      "clients": {column: np.asarray(values).tolist() for column, values in one.clients.items()},
-      "pooled": one.pooled,
+      "said": model.description,
+      "clients": {column: np.asarray(values).tolist() for column, values in model.clients.items()},
+      "pooled": model.pooled,
     }
-    for name, one in references.found.items()
+    for name, model in references.models.items()
   }
   content = {
     "fingerprint": references.fingerprint,
-    "found": found,
+    "found": models,
     "left_out": dict(references.left_out),
     "is_private": references.is_private,
-    "profiles": {name: np.asarray(one).tolist() for name, one in references.profiles.items()},
+    "profiles": {name: np.asarray(entry).tolist() for name, entry in references.profiles.items()},
   }
   atomic_files.write_json(path, content)
   return path
@@ -133,15 +134,15 @@ def read(task_folder: pathlib.Path, seed: int) -> References | None:
   """Reads the file of a seed; None if there is none, or what it has cannot be used."""
   content = run_files.read_json(_path(task_folder, seed))
   try:
-    found = {name: _read_one(one) for name, one in content["found"].items() if name in LABELS}
+    models = {name: _model(its) for name, its in content["found"].items() if name in LABELS}
     left_out, is_private = (content[name] for name in ("left_out", "is_private"))
-    profiles = {name: np.array(one) for name, one in content.get("profiles", {}).items()}
-    return References(content["fingerprint"], found, left_out, is_private, profiles)
+    profiles = {name: np.array(entry) for name, entry in content.get("profiles", {}).items()}
+    return References(content["fingerprint"], models, left_out, is_private, profiles)
   except (AttributeError, KeyError, TypeError, ValueError):  # It is made anew.
     return None
 
 
-def _read_one(content: Mapping[str, Any]) -> Reference:
+def _model(content: Mapping[str, Any]) -> Reference:
   columns = {
     name: np.array(values, dtype=str if name == "client_id" else np.float64)
     for name, values in content["clients"].items()

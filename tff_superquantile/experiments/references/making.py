@@ -37,26 +37,24 @@ def make(runs: Iterable[run_folder.Run]) -> list[pathlib.Path]:
   there gets none, with a sentence on the error stream. Returns the files that were written.
   """
   by_seed: dict[int, list[run_folder.Run]] = {}
-  for one in runs:
-    if one.finished:
-      by_seed.setdefault(one.seed, []).append(one)
+  finished = [run for run in runs if run.finished]
+  for run in finished:
+    by_seed.setdefault(run.seed, []).append(run)
   # Flags that cannot be read may be those of a private run.
-  is_private = any(
-    one.config is None or one.config.is_private for of_seed in by_seed.values() for one in of_seed
-  )
+  is_private = any(run.config is None or run.config.is_private for run in finished)
   written = []
   for seed, of_seed in by_seed.items():
-    run = _choose(of_seed, is_private)
-    if run is None or run.config is None:
+    chosen = _choose(of_seed, is_private)
+    if chosen is None or chosen.config is None:
       continue
-    folder = run.path.parent.parent
-    fingerprint = _fingerprint(run, is_private)
+    folder = chosen.path.parent.parent
+    fingerprint = _fingerprint(chosen, is_private)
     earlier = kept.read(folder, seed)
     if earlier is not None and earlier.fingerprint == fingerprint:
       continue
     print(f"Fitting reference models, seed {seed}", file=sys.stderr, flush=True)
     try:
-      references = _compute(run, run.config, is_private, fingerprint)
+      references = _compute(chosen, chosen.config, is_private, fingerprint)
     except (OSError, ValueError) as error:
       print(f"The report has no reference models of seed {seed}: {error}", file=sys.stderr)
       continue
@@ -107,28 +105,26 @@ def _compute(
   test = evaluation.examples_of_files(splits["test"])
   sources = [s for s in ("validation", "test") if s in splits] if is_private else ["train"]
   answers = {s: test if s == "test" else evaluation.examples_of_files(splits[s]) for s in sources}
-  labels = np.concatenate([np.reshape(one.y, -1) for one in answers.values()])
+  labels = np.concatenate([np.reshape(clients.y, -1) for clients in answers.values()])
   is_number = task.error == "rmse"
   constant = fitting.constant(labels, None if is_number else evaluation.num_classes(model))
-  said = _said_of_constant(task, constant.label, sources)
-  found = {kept.CONSTANT: _reference(said, constant.results(test))}
+  description = _describe_constant(task, constant.label, sources)
+  references = {kept.CONSTANT: _reference(description, constant.results(test))}
   left_out = {}
   l2, trained, weighted = config.local.l2 or 0.0, model, ""
   if config.local.class_weights == class_weights.BALANCED:
     weights = class_weights.balanced(labels.astype(np.int64), evaluation.num_classes(model))
     trained, weighted = class_weights.weighted(model, weights), ", with class weights"
-  reason = _why_no_fit(model, 0 if is_private else len(labels))
-  if is_private:
-    left_out[kept.POOLED] = _PRIVATE
-  elif reason:
+  reason = _PRIVATE if is_private else _why_no_fit(model, len(labels))
+  if reason:
     left_out[kept.POOLED] = reason
   else:
     results = fitting.pooled(model, answers["train"], test, l2, task.error, trained)
-    said = (
+    description = (
       f"fitted by L-BFGS to the examples of all {len(answers['train'].client_ids)} training clients"
       f" in one place, each example counted once{weighted}"
     )
-    found[kept.POOLED] = _reference(said, results)
+    references[kept.POOLED] = _reference(description, results)
   # Of a client's own rows, those that are held out are the test client's.
   sizes = np.diff(test.offsets) / (config.task.held_out_examples or 1.0)
   enough = np.flatnonzero(sizes >= _LEAST_OF_A_CLIENT)
@@ -144,10 +140,10 @@ def _compute(
     halves = "one half of a test client's own examples and tested on the other half alone"
     if config.task.held_out_examples:
       halves = "a client's own training examples and tested on those that it holds out"
-    said = f"fitted to {halves}, for {len(its)} of {len(test.client_ids)} test clients{weighted}"
-    found[kept.LOCAL] = _reference(said, results)
+    of_whom = f"{len(its)} of {len(test.client_ids)} test clients"
+    references[kept.LOCAL] = _reference(f"fitted to {halves}, for {of_whom}{weighted}", results)
   profiles = {} if is_private else _profiles(task, test)
-  return kept.References(fingerprint, found, left_out, is_private, profiles)
+  return kept.References(fingerprint, references, left_out, is_private, profiles)
 
 
 def _profiles(task: Any, test: Any) -> dict[str, np.ndarray]:
@@ -155,9 +151,10 @@ def _profiles(task: Any, test: Any) -> dict[str, np.ndarray]:
   if not task.columns:
     return {}
   inputs: list[str] = []
-  for one in json.loads(task.columns)["features"]:
-    inputs += [f"{one['name']} {category}" for category in one["categories"]] or [one["name"]]
-    inputs += [f"{one['name']} missing"] * one["has_missing"]
+  for feature in json.loads(task.columns)["features"]:
+    name = feature["name"]
+    inputs += [f"{name} {category}" for category in feature["categories"]] or [name]
+    inputs += [f"{name} missing"] * feature["has_missing"]
   labels = np.reshape(test.y, [-1, 1]).astype(np.float64)
   of_label = ["label"]
   if task.error != "rmse":
@@ -172,7 +169,7 @@ def _profiles(task: Any, test: Any) -> dict[str, np.ndarray]:
   return {**dict(zip([*inputs, *of_label], means.T)), "number of rows": sizes}
 
 
-def _said_of_constant(task: Any, label: float, sources: Sequence[str]) -> str:
+def _describe_constant(task: Any, label: float, sources: Sequence[str]) -> str:
   """Says what the constant answer is, and whose labels chose it."""
   of_whom = f"the {' and '.join(sources)}{'ing' * (sources == ['train'])} clients"
   if task.error == "rmse":
@@ -204,6 +201,6 @@ def _why_no_own_models(num_enough: int, num_clients: int) -> str:
   )
 
 
-def _reference(said: str, found: Any) -> kept.Reference:
+def _reference(description: str, results: Any) -> kept.Reference:
   """Returns a reference model from what it is and its `evaluation.Measured`."""
-  return kept.Reference(said, found.of_clients.columns(), found.pooled)
+  return kept.Reference(description, results.of_clients.columns(), results.pooled)

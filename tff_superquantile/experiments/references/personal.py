@@ -67,8 +67,7 @@ def tables_of(e: evidence.Evidence) -> Iterator[tables.Table]:
       for before, after in pairs
     ]
     cells = [
-      tables.Cell("–") if one is None else paired.cell(one, unit, one.is_detected)
-      for one in changes
+      tables.Cell("–") if change is None else paired.cell(change, unit) for change in changes
     ]
     rows.append(tables.Row(method.label, cells))
   headings = [
@@ -95,7 +94,7 @@ def sentence(e: evidence.Evidence) -> str:
     **{what: e.change(kept_after, of, e.measure_of_rows, statistic) for what, of in rivals.items()},
   }
   first, *others = (
-    f"{what} {e.effect(one, with_interval=True)}" for what, one in changes.items() if one
+    f"{what} {e.effect(change, with_interval=True)}" for what, change in changes.items() if change
   )
   against = f"; against that, {' and '.join(others)}" if others else ""
   return f"{first}{against}."
@@ -107,5 +106,5 @@ def _own(e: evidence.Evidence) -> pd.DataFrame:
     (method, seed, {f"{_OWN}.{name.removeprefix('test.')}": n for name, n in own.numbers.items()})
     for method in e.personal
     for seed, references in e.references.of_seed.items()
-    if (own := references.found.get(kept.LOCAL)) is not None
+    if (own := references.models.get(kept.LOCAL)) is not None
   )

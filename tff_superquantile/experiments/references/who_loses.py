@@ -47,9 +47,9 @@ def table(e: evidence.Evidence) -> tables.Table | None:
   for client in errors.nlargest(min(math.ceil(len(errors) / 10), _MOST_NAMED)).index:
     its = scores.loc[client]
     most = its[its.abs().sort_values(ascending=False).index[:_STANDING_OUT]]
-    said = ", ".join(f"{name} {tables.number(score, sign=True)}" for name, score in most.items())
-    error = tables.Cell(e.unit.number(errors[client]))
-    rows.append(tables.Row(names.printable(str(client)), [error, tables.Cell(said)]))
+    entries = ", ".join(f"{name} {tables.number(score, sign=True)}" for name, score in most.items())
+    cells = map(tables.Cell, (e.unit.number(errors[client]), entries))
+    rows.append(tables.Row(names.printable(str(client)), [*cells]))
   headings = ["client", f"{e.groups.leading.words}, {e.unit.symbol}", "stands out, sd"]
   title = f"What the worst-off tenth with {method.label} share"
   return tables.Table(title, headings, rows, _NOTE + _shared(profiles, errors), kind="words")
@@ -61,7 +61,7 @@ def _shared(profiles: pd.DataFrame, errors: pd.Series) -> str:
 
   tests = [stats.spearmanr(profiles[name], errors) for name in profiles]
   corrected = bootstrap.holm([test.pvalue for test in tests])
-  found = [
+  detected = [
     f"{'larger' if test.statistic > 0 else 'smaller'} {name} (rank correlation"
     f" {tables.number(test.statistic, 2, sign=True)})"
     for name, test, p in sorted(
@@ -69,14 +69,14 @@ def _shared(profiles: pd.DataFrame, errors: pd.Series) -> str:
     )
     if p < 1 - bootstrap.LEVEL
   ]
-  if not found:
+  if not detected:
     return (
       f"Over all {len(errors)} test clients, none of the {len(tests)} entries goes with"
       " larger errors beyond chance (Spearman, Holm)."
     )
   return (
     f"Over all {len(errors)} test clients, beyond chance (Spearman, Holm over {len(tests)}"
-    f" entries) larger errors go with {', '.join(found[:5])}."
+    f" entries) larger errors go with {', '.join(detected[:5])}."
   )
 
 

@@ -44,8 +44,7 @@ def changes(groups: grouped.Grouped) -> tables.Table:
   for method, (_, own) in changes.items():
     first = next(iter(own.values()))
     cells = [
-      paired.cell(own[metric], unit, own[metric].is_detected) if metric in own else tables.Cell("–")
-      for metric in headings
+      paired.cell(own[metric], unit) if metric in own else tables.Cell("–") for metric in headings
     ]
     counts = [tables.Cell(str(first.num_seeds)), tables.Cell(str(first.num_clients or "–"))]
     rows.append(tables.Row(method.label, [*cells, *counts]))

@@ -121,7 +121,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     [
       *map(page.Text, filter(None, [finished[0].about])),
       table(groups, references=references, title="Results", brief=BRIEF, **_notes(groups)),
-      *(one for one in [budgets.changes(groups)] if one.rows),
+      *(changes for changes in [budgets.changes(groups)] if changes.rows),
       *personal.tables_of(of_all),
       *who_loses.named(its),
       *_pooled(groups, references),
@@ -141,11 +141,11 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
 
 def _notes(groups: grouped.Grouped) -> dict[str, Any]:
   """Returns the note and the lead of the table of results."""
-  is_one, units_of = groups.has_one_seed, groups.task_units._asdict()
-  said = dict(units_of, measure=groups.leading.unit, entries=tables.entries(is_one))
-  said["of_seeds"] = "one seed" if is_one else "mean ± sd over seeds"
+  is_one, words = groups.has_one_seed, groups.task_units._asdict()
+  words.update(measure=groups.leading.unit, entries=tables.entries(is_one))
+  words["of_seeds"] = "one seed" if is_one else "mean ± sd over seeds"
   note = _NOTE_OF_FEW if groups.are_few() else _NOTE
-  return {"note": note.format(**said), "lead": _LEAD.format(**said)}
+  return {"note": note.format(**words), "lead": _LEAD.format(**words)}
 
 
 def _of_clients(groups: grouped.Grouped) -> tuple[list[page.Block], pd.DataFrame]:
@@ -176,14 +176,14 @@ def draw(groups: grouped.Grouped, *further: Callable[[], style.Figure]) -> Itera
   note = _CONTENDERS_NOTE if len(shown) < len(at_one_budget) else ""
   note += _ONE_SEED_NOTE if groups.has_one_seed else ""
   parts: list[tuple[Callable[[], style.Figure], str]] = [
-    *((functools.partial(one, shown), note) for one in _FIGURES),
-    *((one, "") for one in further),
+    *((functools.partial(figure, shown), note) for figure in _FIGURES),
+    *((figure, "") for figure in further),
   ]
+  at = "" if epsilon is None else f", ε = {epsilon:g}"
   for part, remarks in parts:
     with contextlib.suppress(style.NothingToDraw):
-      figure = part()
-      at = "" if epsilon is None else f", ε = {epsilon:g}"
-      yield dataclasses.replace(figure, title=figure.title + at, caption=figure.caption + remarks)
+      drawn = part()
+      yield dataclasses.replace(drawn, title=drawn.title + at, caption=drawn.caption + remarks)
 
 
 def _columns(groups: grouped.Grouped) -> list[tables.Column]:
@@ -210,8 +210,8 @@ def _pooled(groups: grouped.Grouped, references: in_reports.ReferencesBySeed) ->
   ]
   classes = [name.partition(".")[2] for name in names if name.startswith("recall.")]
   columns += [
-    units.PERCENT.column(f"{_POOLED}recall.{one}", f"recall of {said}", contest=False)
-    for one, said in _named(groups, classes).items()
+    units.PERCENT.column(f"{_POOLED}recall.{number}", f"recall of {name}", contest=False)
+    for number, name in _named(groups, classes).items()
     if len(classes) <= _MOST_RECALLS
   ]
   if not columns:
@@ -225,13 +225,13 @@ def _pooled(groups: grouped.Grouped, references: in_reports.ReferencesBySeed) ->
 
 def _named(groups: grouped.Grouped, classes: Sequence[str]) -> dict[str, str]:
   """Returns the names of classes by their numbers, with their shares where these are known."""
-  run, found = groups.runs[0], {}
-  for one in classes:
-    is_named = one.isdecimal() and int(one) < len(run.classes)
-    found[one] = names.printable(run.classes[int(one)]) if is_named else one
-    share = run.numbers.get(f"{_POOLED}share.{one}")
-    found[one] += "" if share is None else f" ({units.PERCENT.text(share)})"
-  return found
+  run, named = groups.runs[0], {}
+  for number in classes:
+    is_named = number.isdecimal() and int(number) < len(run.classes)
+    name = names.printable(run.classes[int(number)]) if is_named else number
+    share = run.numbers.get(f"{_POOLED}share.{number}")
+    named[number] = name if share is None else f"{name} ({units.PERCENT.text(share)})"
+  return named
 
 
 def table(
@@ -246,9 +246,10 @@ def table(
   is_private = groups.at_one_budget[1] is not None
   references = references or in_reports.ReferencesBySeed({})
   labels = references.labels
-  results = groups.results_of_tail if results is None else results
+  few = [groups.worst_clients] if results is None and groups.are_few() else []
+  results = groups.results if results is None else results
   return tables.of_seeds(
-    pd.concat([results, references.results()]),
+    pd.concat([results, *few, references.results()]),
     columns or _columns(groups),
     {**{method: method.label for method in groups}, **labels},
     coloured=None if is_private else list(groups.contenders),

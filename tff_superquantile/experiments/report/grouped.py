@@ -55,12 +55,6 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
       if np.isfinite(values := run.clients("test").get(name, np.array([]))).any()
     )
 
-  @property
-  def results_of_tail(self) -> pd.DataFrame:
-    """The results, of few clients with those of the worst ones."""
-    few = [self.worst_clients] if self.are_few() else []
-    return pd.concat([self.results, *few])
-
   def lowest_means(self, metric: str) -> dict[names.Name, float]:
     """Returns the means over seeds of a metric, where they are finite, the lowest first."""
     means = {method: self.aggregates["mean"].get((method, metric), math.nan) for method in self}
@@ -139,25 +133,25 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
         for method, (baseline, own) in self.whole.changes.items()
         if method in whose and baseline in whose
       }
-    found, baselines = {}, names.baselines(self)
+    by_method, baselines = {}, names.baselines(self)
     for method in (method for method in self if method in baselines):
       before, after = self[baselines[method]], self[method]
       measured = {metric: paired.change(before, after, metric) for metric in self.headings}
-      own = {metric: one for metric, one in measured.items() if one is not None}
+      own = {metric: change for metric, change in measured.items() if change is not None}
       if own:
-        found[method] = baselines[method], own
-    return found
+        by_method[method] = baselines[method], own
+    return by_method
 
   @functools.cached_property
   def lowest(self) -> set[tuple[names.Name, str]]:
     """Methods and metrics that are below FedAvg's, or FedAvg's below all, beyond chance."""
     changes = self.changes
-    of_all = [(m, metric, one) for m in changes for metric, one in changes[m][1].items()]
-    lower = {(m, metric) for m, metric, one in of_all if one.is_detected and one.value < 0}
+    of_all = [(m, metric, c) for m in changes for metric, c in changes[m][1].items()]
+    lower = {(m, metric) for m, metric, c in of_all if c.is_detected and c.value < 0}
     for baseline in {baseline for baseline, _ in changes.values()}:
       for metric in {metric for _, metric, _ in of_all}:
-        others = [one for m, name, one in of_all if changes[m][0] == baseline and name == metric]
-        if others and all(one.is_detected and one.value > 0 for one in others):
+        others = [c for m, name, c in of_all if changes[m][0] == baseline and name == metric]
+        if others and all(c.is_detected and c.value > 0 for c in others):
           lower.add((baseline, metric))
     return lower
 

@@ -65,8 +65,8 @@ class Change:
       return None
     ratio = (self.high - self.low) / 2 / abs(self.value)
     count, noun = (self.num_clients, "client") if self.num_seeds == 1 else (self.num_seeds, "seed")
-    wanted = math.ceil(count * ratio**2 * _FOR_POWER)
-    return (wanted, noun) if wanted > count else None
+    needed = math.ceil(count * ratio**2 * _FOR_POWER)
+    return (needed, noun) if needed > count else None
 
 
 # The changes of a method by metric.
@@ -97,16 +97,6 @@ def pairs(
   return by_seed
 
 
-def clients_of_both(
-  before: Iterable[run_folder.Run],
-  after: Iterable[run_folder.Run],
-  column: str = "error",
-  split: str = "test",
-) -> dict[int, pd.DataFrame]:
-  """Pairs the clients of a split of a baseline and a method by seed, as `pairs` does."""
-  return pairs(of_clients(before, column, split), of_clients(after, column, split))
-
-
 def change(
   before: Sequence[run_folder.Run], after: Sequence[run_folder.Run], metric: str
 ) -> Change | None:
@@ -116,7 +106,7 @@ def change(
   runs' own numbers, without an interval.
   """
   split, column, _ = metric.split(".")
-  both = clients_of_both(before, after, column, split)
+  both = pairs(of_clients(before, column, split), of_clients(after, column, split))
   own = {run.seed: run.numbers[metric] for run in before if metric in run.numbers}
   shared = [run for run in after if run.seed in own and metric in run.numbers]
   rows = [(own[run.seed], run.numbers[metric]) for run in shared]
@@ -127,20 +117,15 @@ def change(
 
 
 def of_pairs(pairs: Mapping[int, pd.DataFrame], metric: str) -> Change:
-  """Measures the change of "test.COLUMN.STATISTIC" of `clients_of_both`, at least one seed."""
+  """Measures the change of "test.COLUMN.STATISTIC" of `pairs`, at least one seed."""
   levels, low, high = bootstrap.interval(metric.rpartition(".")[2], list(pairs.values()))
   num_clients = len(set().union(*(pair.index for pair in pairs.values())))
   before, after = levels.tolist()
   return Change(metric, before, after, low, high, len(pairs), num_clients)
 
 
-def are_few(number: int) -> bool:
-  """Returns whether percentiles of so many clients say nothing."""
-  return number < FEW_CLIENTS
-
-
-def cell(one: Change, unit: units.Unit, is_marked: bool) -> tables.Cell:
-  """Lays out a change with its interval."""
-  interval = one.interval(unit)
+def cell(change: Change, unit: units.Unit) -> tables.Cell:
+  """Lays out a change with its interval, bold where zero is outside of it."""
+  interval = change.interval(unit)
   spread = f"({interval})" if interval else ""
-  return tables.Cell(unit.number(one.value, sign=True), spread, is_marked)
+  return tables.Cell(unit.number(change.value, sign=True), spread, change.is_detected)

@@ -48,25 +48,21 @@ def of_private_runs(groups: run_folder.Groups, output_dir: str | os.PathLike, ta
 
 def _secure_sums(groups: run_folder.Groups) -> str:
   """Says which private runs have which secure sums, by their ledgers; "" if there are none."""
-  found: dict[str, list[str]] = {}
+  labels_of: dict[str, list[str]] = {}
   for method, runs in groups.items():
     path = runs[0].path / ledger.FILE_NAME
     with contextlib.suppress(OSError, ValueError):  # The cost says what is wrong with a ledger.
       release = ledger.Ledger.from_json(path.read_text(encoding="utf-8")).release
-      found.setdefault(statements.secure_sums(release), []).append(method.label)
-  return "".join(f" {'; '.join(labels)}: {said}" for said, labels in found.items())
+      labels_of.setdefault(statements.secure_sums(release), []).append(method.label)
+  return "".join(f" {'; '.join(labels)}: {text}" for text, labels in labels_of.items())
 
 
 def _loud_noise(groups: run_folder.Groups) -> str:
   """Says in which private runs the noise of a round is longer than its updates; "" if in none."""
-  relative: dict[str, float] = {}
-  for method, runs in groups.items():
-    most = max(run.relative_noise or 0.0 for run in runs)
-    if most > 1.0:
-      relative[method.label] = most
-  if not relative:
+  most = {m.label: max(run.relative_noise or 0.0 for run in runs) for m, runs in groups.items()}
+  listing = ", ".join(f"{label} ({times:.2g} times)" for label, times in most.items() if times > 1)
+  if not listing:
     return ""
-  listing = ", ".join(f"{label} ({times:.2g} times)" for label, times in relative.items())
   return (
     f" The noise of a round is longer than any client’s update can be with {listing}, so that its"
     " rounds are mostly noise: more clients per round, a larger ε or a smaller model shorten it."
@@ -108,11 +104,9 @@ def unfinished(runs: Iterable[run_folder.Run]) -> list[tables.Table]:
   """Lists unfinished runs, if there are any."""
   rows = []
   for run in runs:
-    reached = (
-      "before its first round" if run.last_round is None else f"after round {run.last_round}"
-    )
-    said = run.diverged or f"stopped or still running {reached}"
-    rows.append(tables.Row(f"{run.method.label}, seed {run.seed}: {said}", []))
+    when = "before its first round" if run.last_round is None else f"after round {run.last_round}"
+    state = run.diverged or f"stopped or still running {when}"
+    rows.append(tables.Row(f"{run.method.label}, seed {run.seed}: {state}", []))
   return [tables.Table("Unfinished runs, not counted", [], rows, kind="words")] if rows else []
 
 
@@ -139,7 +133,7 @@ def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table
     cells = [tables.Cell(f"{criterion} by {flags}")]
     tried = search["tried"]
     if len(tried) > _MOST_TRIED:
-      tried = sorted(tried, key=lambda one: (one["result"] is None, one["result"]))[:_MOST_TRIED]
+      tried = sorted(tried, key=lambda its: (its["result"] is None, its["result"]))[:_MOST_TRIED]
       cells.append(tables.Cell(f"the best {_MOST_TRIED} of {len(search['tried'])}"))
     for candidate in tried:
       result = candidate.pop("result")
@@ -158,10 +152,7 @@ def searches(folder: pathlib.Path, task_units: units.Units) -> list[tables.Table
 
 def how_it_was_run(groups: run_folder.Groups) -> page.Details:
   """Lists seeds, manifests, and the flags in which runs of methods differ and that all share."""
-  names = {method: method.label for method in groups}
-  about = {
-    f"seeds of {names[method]}": _seeds(run.seed for run in runs) for method, runs in groups.items()
-  }
+  about = {f"seeds of {m.label}": _seeds(run.seed for run in runs) for m, runs in groups.items()}
   runs = [run for members in groups.values() for run in members]
   about |= _manifests([run_files.flatten(run.manifest) for run in runs])
   blocks: list[page.Block] = [tables.listing(about)]
@@ -178,7 +169,8 @@ def how_it_was_run(groups: run_folder.Groups) -> page.Details:
       differing.append(tables.Row(f"--{flag}", [*map(tables.Cell, values)]))
   if differing:
     title = "Flags that differ between methods"
-    blocks.append(tables.Table(title, ["flag", *names.values()], differing, kind="code"))
+    headings = ["flag", *(method.label for method in groups)]
+    blocks.append(tables.Table(title, headings, differing, kind="code"))
   if shared:
     title = f"Flags that all runs share ({len(shared)})"
     blocks.append(page.Details(title, [tables.listing(shared, kind="code")]))

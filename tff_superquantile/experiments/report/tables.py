@@ -160,7 +160,7 @@ def of_seeds(
   there = set(results["metric"])
   columns = [column for column in columns if column.metric in there]
   seeds = results.groupby("method")["seed"].nunique()
-  aggregates = over_seeds(results[results["metric"].isin([one.metric for one in columns])])
+  aggregates = over_seeds(results[results["metric"].isin([column.metric for column in columns])])
   cells = {method: [Cell(str(seeds.get(method, 0)))] for method in names}
   for column in columns:
     entries = aggregates.xs(column.metric, level="metric")

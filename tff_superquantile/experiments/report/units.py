@@ -131,10 +131,10 @@ def of_error(error: str) -> Units:
 
 def of_run(run: run_folder.Run) -> Units:
   """Returns the units of a run, which say a standard deviation of its labels in their own, too."""
-  found, sd = _UNITS[run.error_kind], run.label_sd
-  if sd is None or found.error.symbol != "label sd":
-    return found
+  units, sd = _UNITS[run.error_kind], run.label_sd
+  if sd is None or units.error.symbol != "label sd":
+    return units
   own = f"{sd:,.0f}" if sd >= 1000 else f"{sd:.3g}"
   own = f"{own} {run.label_unit}".strip()
-  error = found.error._replace(name=f"{found.error.name} ({own} each)", symbol=f"label sd of {own}")
-  return found._replace(error=error)
+  error = units.error._replace(name=f"{units.error.name} ({own} each)", symbol=f"label sd of {own}")
+  return units._replace(error=error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -127,6 +127,12 @@ def pool(runs: Iterable[run_folder.Run]) -> list[run_folder.Run]:
       first = CrossValidation(by_fold[0].path, first.seed // number, by_fold)
     pooled.append(first)
   return pooled
+
+
+def single(runs: Iterable[run_folder.Run]) -> Iterator[run_folder.Run]:
+  """Yields runs, and in the place of a cross-validation its own."""
+  for run in runs:
+    yield from run.folds if isinstance(run, CrossValidation) else (run,)
 
 
 def num_folds(run: run_folder.Run) -> int:

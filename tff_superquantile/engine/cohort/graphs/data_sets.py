@@ -184,12 +184,12 @@ def source(value: Any, sequence: tff.SequenceType) -> Source:
   """Returns an argument's data set; `TypeError` for anything else, or for other elements."""
   if not isinstance(value, tf.data.Dataset):
     raise TypeError(f"Found a {type(value).__name__}; expected a tf.data.Dataset.")
-  found = _sources.get(value)
-  if found is None:
-    found = _sources[value] = Source(value)
-  if not sequence.is_assignable_from(found.type):
-    raise TypeError(f"Found a data set of type {found.type}; expected {sequence}.")
-  return found
+  cached = _sources.get(value)
+  if cached is None:
+    cached = _sources[value] = Source(value)
+  if not sequence.is_assignable_from(cached.type):
+    raise TypeError(f"Found a data set of type {cached.type}; expected {sequence}.")
+  return cached
 
 
 def as_tensor(array: Any, is_used: bool = True) -> tf.Tensor:
@@ -201,7 +201,7 @@ def as_tensor(array: Any, is_used: bool = True) -> tf.Tensor:
     return tf.convert_to_tensor(array)
   if not is_used:
     return tf.fill(array.shape, "")
-  serialized = [one.serialized() for one in array.ravel()]
+  serialized = [entry.serialized() for entry in array.ravel()]
   return tf.constant(serialized, tf.string, array.shape)
 
 

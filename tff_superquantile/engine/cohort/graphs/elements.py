@@ -73,13 +73,13 @@ def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
     return [part[1:] for part in tf.nest.flatten(final.get_single_element())]
 
   def take(position: tf.Tensor, *read: tf.Tensor) -> list[tf.Tensor]:
-    found = []
+    element = []
     for spec, padded, shapes in zip(specs, read[: len(specs)], read[len(specs) :]):
       own = padded[position]
       if not spec.shape.is_fully_defined():
         own = tf.slice(own, [0] * spec.shape.rank, shapes[position])
-      found.append(tf.ensure_shape(own, spec.shape))
-    return [position < tf.shape(read[0])[0], position + 1, *found]
+      element.append(tf.ensure_shape(own, spec.shape))
+    return [position < tf.shape(read[0])[0], position + 1, *element]
 
   stacked = [tf.TensorSpec([None, *([None] * spec.shape.rank)], spec.dtype) for spec in specs]
   shapes = [tf.TensorSpec([None, spec.shape.rank], tf.int32) for spec in specs]

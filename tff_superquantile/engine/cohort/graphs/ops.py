@@ -92,16 +92,16 @@ def output_offset(node: tf.compat.v1.NodeDef, argument: str | None, library: Fun
 
 def functions_of(node: tf.compat.v1.NodeDef, library: Functions) -> list[Any]:
   """Lists the FunctionDefs that a node calls, and those that they call, each once."""
-  found: dict[str, Any] = {}
+  called: dict[str, Any] = {}
   stack = [node]
   while stack:
     inner = stack.pop()
     names = [attr.func.name for attr in inner.attr.values() if attr.HasField("func")]
     for name in [*names, inner.op]:
-      if name in library and name not in found:
-        found[name] = library[name]
+      if name in library and name not in called:
+        called[name] = library[name]
         stack.extend(library[name].node_def)
-  return list(found.values())
+  return list(called.values())
 
 
 def digest(node: tf.compat.v1.NodeDef, library: Functions) -> bytes:

@@ -119,14 +119,14 @@ class Sessions:
   def __call__(self, *fed: np.ndarray) -> list[Any]:
     """Runs the graph: one array a tensor; text without dimensions comes as bytes."""
     try:
-      found = self._idle.get_nowait()
+      calls = self._idle.get_nowait()
     except queue.Empty:
-      found = self._open()
+      calls = self._open()
     if self._shares_session:
-      self._idle.put(found)
-    initialize, compute, used = found
+      self._idle.put(calls)
+    initialize, compute, used = calls
     initialize(*fed)
     computed = compute(*fed)
     if self._keeps_sessions and not self._shares_session and not any(used()):
-      self._idle.put(found)
+      self._idle.put(calls)
     return computed

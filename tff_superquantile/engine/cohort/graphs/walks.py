@@ -51,17 +51,17 @@ def used_from_outside(bodies: Iterable[Body], since: int) -> list[Ref]:
   ]
 
 
-def frontier(refs: Iterable[Ref], wanted: Callable[[Expression], bool]) -> list[Ref]:
-  """Lists the largest parts of some values that are `wanted`, in order."""
+def frontier(refs: Iterable[Ref], belongs: Callable[[Expression], bool]) -> list[Ref]:
+  """Lists the largest parts of some values that `belongs` holds of, in order."""
   refs = list(refs)
   used = list(refs)
-  for expression in walk(refs, stop=wanted):
-    if not wanted(expression):
+  for expression in walk(refs, stop=belongs):
+    if not belongs(expression):
       used.extend(expression.inputs)
       for body in expression.bodies:
         used.extend(body.outputs)
   return sorted(
-    {ref for ref in used if wanted(ref.expression)}, key=lambda r: (r.expression.order, r.index)
+    {ref for ref in used if belongs(ref.expression)}, key=lambda r: (r.expression.order, r.index)
   )
 
 

@@ -74,29 +74,29 @@ class Stage:
     self._program = program
     self._plan = plan
     self._stage = stage
-    self._given = _server_templates(plan, stage.received)
-    self._given.update((name, kept[name]) for name in stage.carried)
+    self._inputs = _server_templates(plan, stage.received)
+    self._inputs.update((name, kept[name]) for name in stage.carried)
     self.kept: dict[str, Template] = {}
     self.partials: dict[str, Template] = {}
     # The first trace fills the templates.
-    self._function = program.cohort_function(self._compute, _tensors(self._given.values()))
+    self._function = program.cohort_function(self._compute, _tensors(self._inputs.values()))
     specs = _tensors(self.partials.values())
     merge = tf.function(self._merge, input_signature=[specs, specs], autograph=False)
     self.merge = merge.get_concrete_function()
 
   def __call__(self, arrays: Sequence[Any], computed: Named) -> tuple[list[tf.Tensor], Named]:
     """Returns a block's partial aggregates, and what the stage keeps for it."""
-    given = [tensor for name in self._given for tensor in computed[name]]
-    results = iter(self._function([*arrays, *given]))
+    inputs = [tensor for name in self._inputs for tensor in computed[name]]
+    results = iter(self._function([*arrays, *inputs]))
     partials = [next(results) for _ in _tensors(self.partials.values())]
     return partials, _by_name(self.kept, results)
 
   def _compute(
     self, tensors: Sequence[tf.Tensor], clients: aggregations.Clients
   ) -> list[tf.Tensor]:
-    given = iter(tensors[len(self._program.parameters) :])
+    inputs = iter(tensors[len(self._program.parameters) :])
     scope = self._program.scope(tensors)
-    scope.update((name, _filled(template, given)) for name, template in self._given.items())
+    scope.update((name, _filled(template, inputs)) for name, template in self._inputs.items())
     evaluator = interpreter.Interpreter(clients)
     for name in self._stage.calls:
       scope[name] = evaluator.evaluate(self._plan.calls[name], scope)

@@ -137,16 +137,16 @@ class Plan:
 
   def _names(self, block: tff.framework.ComputationBuildingBlock) -> set[str]:
     """The names of calls, and of the parameter, in a block; all names are unique in this form."""
-    found = set()
+    names = set()
 
     def visit(part: Any) -> tuple[Any, bool]:
       if isinstance(part, tff.framework.Reference):
         if part.name in self.calls or part.name == self.parameter:
-          found.add(part.name)
+          names.add(part.name)
       return part, False
 
     tff.framework.transform_postorder(block, visit)
-    return found
+    return names
 
   def _in_order(self, names: Iterable[str]) -> tuple[str, ...]:
     names = set(names)

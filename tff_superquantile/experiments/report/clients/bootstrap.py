@@ -93,13 +93,15 @@ def differences(
 def interval(name: str, pairs: Sequence[pd.DataFrame]) -> tuple[np.ndarray, float, float]:
   """Returns the means of a `statistic` before and after, and their difference's interval."""
   levels, drawn = differences(name, pairs)
-  before, after = levels.mean(axis=0)
+  means = levels.mean(axis=0)
   num_clients = len(set().union(*(pair.index for pair in pairs)))
   if num_clients < 2 or name == "max":
-    return levels.mean(axis=0), math.nan, math.nan
-  ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-  low, high = after - before + _widening(num_clients) * (ends - (after - before))
-  return levels.mean(axis=0), float(low), float(high)
+    return means, math.nan, math.nan
+  change, up_to = means[1] - means[0], (1 + LEVEL) / 2
+  # Student's interval is wider than a normal one: 1.31 times for 6 clients.
+  widening = special.stdtrit(num_clients - 1, up_to) / special.ndtri(up_to)
+  low, high = change + widening * (np.quantile(drawn, [(1 - LEVEL) / 2, up_to]) - change)
+  return means, float(low), float(high)
 
 
 def p_value(change: float, low: float, high: float, num_clients: int) -> float:
@@ -126,9 +128,3 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
   corrected = np.full(len(values), np.nan)
   corrected[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
   return corrected
-
-
-def _widening(num_clients: int) -> float:
-  """Returns how much wider Student's interval is than a normal one: 1.31 times for 6 clients."""
-  up_to = (1 + LEVEL) / 2
-  return float(special.stdtrit(num_clients - 1, up_to) / special.ndtri(up_to))

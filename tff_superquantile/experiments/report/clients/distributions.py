@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from matplotlib import figure as mpl_figure
 from matplotlib import ticker
 import numpy as np
@@ -22,8 +20,6 @@ def error_histogram(groups: grouped.Grouped) -> style.Figure:
   if leading.name == "loss":
     # A few clients with enormous losses would leave the others no room.
     largest = min(largest, 1.5 * max(np.percentile(values, 99) for values in values_of.values()))
-  if not math.isfinite(largest):
-    raise style.NothingToDraw
   edges = ticker.MaxNLocator(25, steps=(1, 2, 4, 5, 10)).tick_values(0.0, largest)
   looks = style.palette(list(groups))
   is_wide = len(values_of) <= 4
