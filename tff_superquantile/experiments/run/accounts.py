@@ -176,7 +176,7 @@ class Account:
     return self._meter.epsilon_at_most(round_num, self._config.num_rounds)
 
   def write(self, rounds_done: int) -> None:
-    """Writes the ledger, with the largest number of rounds that were ever begun."""
+    """Writes the ledger, with the most rounds ever begun: what was released is never taken back."""
     config = self._config
     text = ledger.build_ledger(
       self._meter,

@@ -106,6 +106,7 @@ class Noise(Privacy):
   """Noise, from which the cost follows."""
 
 
+# By the flag that chooses each.
 KINDS: dict[str, type[Privacy]] = {"--epsilon": Budget, "--update_noise_multiplier": Noise}
 
 
