@@ -12,7 +12,7 @@ SYNOPSIS
     run_experiments.sh [EXPERIMENT] [--quick] [--output_dir=DIR] [FLAG ...]
     run_experiments.sh own --data_dir=PATH --client_column=NAME
         --label_column=NAME [FLAG ...]
-    run_experiments.sh doctor [--data_dir=PATH] [FLAG ...]
+    run_experiments.sh doctor [FLAG ...]
     run_experiments.sh download emnist|sent140|shakespeare|all [--cache_dir=DIR]
     run_experiments.sh --help
 
@@ -100,7 +100,7 @@ COMMANDS
     doctor          Checks this machine and .venv, in twenty seconds, and states
                     a remedy for each failure: versions, memory and disk, a
                     secure sum and a private median, data sets. It takes
-                    the options --output_dir, --data_dir and --cache_dir.
+                    the options --output_dir and --cache_dir.
     download        Downloads a data set now, checks it and keeps it in the
                     cache, such as for machines that have no network. An
                     experiment does the same before its first run.
@@ -192,8 +192,8 @@ ENVIRONMENT
 EXAMPLES
     ./run_experiments.sh
         First results in minutes: open results/synthetic/report.html.
-    ./run_experiments.sh doctor --data_dir=/data/femnist
-        A check of the machine and of these data.
+    ./run_experiments.sh doctor
+        A check of the machine.
     ./run_experiments.sh own --data_dir=visits.csv --client_column=site \
             --label_column=outcome
         A comparison on your own clients.

@@ -26,14 +26,7 @@ _FAILED = 1  # pytest's exit code where tests were carried out, and failed.
 
 
 class Mutant(NamedTuple):
-  """A fault, and the tests that find it.
-
-  Attributes:
-    file: The path of the file, from the project's root.
-    before: A text that occurs in it once.
-    after: The fault.
-    tests: Arguments of pytest, apart by spaces.
-  """
+  """A fault in place of a text that is in a file once, and the tests, as for pytest, to find it."""
 
   file: str
   before: str
@@ -89,12 +82,7 @@ def _run_pytest(folder: pathlib.Path, tests: str) -> None:
 
 
 def _try(mutant: Mutant, folder: pathlib.Path) -> str:
-  """Returns "killed", or what happened instead.
-
-  Args:
-    mutant: The fault.
-    folder: A copy of the project, which is as before afterwards.
-  """
+  """Returns "killed", or what happened instead; the copy is as before afterwards."""
   if count(mutant, folder) != 1:
     return f"its text is there {count(mutant, folder)} times"
   path = folder / mutant.file

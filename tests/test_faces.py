@@ -1,7 +1,6 @@
 """What `import tff_superquantile` offers, and that it costs nothing until it is used."""
 
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -35,14 +34,6 @@ def test_names_are_those_of_the_rooms():
   assert tsq.set_simulation_context is context.set_simulation_context
   assert simulation.ClientFiles is client_files.ClientFiles
   assert tsq.engine.context is context
-
-
-def test_readme_needs_one_import_of_ours():
-  (example,) = re.findall(r"```python\n(.*?)```", (_ROOT / "README.md").read_text(), re.DOTALL)
-  imports = re.findall(r"^(?:import|from) tff_superquantile.*", example, re.MULTILINE)
-  assert imports == ["import tff_superquantile as tsq"]
-  for name in re.findall(r"tsq\.(\w+)", example):
-    assert name in dir(tsq)
 
 
 def test_nothing_is_loaded_before_it_is_used():

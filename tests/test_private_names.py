@@ -112,27 +112,6 @@ def test_a_listed_name_exists(name):
   _resolve(name)
 
 
-@pytest.mark.parametrize("name", ["tensorflow_federated.no_such_name", "tensorflow.python.nothing"])
-def test_a_name_that_disappeared_is_noticed(name):
-  with pytest.raises((AttributeError, ImportError)):
-    _resolve(name)
-
-
-@pytest.mark.parametrize(
-  "code,expected",
-  [
-    ("import tensorflow_federated as tff\ntff.program.Manager()._remove(1)", {"_remove"}),
-    (
-      "from tensorflow.python.framework import ops\nops.get()",
-      {"tensorflow.python.framework.ops.get"},
-    ),
-    ("import tensorflow as tf\ntf.add(1, 2)\npair._replace(x=1)\nself.__dict__", set()),
-  ],
-)
-def test_private_names_are_found(code, expected):
-  assert set(_private_names(ast.parse(code), own=set())) == expected
-
-
 def test_examples_use_public_names_that_exist():
   found = 0
   imports = {}

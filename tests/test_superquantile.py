@@ -1,7 +1,5 @@
 """The mathematics against linear programming, convex conditions and closed forms."""
 
-import math
-
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
@@ -66,17 +64,6 @@ def test_exactly_ceil_theta_n_untied_losses_pass(n, percent):
   assert np.sum(losses >= eta) == -(-percent * n // 100)
 
 
-@hypothesis.given(_clients())
-def test_integer_weights_are_repeated_clients(clients):
-  losses, theta, _ = clients
-  counts = 1 + np.arange(len(losses)) % 4
-  repeated = np.repeat(losses, counts)
-  assert superquantile.quantile(losses, theta, counts) == superquantile.quantile(repeated, theta)
-  assert superquantile.superquantile(losses, theta, counts) == pytest.approx(
-    superquantile.superquantile(repeated, theta)
-  )
-
-
 def test_threshold_rule_equals_the_dual_when_theta_n_is_an_integer():
   losses = np.random.default_rng(0).normal(size=40)
   for k in range(1, 41):
@@ -114,46 +101,6 @@ def test_smoothed_weights_satisfy_the_optimality_conditions(clients, smoothing):
     assert np.ptp(level) < 1e-5 * max(1.0, smoothing)
     if np.any(capped):
       assert gradient[capped].min() >= level.max() - 1e-5 * max(1.0, smoothing)
-
-
-def test_smoothed_weights_against_a_numerical_solver():
-  rng = np.random.default_rng(2)
-  losses, alpha, theta, nu = rng.normal(size=6), rng.dirichlet(np.ones(6)), 0.4, 0.3
-
-  def negative(pi):
-    return -(pi @ losses - nu * np.sum(pi * np.log(np.maximum(pi, 1e-300) / alpha)))
-
-  solution = optimize.minimize(
-    negative,
-    alpha,
-    bounds=[(1e-12, a / theta) for a in alpha],
-    constraints={"type": "eq", "fun": lambda pi: pi.sum() - 1},
-    options={"ftol": 1e-14, "maxiter": 1000},
-  )
-  np.testing.assert_allclose(smoothed.dual_weights(losses, theta, nu, alpha), solution.x, atol=1e-5)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("nu", [0.05, 0.7, 10.0])
-def test_small_theta_with_smoothing_is_tilted_erm_of_temperature_one_over_nu(nu, weighted):
-  rng = np.random.default_rng(7)
-  losses = rng.uniform(0, 2, size=9)
-  alpha = rng.dirichlet(np.ones(9)) if weighted else np.full(9, 1 / 9)
-  # The paper has temperature nu; its limit has 1 / nu. Tilted-ERM is TERM's formula.
-  tilted = alpha * np.exp(losses / nu) / (alpha @ np.exp(losses / nu))
-  risk = nu * np.log(alpha @ np.exp(losses / nu))
-  # The limit is attained as soon as no cap binds.
-  unbound = 0.999 * np.min(alpha / tilted)
-  for theta in (unbound, 1e-3 * unbound, 1e-300):
-    pi = smoothed.dual_weights(losses, theta, nu, alpha)
-    np.testing.assert_allclose(pi, tilted, atol=1e-13)
-    value = pi @ losses - nu * np.sum(pi * np.log(pi / alpha))
-    assert value == pytest.approx(risk, abs=1e-12)
-  # Before, the caps bind and the value is lower.
-  if (above := 3.0 * unbound) < 1.0:
-    pi = smoothed.dual_weights(losses, above, nu, alpha)
-    assert np.abs(pi - tilted).max() > 1e-3
-    assert pi @ losses - nu * np.sum(pi * np.log(pi / alpha)) < risk
 
 
 def test_smoothing_meets_both_limits_and_stays_finite():
@@ -197,24 +144,6 @@ def test_one_bad_cohort_among_many_is_refused(theta, smoothing, message):
   losses = [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]
   with pytest.raises(ValueError, match=message):
     smoothed.dual_weights(losses, theta, smoothing)
-
-
-def test_limits_in_theta():
-  losses = np.random.default_rng(3).normal(size=17)
-  assert superquantile.superquantile(losses, 1.0) == pytest.approx(losses.mean())
-  assert superquantile.superquantile(losses, 1e-6) == pytest.approx(losses.max())
-  thetas = np.linspace(0.01, 1, 50)
-  values = [superquantile.superquantile(losses, theta) for theta in thetas]
-  assert np.all(np.diff(values) <= 1e-12)
-
-
-def test_superquantile_is_the_average_of_the_quantiles_above():
-  # The paper's definition: (1 / theta) times the integral of Q_a over a in (0, theta).
-  losses, theta = np.random.default_rng(4).normal(size=9), 0.37
-  grid = (np.arange(100_000) + 0.5) / 100_000 * theta
-  order = np.sort(losses)[::-1]
-  integral = np.mean([order[math.ceil(a * 9) - 1] for a in grid])
-  assert superquantile.superquantile(losses, theta) == pytest.approx(integral, abs=1e-4)
 
 
 @hypothesis.given(st.lists(_LOSS, min_size=1, max_size=30), st.floats(0, 100))

@@ -105,6 +105,16 @@ def chosen_by(
   return dataclasses.field(default=default, metadata={_CHOICE: chosen})
 
 
+def optional(kinds: Mapping[str, type[Part]], without: str) -> Any:
+  """Returns a field that is a part of the kind that `asked` tells of its flags; None for none."""
+  return chosen_by(lambda values: asked(kinds, values), kinds, without)
+
+
+def asked(kinds: Mapping[str, type[Part]], values: Mapping[str, Any]) -> str | None:
+  """Returns the first of kinds, each by a --FLAG, whose flag has a value; None for no such part."""
+  return next((name for name in kinds if values.get(name[2:]) not in (None, "")), None)
+
+
 def key(kinds: Mapping[str, type[_T]], part: Part) -> str:
   """Returns the name of a part's class among kinds, or else that of its nearest base."""
   if isinstance(kinds, plugins.Kinds):

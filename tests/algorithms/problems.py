@@ -9,7 +9,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile import algorithms
+from tff_superquantile import noise_source
 from tff_superquantile import threshold as threshold_lib
+from tff_superquantile.secure_sums import discrete_gaussian
 
 NUM_FEATURES, NUM_CLASSES = 5, 3
 _SPEC = (
@@ -190,6 +192,42 @@ def noise_of_rounds(of_key, shapes, num_rounds):
     state, noise = of_key.add_noise(state, zeros, zeros)
     noise_of_all.append(vector(n.numpy() for n in noise))
   return noise_of_all
+
+
+def noise_of_the_server(mechanism, size, key, purpose, num_clients, round_num=1):
+  """The shares that are missing, as the server draws them in that round."""
+  source = noise_source.NoiseSource(key, purpose)
+  state = source.initial_state()
+  for _ in range(round_num):
+    seed, state = source.draw(state)
+  missing = mechanism.num_shares - num_clients
+  if not missing:
+    return np.zeros(size, np.int64)
+  stddev = tf.constant(mechanism.local_stddev * np.sqrt(missing))
+  return discrete_gaussian.sample([size], stddev, seed).numpy()
+
+
+def midpoints(losses, max_loss, num_bins):
+  """The middles of the losses' bins."""
+  width = max_loss / num_bins
+  return (np.clip(np.floor(np.array(losses) / width), 0, num_bins - 1) + 0.5) * width
+
+
+def semi_variance_shares(values, weights, beta):
+  mean = weights @ values / weights.sum()
+  factors = 1.0 + 2.0 * beta * np.maximum(values - mean, 0.0)
+  return factors / factors.max()
+
+
+def rank_shares(values, weights, strength):
+  signs = np.sign(values[:, np.newaxis] - values[np.newaxis])
+  return (1.0 + strength * signs @ weights / weights.sum()) / (1.0 + strength)
+
+
+def shares_by_histogram(shares_of, losses, max_loss, num_bins):
+  """Shares of (values, weights) by bins: the largest loss that there is has the largest share."""
+  values = midpoints([*losses, max_loss], max_loss, num_bins)
+  return shares_of(values, np.append(np.ones(len(losses)), 0.0))[:-1]
 
 
 def sums(computation):

@@ -64,13 +64,6 @@ def _process(kind):
   )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def forgotten_processes():
-  """TensorFlow's functions end before Python does."""
-  yield
-  _process.cache_clear()
-
-
 def _noise_of_rounds(num_shares, num_rounds):
   """The server's noise of each round, from its key: of the weights, perhaps a share, the count."""
   of_key = secure_sums.GaussianSum(np.hypot(1.0, _Z_W / _Z_B), _Z_W, _KEY, "updates")

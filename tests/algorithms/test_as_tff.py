@@ -10,27 +10,16 @@ from unittest import mock
 import numpy as np
 import problems
 import pytest
+import rounds
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy.noise import sum_mechanism
-from privacy.noise import tree_mechanism
 from tff_superquantile import algorithms
 from tff_superquantile import client_work
-from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.client_work import local_model
 
-_TREE = functools.partial(
-  threshold_lib.build_tree_quantile,
-  mechanism=tree_mechanism.build_tree_mechanism(1.0, 16, 16, num_shares=20),
-  max_loss=4.0,
-)
-_GEOMETRIC = functools.partial(
-  threshold_lib.build_geometric_quantile,
-  noise_multiplier=1.0,
-  expected_clients=6,
-  initial_estimate=1.0,
-)
+_TREE, _GEOMETRIC = rounds.tree_threshold(), rounds.geometric_threshold()
 _FED_PROX = functools.partial(algorithms.build_fed_prox, proximal_strength=1.0)
 _SUPERQUANTILE = functools.partial(algorithms.build_superquantile_fed_avg, theta=0.5)
 _BUILDERS = {

@@ -185,71 +185,66 @@ def test_q_fed_avg_with_extreme_powers_is_the_worst_client():
   assert cosine == pytest.approx(1.0, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-  "temperature,weighting", [(0.1, _UNIFORM), _later(1.0, _BY_EXAMPLES), (200.0, _BY_EXAMPLES)]
+def _tilted(temperature):
+  return lambda losses, alpha: alpha * np.exp(temperature * (losses - losses.max()))
+
+
+def _proportional(losses, alpha):
+  assert losses.min() < 1.5 < losses.max()
+  return alpha / (2.5 - np.minimum(losses, 1.5))
+
+
+def _semi_variance(beta):
+  return lambda losses, alpha: alpha * (1.0 + 2.0 * beta * np.maximum(losses - alpha @ losses, 0.0))
+
+
+def _yue(losses, alpha):
+  """As Yue et al. write it, with the ranks -5, -3, ..., 5 and strength 1."""
+  return (1.0 + (2.0 * np.argsort(np.argsort(losses)) - 5.0) / 6.0) / 6.0
+
+
+def _signs(losses, alpha):
+  return alpha * (1.0 + 0.4 * np.sign(losses[:, np.newaxis] - losses) @ alpha)
+
+
+_PROP_FAIR = functools.partial(
+  algorithms.build_prop_fair, _MODEL, 2.5, client_optimizer_fn=_sgd(), max_loss=1.5
 )
-def test_tilted_erm_against_numpy(temperature, weighting):
-  arrays = problems.client_arrays()
-  process = _tilted_erm(temperature, client_weighting=weighting)
-  weights, alpha = problems.initial_weights(), _alpha(arrays, weighting)
-  for _ in range(3):
-    tilted = np.log(alpha) + temperature * _losses(weights, arrays)
-    pi = np.exp(tilted - np.logaddexp.reduce(tilted))
-    weights = _step(weights, _updates(weights, arrays), pi)
-  got, metrics = _run(process, problems.datasets(arrays))
-  _assert_close(got, weights)
-  assert metrics["threshold"]["effective_clients"] == pytest.approx(1 / np.sum(pi**2), rel=1e-3)
-
-
-@pytest.mark.parametrize("weighting", [_later(_UNIFORM), _BY_EXAMPLES])
-def test_prop_fair_against_numpy(weighting):
-  arrays, utility_bound, max_loss = problems.client_arrays(), 2.5, 1.8
-  process = algorithms.build_prop_fair(
-    _MODEL, utility_bound, _sgd(), max_loss=max_loss, client_weighting=weighting
-  )
-  weights, alpha = problems.initial_weights(), _alpha(arrays, weighting)
-  losses = _losses(weights, arrays)
-  assert losses.min() < max_loss < losses.max()
-  for _ in range(3):
-    pi = alpha / (utility_bound - np.minimum(_losses(weights, arrays), max_loss))
-    weights = _step(weights, _updates(weights, arrays), pi / pi.sum())
-  got, metrics = _run(process, problems.datasets(arrays))
-  _assert_close(got, weights)
-  assert metrics["cohort"]["tail_size"] == len(arrays)
-
-
-@pytest.mark.parametrize("beta, weighting", [_later(0.3, _UNIFORM), (5.0, _BY_EXAMPLES)])
-def test_semi_vred_against_numpy(beta, weighting):
-  arrays = problems.client_arrays()
-  process = algorithms.build_semi_vred(_MODEL, beta, _sgd(), client_weighting=weighting)
-  weights, alpha = problems.initial_weights(), _alpha(arrays, weighting)
-  for _ in range(3):
-    losses = _losses(weights, arrays)
-    pi = alpha * (1.0 + 2.0 * beta * np.maximum(losses - alpha @ losses, 0.0))
-    weights = _step(weights, _updates(weights, arrays), pi / pi.sum())
-  _assert_close(_run(process, problems.datasets(arrays))[0], weights)
+_SEMI_VRED = functools.partial(algorithms.build_semi_vred, _MODEL, client_optimizer_fn=_sgd())
 
 
 @functools.cache
-def _gifair(strength, weighting=_BY_EXAMPLES):
-  return algorithms.build_gifair(_MODEL, strength, _sgd(), client_weighting=weighting)
+def _gifair(strength, client_weighting=_BY_EXAMPLES):
+  return algorithms.build_gifair(_MODEL, strength, _sgd(), client_weighting=client_weighting)
 
 
-@pytest.mark.parametrize("strength, weighting", [(1.0, _UNIFORM), (0.4, _BY_EXAMPLES)])
-def test_gifair_against_numpy(strength, weighting):
-  """With uniform weights as Yue et al. write it, with the ranks -5, -3, ..., 5."""
+@pytest.mark.parametrize(
+  "build, weigh, weighting",
+  [
+    (functools.partial(_tilted_erm, 0.1), _tilted(0.1), _UNIFORM),
+    _later(functools.partial(_tilted_erm, 1.0), _tilted(1.0), _BY_EXAMPLES),
+    (functools.partial(_tilted_erm, 200.0), _tilted(200.0), _BY_EXAMPLES),
+    _later(_PROP_FAIR, _proportional, _UNIFORM),
+    (_PROP_FAIR, _proportional, _BY_EXAMPLES),
+    _later(functools.partial(_SEMI_VRED, beta=0.3), _semi_variance(0.3), _UNIFORM),
+    (functools.partial(_SEMI_VRED, beta=5.0), _semi_variance(5.0), _BY_EXAMPLES),
+    (functools.partial(_gifair, 1.0), _yue, _UNIFORM),
+    (functools.partial(_gifair, 0.4), _signs, _BY_EXAMPLES),
+  ],
+)
+def test_weights_by_losses_against_numpy(build, weigh, weighting):
   arrays = problems.client_arrays()
   weights, alpha = problems.initial_weights(), _alpha(arrays, weighting)
   for _ in range(3):
-    losses = _losses(weights, arrays)
-    if weighting == _UNIFORM:
-      ranks = 2.0 * np.argsort(np.argsort(losses)) - 5.0
-      pi = (1.0 + strength / 6.0 * ranks) / 6.0
-    else:
-      pi = alpha * (1.0 + strength * np.sign(losses[:, np.newaxis] - losses) @ alpha)
-    assert pi.sum() == pytest.approx(1.0) and pi.min() > 0.0
+    pi = weigh(_losses(weights, arrays), alpha)
+    pi = pi / pi.sum()
     weights = _step(weights, _updates(weights, arrays), pi)
-  _assert_close(_run(_gifair(strength, weighting), problems.datasets(arrays))[0], weights)
+  got, metrics = _run(build(client_weighting=weighting), problems.datasets(arrays))
+  _assert_close(got, weights)
+  if weigh is _proportional:  # Which shows the server nobody's loss.
+    assert metrics["cohort"]["tail_size"] == len(arrays)
+  else:
+    assert metrics["threshold"]["effective_clients"] == pytest.approx(1 / np.sum(pi**2), rel=1e-3)
 
 
 def test_tilted_erm_with_a_moving_average_against_numpy():
@@ -290,55 +285,49 @@ def _indexed_problem(arrays):
   return dict(examples_fn=examples, local_batch_size=4)
 
 
-@pytest.mark.parametrize("weighting", [_later(_UNIFORM), _BY_EXAMPLES])
-def test_agnostic_fed_avg_against_numpy(weighting):
-  """Mirror ascent over cohorts that change: a client's weight is kept while it is away."""
-  arrays, rate = problems.client_arrays(), 0.8
-  process = algorithms.build_agnostic_fed_avg(
-    _MODEL,
-    rate,
-    _sgd(),
+def _assert_rounds_by_index(build, weigh):
+  """Of cohorts that change; `weigh` goes from a cohort and its losses to weights."""
+  arrays = problems.client_arrays()
+  process = build(
+    client_optimizer_fn=_sgd(),
     num_clients=len(arrays),
     index_fn=lambda index: index,
-    client_weighting=weighting,
     **_indexed_problem(arrays),
   )
   state, weights = process.initialize(), problems.initial_weights()
-  sizes = np.array([len(y) for _, y in arrays], np.float64)
-  lambdas = sizes if weighting == _BY_EXAMPLES else np.ones(len(arrays))
   for cohort in ([0, 2, 4], [1, 2, 3, 5], [0, 5], [4, 0, 3]):
     chosen = [arrays[i] for i in cohort]
-    lambdas[cohort] *= np.exp(rate * _losses(weights, chosen))
-    pi = lambdas[cohort] / lambdas[cohort].sum()
+    pi = weigh(cohort, _losses(weights, chosen))
+    pi = pi / pi.sum()
     weights = _step(weights, _updates(weights, chosen), pi)
     state, metrics = process.next(state, [np.int32(i) for i in cohort])
   _assert_close(state.global_model_weights.trainable, weights)
-  measured = metrics["client_work"]["threshold"]
-  assert measured["effective_clients"] == pytest.approx(1 / np.sum(pi**2), rel=1e-4)
+  measured = metrics["client_work"]["threshold"]["effective_clients"]
+  assert measured == pytest.approx(1 / np.sum(pi**2), rel=1e-4) and measured < 2.9
+
+
+@pytest.mark.parametrize("weighting", [_later(_UNIFORM), _BY_EXAMPLES])
+def test_agnostic_fed_avg_against_numpy(weighting):
+  """Mirror ascent: a client's weight is kept while it is away."""
+  lambdas = _alpha(problems.client_arrays(), weighting)
+
+  def weigh(cohort, losses):
+    lambdas[cohort] *= np.exp(0.8 * losses)
+    return lambdas[cohort]
+
+  build = functools.partial(algorithms.build_agnostic_fed_avg, _MODEL, 0.8)
+  _assert_rounds_by_index(functools.partial(build, client_weighting=weighting), weigh)
 
 
 def test_aaggff_against_numpy():
-  arrays, decision_step = problems.client_arrays(), 4.0
-  process = algorithms.build_aaggff(
-    _MODEL,
-    _sgd(),
-    num_clients=len(arrays),
-    decision_step=decision_step,
-    index_fn=lambda index: index,
-    client_weighting=_BY_EXAMPLES,
-    **_indexed_problem(arrays),
-  )
-  state, weights, rounds = process.initialize(), problems.initial_weights(), []
-  for cohort in ([0, 2, 4], [1, 2, 3, 5], [0, 5], [4, 0, 3]):
-    chosen = [arrays[i] for i in cohort]
-    rounds.append((cohort, _losses(weights, chosen)))
-    pi = problems.mixing_coefficients(rounds, len(arrays), decision_step)[-1][cohort]
-    pi *= _alpha(chosen, _BY_EXAMPLES)
-    weights = _step(weights, _updates(weights, chosen), pi / pi.sum())
-    state, metrics = process.next(state, [np.int32(i) for i in cohort])
-  _assert_close(state.global_model_weights.trainable, weights)
-  measured = metrics["client_work"]["threshold"]["effective_clients"]
-  assert measured == pytest.approx(pi.sum() ** 2 / np.sum(pi**2), rel=1e-4) and measured < 2.9
+  rounds, alpha = [], _alpha(problems.client_arrays(), _BY_EXAMPLES)
+
+  def weigh(cohort, losses):
+    rounds.append((cohort, losses))
+    return alpha[cohort] * problems.mixing_coefficients(rounds, len(alpha), 4.0)[-1][cohort]
+
+  build = functools.partial(algorithms.build_aaggff, _MODEL, decision_step=4.0)
+  _assert_rounds_by_index(functools.partial(build, client_weighting=_BY_EXAMPLES), weigh)
 
 
 def test_agnostic_fed_avg_leaves_out_clients_of_unknown_index():

@@ -17,9 +17,6 @@ pytestmark = pytest.mark.usefixtures("simulation_context")
 
 _ARRAYS = problems.client_arrays(seed=3)
 _RATE, _MAX_LOSS, _NUM_BINS, _CLIP_NORM, _EXPECTED = 0.2, 4.0, 16, 0.15, 4
-_WIDTH = _MAX_LOSS / _NUM_BINS
-
-
 _build = algorithms.build_fed_avg
 
 
@@ -40,22 +37,6 @@ def _process(share, model=None, z=1e-7, **options):
   )
 
 
-def _midpoints(losses):
-  return (np.clip(np.floor(np.array(losses) / _WIDTH), 0, _NUM_BINS - 1) + 0.5) * _WIDTH
-
-
-def _semi_variance(losses, beta=2.0):
-  values = _midpoints(losses)
-  above = np.maximum(np.append(values, _MAX_LOSS - _WIDTH / 2.0) - values.mean(), 0.0)
-  return (1.0 + 2.0 * beta * above[:-1]) / (1.0 + 2.0 * beta * above[-1])
-
-
-def _rank(losses, strength=0.9):
-  values = _midpoints(losses)
-  ranks = np.sign(values[:, np.newaxis] - values).mean(axis=1)
-  return (1.0 + strength * ranks) / (1.0 + strength)
-
-
 def _clipped_update(weights, x, y):
   return problems.clipped(problems.update(weights, x, y, _RATE), _CLIP_NORM)
 
@@ -63,8 +44,14 @@ def _clipped_update(weights, x, y):
 @pytest.mark.parametrize(
   "share, shares_of",
   [
-    (threshold.build_semi_variance_share(2.0), _semi_variance),
-    (threshold.build_rank_share(0.9), _rank),
+    (
+      threshold.build_semi_variance_share(2.0),
+      functools.partial(problems.semi_variance_shares, beta=2.0),
+    ),
+    (
+      threshold.build_rank_share(0.9),
+      functools.partial(problems.rank_shares, strength=0.9),
+    ),
   ],
   ids=["semi_vred", "gifair"],
 )
@@ -75,7 +62,7 @@ def test_rounds_against_numpy(share, shares_of):
     output = process.next(state, problems.handles(cohort, round_num))
     state = output.state
     losses = [problems.losses_and_gradient(weights, *_ARRAYS[i])[0] for i in cohort]
-    shares = shares_of(losses)
+    shares = problems.shares_by_histogram(shares_of, losses, _MAX_LOSS, _NUM_BINS)
     found.append(np.ptp(shares))
     updates = np.array([_clipped_update(weights, *_ARRAYS[i]) for i in cohort])
     divisor = shares.mean() * max(len(cohort), _EXPECTED / 2.0)
@@ -87,25 +74,6 @@ def test_rounds_against_numpy(share, shares_of):
     assert output.metrics["client_work"].keys() == {"threshold"}
     weights = [w.astype(np.float64) for w in trained]
   assert max(found) > 0.1  # Shares differ.
-
-
-def test_equal_shares_are_dp_fed_avg():
-  data = problems.datasets(_ARRAYS[:_EXPECTED])
-  plain = algorithms.build_fed_avg(
-    problems.linear_model(),
-    tff.learning.optimizers.build_sgdm(_RATE),
-    private=algorithms.Private(
-      clip_norm=_CLIP_NORM, noise_multiplier=1e-7, expected_clients=_EXPECTED
-    ),
-    local_batch_size=0,
-  )
-  found = []
-  for process in (_process(threshold.build_semi_variance_share(0.0)), plain):
-    state = process.initialize()
-    for _ in range(2):
-      state = process.next(state, data).state
-    found.append(problems.vector(state.global_model_weights.trainable))
-  np.testing.assert_allclose(found[0], found[1], atol=2e-6)
 
 
 def test_what_needs_no_losses_of_others_is_private_by_its_own_builder():

@@ -72,18 +72,6 @@ def _assert_same(first, second, atol=0.0):
     np.testing.assert_allclose(a, b, rtol=0, atol=atol)
 
 
-def test_theta_1_is_fed_avg():
-  cohorts = [problems.datasets(_ARRAYS)]
-  fed_avg = algorithms.build_fed_avg(
-    problems.linear_model(), tff.learning.optimizers.build_sgdm(0.2)
-  )
-  expected, _ = _run(fed_avg, cohorts)
-  for threshold in (_tree(z=1.0), _geometric()):
-    weights, metrics = _run(_process(threshold, 1.0), cohorts)
-    _assert_same(weights, expected, atol=1e-6)
-    assert [m["cohort"]["tail_size"] for m in metrics] == [6]
-
-
 def test_with_little_noise_the_tree_selects_whom_the_exact_threshold_selects():
   cohorts = [problems.handles(range(6), round_num) for round_num in range(3)]
   uniform = dict(client_weighting=tff.learning.ClientWeighting.UNIFORM)

@@ -130,34 +130,6 @@ def test_noise_of_the_clients_is_the_same_sum(distributed, simulation_context):
     np.testing.assert_allclose(found, expected, atol=2e-6 + steps)
 
 
-def test_more_reports_than_shares_of_noise_leave_the_model(distributed):
-  clients = problems.datasets([_ARRAYS[i % 6] for i in range(_NUM_SHARES + 1)])
-  output = distributed.next(distributed.initialize(), clients)
-  found = problems.vector(output.state.global_model_weights.trainable)
-  np.testing.assert_array_equal(found, problems.vector(problems.initial_weights()))
-
-
-def test_equal_shares_are_dp_fed_avg():
-  k = 0.3
-  weighted = _process(threshold.build_power_share(0.0, _MAX_LOSS), _NEGLIGIBLE, share_weight=k)
-  clip_norm = _CLIP_NORM * np.sqrt(1.0 - k**2)
-  plain = algorithms.build_fed_avg(
-    problems.linear_model(),
-    tff.learning.optimizers.build_sgdm(_RATE),
-    private=algorithms.Private(
-      clip_norm=clip_norm, noise_multiplier=_NEGLIGIBLE, expected_clients=6, noise_key=_KEY
-    ),
-    local_batch_size=0,
-  )
-  states = [process.initialize() for process in (weighted, plain)]
-  for _ in range(2):
-    outputs = [p.next(s, problems.datasets(_ARRAYS)) for p, s in zip((weighted, plain), states)]
-    states = [output.state for output in outputs]
-    found, expected = (problems.vector(s.global_model_weights.trainable) for s in states)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert outputs[0].metrics["aggregator"]["estimated_share_sum"] == pytest.approx(6.0, rel=1e-5)
-
-
 # What one client can do: its loss and its update are what it likes.
 
 

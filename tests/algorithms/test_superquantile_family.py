@@ -5,11 +5,11 @@ import functools
 import numpy as np
 import problems
 import pytest
+import rounds
 import tensorflow_federated as tff
 import tree
 
 from tff_superquantile import algorithms
-from tff_superquantile import threshold as threshold_lib
 
 _THETAS = (0.5, 1.0, 0.25)
 _SIZES = (12, 7, 20, 3, 9, 16)
@@ -91,11 +91,6 @@ def test_other_thetas_are_refused(thetas, error, message):
 
 
 def test_a_private_threshold_is_refused():
-  threshold = functools.partial(
-    threshold_lib.build_geometric_quantile,
-    noise_multiplier=1.0,
-    expected_clients=6,
-    initial_estimate=1.0,
-  )
+  threshold = rounds.geometric_threshold()
   with pytest.raises(ValueError, match="Found a private threshold.* for a family of models"):
     algorithms.build_superquantile_family(thetas=(1.0, 0.5), threshold=threshold, **_OPTIONS)

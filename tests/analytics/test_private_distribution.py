@@ -12,19 +12,12 @@ from privacy import accounting
 from privacy.evaluation import query as query_lib
 from tff_superquantile import analytics
 from tff_superquantile.secure_sums import discrete_gaussian
-from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
 
 _KEY = bytes(range(16))
 _query = functools.lru_cache(query_lib.Query)
-
-
-def _matrix(num_bins):
-  """[d, b]: which bins are in a node."""
-  widths = [2**level for level in range(num_bins.bit_length() - 1)]
-  return np.concatenate([np.kron(np.eye(num_bins // width), np.ones(width)) for width in widths])
 
 
 def _of_counts(query, counts):
@@ -67,15 +60,6 @@ def test_estimates_of_exact_counts_against_numpy():
       assert lowest - 0.02 <= estimates.quantile(p).value <= highest + 0.02
       tail = np.sort(numbers)[-round(p * len(numbers)) :]
       assert estimates.tail_mean(p).value == pytest.approx(tail.mean(), abs=2e-3)
-
-
-@pytest.mark.parametrize("num_bins", [2, 4, 32])
-def test_variances_of_weighted_sums_against_linear_algebra(num_bins):
-  tree = _matrix(num_bins)
-  covariance = np.linalg.inv(tree.T @ tree)
-  weights = np.random.default_rng(num_bins).normal(size=[7, num_bins])
-  variances = hierarchical_histogram.linear_variances(tf.constant(weights), num_bins).numpy()
-  np.testing.assert_allclose(variances, np.einsum("kb,bc,kc->k", weights, covariance, weights))
 
 
 def test_the_whole_way_with_little_noise():

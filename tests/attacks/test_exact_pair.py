@@ -87,7 +87,7 @@ def _laws(population, clients, limit, num_entries, variance_of, others_send):
   mean = others_send * mean
 
   def density(adds_data, is_in):
-    found = np.zeros_like(grid)
+    total = np.zeros_like(grid)
     for k, chance in zip(others, chances):
       # In a cut cohort the canary's place is another's.
       stays = min(1.0, limit / (k + 1)) if is_in else 0.0
@@ -104,8 +104,8 @@ def _laws(population, clients, limit, num_entries, variance_of, others_send):
         if slope:
           exponent = exponent - (rest_grid - variance) ** 2 / (2 * spread**2)
           scale *= spread
-        found += chance * weight * np.exp(exponent) / scale
-    return found
+        total += chance * weight * np.exp(exponent) / scale
+    return total
 
   out, with_data, without = density(0, False), density(1, True), density(0, True)
   return (1 - q) * out + q * with_data, (1 - q) * out + q * without

@@ -85,10 +85,10 @@ def _lifted(m):
 def _irregular(m):
   """Clients with all bits of the mantissa, at the clip norm and above, of both signs."""
   rng = np.random.default_rng(m)
-  found = rng.normal(size=[m, _D]).astype(np.float32)
-  found[::3] *= np.float32(1e30)
-  found[0] = (2.0, -1e-3, 3.3)
-  return found
+  vectors = rng.normal(size=[m, _D]).astype(np.float32)
+  vectors[::3] *= np.float32(1e30)
+  vectors[0] = (2.0, -1e-3, 3.3)
+  return vectors
 
 
 def _clients(vectors, shares=1.0):
@@ -104,7 +104,7 @@ def _moved(setting, runtime, vectors):
     state = initialize()
     results = [compute(state, clients)[1] for clients in (_clients(vectors), away, out)]
   flat = [[np.asarray(part, np.float64) for part in tf.nest.flatten(result)] for result in results]
-  with_it, *without = ([found[0], *found[1:]] for found in flat)
+  with_it, *without = ([leaves[0], *leaves[1:]] for leaves in flat)
   return [[a - b for a, b in zip(with_it, other)] for other in without]
 
 
@@ -143,13 +143,13 @@ def test_a_release_is_the_same_bits_in_any_order_blocks_and_runtime(setting):
   vectors = np.concatenate([_lifted(150), _irregular(150)])
   shares = np.random.default_rng(1).uniform(size=300).astype(np.float32)
   order = np.random.default_rng(2).permutation(300)
-  found = []
+  releases = []
   for runtime in ("whole", "blocks of 7", "blocks of 40", "tffs"):
     with _runtime(runtime):
       initialize, compute = _sum(setting)
       for o in (np.arange(300), order)[: 1 if runtime == "tffs" else 2]:
         state, result = compute(initialize(), _clients(vectors[o], shares[o]))
-        found.append([np.asarray(t) for t in tf.nest.flatten((state, result))])
-  for other in found[1:]:
-    for one, another in zip(found[0], other):
-      np.testing.assert_array_equal(one, another)
+        releases.append([np.asarray(t) for t in tf.nest.flatten((state, result))])
+  for other in releases[1:]:
+    for first, another in zip(releases[0], other):
+      np.testing.assert_array_equal(first, another)

@@ -38,13 +38,13 @@ def test_the_seeds_of_the_noise_do_not_tell_the_order_of_the_examples(tmp_path):
     seed_fn=lambda handle: handle["seed"],
   )
   streams = (local_training.THRESHOLD_STREAM, local_training.UPDATE_STREAM)
-  found, without_purpose = 0, 0
+  num_told, without_purpose = 0, 0
   for round_num in range(_NUM_CLIENTS):
     handle = files.handle("c", seeds.client_seed(_KEY, round_num, "c"))
     handle = {name: tf.constant(value) for name, value in handle.items()}
     order = examples_fn(handle)[1].numpy().tolist()
     of_noise = [training.client(handle, stream).seed for stream in streams]
-    found += _order_from(_words(of_noise)) == order
+    num_told += _order_from(_words(of_noise)) == order
     without_purpose += _order_from(_words(noise_source.split(handle["seed"], 2))) == order
   # The attack works on seeds that are split as they are; 9! orders are too many to guess one.
-  assert (found, without_purpose) == (0, _NUM_CLIENTS)
+  assert (num_told, without_purpose) == (0, _NUM_CLIENTS)

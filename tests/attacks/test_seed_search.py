@@ -8,6 +8,7 @@ and keeps the seed whose noise correlates with the change of the weights.
 import secrets
 
 import numpy as np
+import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -25,24 +26,10 @@ _FOUND = 0.33
 _NUM_SEEDS = 2**11
 
 
-def _model():
-  @tf.function
-  def predict(weights, x, training):
-    del training
-    return tf.linalg.matvec(x, weights[0][0])
-
-  return tff.learning.models.FunctionalModel(
-    initial_weights=((np.zeros(_NUM_WEIGHTS, np.float32),), ()),
-    predict_on_batch_fn=predict,
-    loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean((output - label) ** 2),
-    input_spec=(tf.TensorSpec([None, _NUM_WEIGHTS], tf.float32), tf.TensorSpec([None])),
-  )
-
-
 def _published_change(key):
   """What a round of DP-FedAvg does to the weights."""
   process = algorithms.build_fed_avg(
-    _model(),
+    problems.linear_loss_model(_NUM_WEIGHTS),
     tff.learning.optimizers.build_sgdm(0.1),
     private=algorithms.Private(
       clip_norm=_CLIP_NORM,

@@ -118,16 +118,16 @@ def wait_until(condition):
 
 
 def test_workload_is_read_as_it_was_written(workload_dir):
-  made, found = make_workload_by_hand(), workloads.read(workload_dir)
-  np.testing.assert_array_equal(found.client(1)[0], [[3.0, 3.5], [4.0, 4.5]])
-  np.testing.assert_array_equal(found.num_examples(0), [2, 3, 2])
-  np.testing.assert_array_equal(found.client_weights(1), [2.0, 3.0, 2.0])
+  made, workload = make_workload_by_hand(), workloads.read(workload_dir)
+  np.testing.assert_array_equal(workload.client(1)[0], [[3.0, 3.5], [4.0, 4.5]])
+  np.testing.assert_array_equal(workload.num_examples(0), [2, 3, 2])
+  np.testing.assert_array_equal(workload.client_weights(1), [2.0, 3.0, 2.0])
   for round_num in range(2):
     for place in range(3):
-      order = found.order(round_num, place)
+      order = workload.order(round_num, place)
       np.testing.assert_array_equal(order, made.order(round_num, place))
-      assert sorted(order) == list(range(found.num_examples(round_num)[place]))
-  assert [w.shape for w in found.initial_weights] == [(2, 3), (3,)]
+      assert sorted(order) == list(range(workload.num_examples(round_num)[place]))
+  assert [w.shape for w in workload.initial_weights] == [(2, 3), (3,)]
 
 
 def test_orders_are_those_of_client_files(tmp_path):
@@ -172,7 +172,7 @@ def test_equal_work_counts_and_other_work_is_void(workload_dir, fake, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "start, run, said",
+  "start, run, sentence",
   [
     ("raise ValueError('two\\nlines')", "pass", "ValueError: two lines"),
     ("pass", "raise ValueError('in a round')", "ValueError: in a round"),
@@ -181,9 +181,9 @@ def test_equal_work_counts_and_other_work_is_void(workload_dir, fake, tmp_path):
     ("sys.exit('no start')", "pass", "its last words were 'no start'"),
   ],
 )
-def test_error_is_one_sentence_and_others_go_on(workload_dir, fake, tmp_path, start, run, said):
+def test_error_is_one_sentence_and_others_go_on(workload_dir, fake, tmp_path, start, run, sentence):
   records = run_race([fake("broken", start=start, run=run), fake("whole")], workload_dir, tmp_path)
-  assert said in records[0].error
+  assert sentence in records[0].error
   assert "\n" not in records[0].error
   assert records[1].error is None and len(records[1].seconds) == 2
   table = report.format_table(as_table(judge(records)))
@@ -276,11 +276,11 @@ def test_ratios_are_of_the_same_round_and_the_peer_is_the_fastest_that_counts():
   assert results.ratio(rows[1], rows[0]) == 0.5
   table = results.Table("emnist_linear", "linear", "by hand", 100, 1, rows)
   assert table.fastest_peer() is rows[3]
-  said = report.format_targets([table])
-  assert "at most 0.143  found 0.500  NOT reached" in said
-  assert "at most 0.450  found 0.500  NOT reached" in said
-  assert "at most 1.000  found 0.667  reached" in said
-  assert "at most 2.000            not measured" in said
+  lines = report.format_targets([table])
+  assert "at most 0.143  found 0.500  NOT reached" in lines
+  assert "at most 0.450  found 0.500  NOT reached" in lines
+  assert "at most 1.000  found 0.667  reached" in lines
+  assert "at most 2.000            not measured" in lines
 
 
 def test_lineup_knows_engines_and_guesses_what_was_meant():
@@ -321,14 +321,14 @@ def test_command_end_to_end(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "flag, said",
+  "flag, sentence",
   [
     ("--tasks=syntetic", "Found no task 'syntetic'"),
     ("--contenders=fedavg", "Found no contender 'fedavg'"),
   ],
 )
-def test_mistakes_are_told_in_one_sentence(flag, said):
+def test_mistakes_are_told_in_one_sentence(flag, sentence):
   result = run_command(flag)
   assert result.returncode == 2
-  assert said in result.stderr
+  assert sentence in result.stderr
   assert "Traceback" not in result.stderr

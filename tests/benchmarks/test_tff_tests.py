@@ -70,9 +70,9 @@ def checkout(tmp_path):
 
 @pytest.mark.slow
 def test_each_test_is_run_in_both_contexts(checkout, tmp_path):
-  found = _run(f"--checkout={checkout}", f"--csv={tmp_path / 'outcomes.csv'}")
-  assert found.returncode == 1, found.stderr
-  assert "only_for_tests/sums_test.py: SumTest.test_only_in_tffs_context\n" in found.stdout
+  result = _run(f"--checkout={checkout}", f"--csv={tmp_path / 'outcomes.csv'}")
+  assert result.returncode == 1, result.stderr
+  assert "only_for_tests/sums_test.py: SumTest.test_only_in_tffs_context\n" in result.stdout
   rows = list(csv.DictReader((tmp_path / "outcomes.csv").open()))
   outcomes = {row["test"].partition(".")[2]: (row["TFF"], row["here"]) for row in rows}
   assert outcomes == {
@@ -87,6 +87,6 @@ def test_each_test_is_run_in_both_contexts(checkout, tmp_path):
 
 
 def test_a_folder_without_tests_is_refused(tmp_path):
-  found = _run(f"--checkout={tmp_path}")
-  assert (found.returncode, found.stdout) == (2, "")
-  assert "Found no tests below" in found.stderr
+  result = _run(f"--checkout={tmp_path}")
+  assert (result.returncode, result.stdout) == (2, "")
+  assert "Found no tests below" in result.stderr

@@ -22,24 +22,16 @@ def test_there_are_200_of_all_kinds():
   assert [row["epsilon"] for row in _ROWS].count("") <= 1
 
 
-def _assert_row(index):
-  found = {name: "" if x is None else str(x) for name, x in _SETTINGS[index].row().items()}
+@pytest.mark.parametrize(
+  "index", [pytest.param(i, marks=[pytest.mark.slow] if i % 13 else []) for i in range(200)]
+)
+def test_a_row_is_what_the_code_gives(index):
+  numbers = {name: "" if x is None else str(x) for name, x in _SETTINGS[index].row().items()}
   for name, expected in _ROWS[index].items():
     if name.startswith("epsilon") and expected:
-      assert math.isclose(float(found[name]), float(expected), rel_tol=1e-6, abs_tol=1e-9), name
+      assert math.isclose(float(numbers[name]), float(expected), rel_tol=1e-6, abs_tol=1e-9), name
     else:
-      assert found[name] == expected, name
-
-
-@pytest.mark.parametrize("index", range(0, 200, 13))
-def test_a_row_is_what_the_code_gives(index):
-  _assert_row(index)
-
-
-@pytest.mark.slow
-def test_all_rows_are_what_the_code_gives():
-  for index in range(200):
-    _assert_row(index)
+      assert numbers[name] == expected, name
 
 
 def test_dp_accounting_agrees():

@@ -314,15 +314,8 @@ def test_answer_is_as_shown(arguments, shown, capsys, tmp_path, monkeypatch):
 
 
 def test_answers_are_shown():
-  assert [param.values[0][0] for param in _shown_answers()] == [
-    "calibrate",
-    "spend",
-    "spend",
-    "spend",
-    "calibrate",
-    "audit",
-    "compose",
-  ]
+  verbs = {param.values[0][0] for param in _shown_answers()}
+  assert verbs == {"calibrate", "spend", "audit", "compose"}
 
 
 def test_noise_of_the_private_run_is_as_shown(tmp_path):

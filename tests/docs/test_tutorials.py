@@ -88,10 +88,6 @@ def test_what_it_takes_from_our_modules_is_there(path):
   assert names or path.stem == "colab"
 
 
-def test_there_are_seven():
-  assert len(_NOTEBOOKS) == 7
-
-
 @pytest.mark.parametrize(
   "text,alike",
   [("mean 20.1 %", True), ("mean 35.0 %", False), ("median 20.1 %", False), ("mean 20.1", False)],

@@ -1,7 +1,4 @@
-"""Draws TFF computations at random, with arguments: every intrinsic, on values of every kind.
-
-program, argument = draw(seed)
-"""
+"""Draws TFF computations at random, with arguments: every intrinsic, on values of every kind."""
 
 import collections
 from collections.abc import Callable
@@ -347,14 +344,7 @@ def _loop(data_set, zero):
 
 
 def draw(seed: int) -> tuple[Any, list]:
-  """Draws a program.
-
-  Args:
-    seed: What it follows from.
-
-  Returns:
-    The computation, and its argument.
-  """
+  """Draws a computation and its argument, which follow from the seed."""
   drawer = _Drawer(seed)
   num_clients = drawer.one_of([0, 1, 1, 2, 3, 5, 16, 16, 16, 16, 17, 18])
   kinds = [drawer.type() for _ in range(drawer.rng.integers(1, 3))]

@@ -229,15 +229,15 @@ def test_a_shuffled_data_set_with_a_seed_begins_anew(native):
   assert of_context._store._bytes == 2 * 20 * 4
 
 
+def _weigh(total, value):
+  return 1.1 * total + value
+
+
 @tff.tensorflow.computation(_NUMBERS)
 def _reductions(data_set):
   """One after the other, as TFF leaves open which of two comes first that need no other."""
-
-  def weigh(total, value):
-    return 1.1 * total + value
-
-  first = data_set.reduce(np.float32(0), weigh)
-  return first, data_set.reduce(0 * first, weigh)
+  first = data_set.reduce(np.float32(0), _weigh)
+  return first, data_set.reduce(0 * first, _weigh)
 
 
 @tff.tensorflow.computation(_NUMBERS)
@@ -301,12 +301,8 @@ def _by_several_components(held):
 @tff.tensorflow.computation(_NUMBERS)
 def _repeated(data_set):
   """Epochs that the component makes, in two looks."""
-
-  def weigh(total, value):
-    return 1.1 * total + value
-
-  first = data_set.repeat(3).reduce(np.float32(0), weigh)
-  return first, data_set.repeat(2).reduce(0 * first, weigh)
+  first = data_set.repeat(3).reduce(np.float32(0), _weigh)
+  return first, data_set.repeat(2).reduce(0 * first, _weigh)
 
 
 READERS = {

@@ -98,9 +98,7 @@ def test_extremes(ours, native, number):
 
 
 def _everybody():
-  @tff.tensorflow.computation
-  def one():
-    return 1
+  one = tff.tensorflow.computation(lambda: 1)
 
   @tff.federated_computation
   def count():

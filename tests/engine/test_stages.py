@@ -19,6 +19,7 @@ from tff_superquantile.engine.cohort import stages
 from tff_superquantile.simulation import client_files
 
 _FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
+_PAIR = (np.float32, np.float32)
 _VALUES = [3.0, -1.0, 4.0, 1.5, -9.0, 2.5, 6.0]
 pytestmark = pytest.mark.usefixtures("restored_context")
 
@@ -54,17 +55,9 @@ def test_the_same_blocks_give_the_same_bits_and_others_need_not(unequal_files):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6, None])
 def test_each_aggregation_in_blocks(size):
-  @tff.tensorflow.computation(np.float32, np.float32)
-  def product(a, b):
-    return a * b
-
-  @tff.tensorflow.computation(np.float32)
-  def negative(a):
-    return -a
-
-  @tff.tensorflow.computation(np.float32)
-  def integer(a):
-    return tf.cast(a, tf.int32)
+  product = tff.tensorflow.computation(lambda a, b: a * b, _PAIR)
+  negative = tff.tensorflow.computation(lambda a: -a, np.float32)
+  integer = tff.tensorflow.computation(lambda a: tf.cast(a, tf.int32), np.float32)
 
   @tff.federated_computation(_FLOATS, tff.FederatedType(np.float32, tff.SERVER))
   def everything(values, factor):
@@ -126,17 +119,11 @@ def test_what_is_too_large_for_a_secure_sum_is_found_in_the_last_block(sum_of, s
 def test_clients_draw_once_what_two_stages_use():
   """Three aggregations, one after the other: a mean, a variance and what lies within."""
 
-  @tff.tensorflow.computation(np.float32)
-  def draw(value):
-    return value + tf.random.uniform([])
-
-  @tff.tensorflow.computation(np.float32, np.float32)
-  def squared_distance(value, center):
-    return (value - center) ** 2
-
-  @tff.tensorflow.computation(np.float32, np.float32)
-  def is_within(square, bound):
-    return tf.cast(square <= bound, tf.float32), square
+  draw = tff.tensorflow.computation(lambda value: value + tf.random.uniform([]), np.float32)
+  squared_distance = tff.tensorflow.computation(lambda value, center: (value - center) ** 2, _PAIR)
+  is_within = tff.tensorflow.computation(
+    lambda square, bound: (tf.cast(square <= bound, tf.float32), square), _PAIR
+  )
 
   @tff.federated_computation(_FLOATS)
   def describe(values):
@@ -159,13 +146,8 @@ def test_clients_draw_once_what_two_stages_use():
 
 
 def test_what_the_server_draws_is_drawn_once():
-  @tff.tensorflow.computation
-  def draw():
-    return tf.random.uniform([])
-
-  @tff.tensorflow.computation(np.float32, np.float32)
-  def add(a, b):
-    return a + b
+  draw = tff.tensorflow.computation(lambda: tf.random.uniform([]))
+  add = tff.tensorflow.computation(lambda a, b: a + b, _PAIR)
 
   @tff.federated_computation(_FLOATS)
   def drawn_and_sum(values):
@@ -191,9 +173,7 @@ def test_files_are_read_by_names_that_go_from_stage_to_stage(unequal_files):
     handle = {name: value for name, value in carried.items() if name != "x"}
     return carried["x"] - tf.reduce_sum(read(handle)[0]) + center
 
-  @tff.tensorflow.computation(shifted.type_signature.result)
-  def of_sum(carried):
-    return carried["x"]
+  of_sum = tff.tensorflow.computation(lambda carried: carried["x"], shifted.type_signature.result)
 
   @tff.federated_computation(tff.FederatedType(client_files.HANDLE_TYPE, tff.CLIENTS))
   def difference(clients):
@@ -210,9 +190,7 @@ def test_files_are_read_by_names_that_go_from_stage_to_stage(unequal_files):
 
 
 def test_what_cannot_be_cut_is_computed_whole():
-  @tff.tensorflow.computation(np.float32, np.float32)
-  def minus(a, b):
-    return a - b
+  minus = tff.tensorflow.computation(lambda a, b: a - b, _PAIR)
 
   @tff.federated_computation(_FLOATS)
   def centred(values):
@@ -236,13 +214,10 @@ def test_an_empty_cohort_and_one_below_a_block_are_whole(unequal_files):
 
 
 def test_blocks_are_consecutive_of_nearly_one_size_and_added_up_in_groups():
-  @tff.tensorflow.computation(np.str_, np.str_)
-  def follow(first, second):
-    return tf.strings.join(["(", first, second, ")"])
-
-  @tff.tensorflow.computation(np.str_)
-  def report(text):
-    return text
+  follow = tff.tensorflow.computation(
+    lambda first, second: tf.strings.join(["(", first, second, ")"]), (np.str_, np.str_)
+  )
+  report = tff.tensorflow.computation(lambda text: text, np.str_)
 
   @tff.federated_computation(tff.FederatedType(np.str_, tff.CLIENTS))
   def joined(names):

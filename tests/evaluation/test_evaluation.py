@@ -48,10 +48,10 @@ def test_the_mean_of_many_equal_losses_is_that_loss():
 def test_batches_that_are_dictionaries():
   arrays = problems.client_arrays()
   datasets = [tf.data.Dataset.from_tensor_slices(dict(x=x, y=y)).batch(4) for x, y in arrays]
-  found = evaluation.examples_of_datasets(datasets)
+  examples = evaluation.examples_of_datasets(datasets)
   expected = evaluation.examples_of_datasets(problems.datasets(arrays))
   for name in ("x", "y", "offsets"):
-    np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    np.testing.assert_array_equal(getattr(examples, name), getattr(expected, name))
 
 
 @pytest.mark.parametrize("sizes", [(3, 1, 7), (600, 1, 1500, 30, 2113)])
@@ -63,11 +63,11 @@ def test_the_model_fn_of_a_learning_process(sizes):
     datasets, [f"client {i}" for i in range(len(datasets))]
   )
   weights = _weights(problems.linear_model())
-  found, expected = (
+  results, expected = (
     evaluation.build_evaluator(model, examples)(weights)
     for model in (problems.linear_model_fn, problems.linear_model())
   )
-  table = found.to_frame()
+  table = results.to_frame()
   assert list(table.index) == examples.client_ids and table["loss"].isna().sum() == 1
   for name in ("num_examples", "loss", "error"):
     np.testing.assert_allclose(table[name], getattr(expected, name), rtol=1e-5)
@@ -89,12 +89,12 @@ def test_a_keras_model_fn_is_evaluated_as_by_keras():
     keras_model = problems.keras_model()
     weights.assign_weights_to(keras_model)
     loss_fn = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    found = evaluate(weights)
+    results = evaluate(weights)
     for i in range(len(examples.client_ids)):
       x, y = examples.of_client(i)
       output = keras_model(x, training=False).numpy()
-      assert found.loss[i] == pytest.approx(loss_fn(y, output).numpy(), rel=1e-5)
-      assert found.error[i] == pytest.approx(np.mean(output.argmax(axis=1) != y))
+      assert results.loss[i] == pytest.approx(loss_fn(y, output).numpy(), rel=1e-5)
+      assert results.error[i] == pytest.approx(np.mean(output.argmax(axis=1) != y))
 
 
 def _data_set(*parts, **names):
@@ -149,21 +149,6 @@ def test_decode_and_a_client_without_examples():
   np.testing.assert_allclose(metrics.loss, expected.loss, rtol=1e-6)
   assert np.isnan(metrics.loss[1]) and np.isnan(metrics.error[1])
   assert list(metrics.num_examples) == [3, 0, 1]
-
-
-def test_the_round_and_the_evaluation_see_the_same_loss(simulation_context):
-  arrays = problems.client_arrays()
-  model = problems.linear_model()
-  process = algorithms.build_superquantile_fed_avg(
-    model, 0.5, tff.learning.optimizers.build_sgdm(0.1)
-  )
-  state = process.initialize()
-  metrics = process.next(state, problems.datasets(arrays)).metrics["client_work"]["threshold"]
-  examples = evaluation.examples_of_datasets(problems.datasets(arrays))
-  of_clients = evaluation.build_evaluator(model, examples)(process.get_model_weights(state))
-  assert metrics["loss_mean"] == pytest.approx(
-    np.average(of_clients.loss, weights=of_clients.num_examples), rel=1e-5
-  )
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,10 @@ class TestClasses:
     expected = np.mean(
       [np.mean(chosen[labels == c] != c) for c in range(num_classes) if np.any(labels == c)]
     )
-    found = measures.MEASURES["balanced_error"].of(predictions)
-    assert found == pytest.approx(expected, rel=1e-12)
+    error = measures.MEASURES["balanced_error"].of(predictions)
+    assert error == pytest.approx(expected, rel=1e-12)
     if set(chosen) <= set(labels):
-      assert found == pytest.approx(1 - metrics.balanced_accuracy_score(labels, chosen), rel=1e-12)
+      assert error == pytest.approx(1 - metrics.balanced_accuracy_score(labels, chosen), rel=1e-12)
 
   def test_ranking_error(self, num_classes, num_scores, seed):
     _, labels, predictions = _predictions(num_classes, num_scores, seed)
@@ -53,8 +53,8 @@ class TestClasses:
       if 0 < np.sum(labels == c) < len(labels)
     ]
     assert areas
-    found = measures.MEASURES["ranking_error"].of(predictions)
-    assert found == pytest.approx(1 - np.mean(areas), rel=1e-12)
+    error = measures.MEASURES["ranking_error"].of(predictions)
+    assert error == pytest.approx(1 - np.mean(areas), rel=1e-12)
 
   def test_recalls(self, num_classes, num_scores, seed):
     _, labels, predictions = _predictions(num_classes, num_scores, seed)
@@ -74,8 +74,8 @@ class TestClasses:
       if inside.any():
         gap = abs(right[inside].mean() - confidence[inside].mean())
         expected += inside.mean() * gap
-    found = measures.MEASURES["calibration_error"].of(predictions)
-    assert found == pytest.approx(expected, rel=1e-9)
+    error = measures.MEASURES["calibration_error"].of(predictions)
+    assert error == pytest.approx(expected, rel=1e-9)
 
 
 def test_mae():
@@ -129,8 +129,8 @@ def test_an_evaluator_measures_clients_and_all_of_them(num_classes, monkeypatch)
   if num_classes:
     chosen = scores.argmax(axis=1) if num_classes > 2 else (scores[:, 0] > 0).astype(int)
     expected = [metrics.balanced_accuracy_score(y[rows], chosen[rows]) for rows in _rows(sizes)]
-    found = of_clients.measures["balanced_error"]
-    np.testing.assert_allclose(found[[0, 2, 3]], 1 - np.array(expected), rtol=1e-6)
+    errors = of_clients.measures["balanced_error"]
+    np.testing.assert_allclose(errors[[0, 2, 3]], 1 - np.array(expected), rtol=1e-6)
     assert pooled["balanced_error"] == pytest.approx(1 - metrics.balanced_accuracy_score(y, chosen))
     assert pooled["error"] == pytest.approx(np.mean(chosen != y))
     recalls = metrics.recall_score(y, chosen, average=None)

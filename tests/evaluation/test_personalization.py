@@ -119,9 +119,9 @@ def test_clients_tune_and_choose_as_numpy_does(batch_size, l2, momentum, proxima
   """By brute force: SGD over the same batches, and each cut of the held-in examples by itself."""
   split, weights = evaluation.split_examples(_examples(), 0.5, seed=3), _weights()
   options = dict(batch_size=batch_size, l2=l2)
-  found = _personalizer(split, 0.2, momentum, proximal_strength=proximal, **options)(weights, 10)
+  results = _personalizer(split, 0.2, momentum, proximal_strength=proximal, **options)(weights, 10)
   how = dict(options, momentum=momentum or 0.0, proximal=proximal)
-  models = {"shared": found.shared, "personal": found.personal, "chosen": found.chosen}
+  models = {"shared": results.shared, "personal": results.personal, "chosen": results.chosen}
   for i, client_id in enumerate(split.held_in.client_ids):
     x, y = _rows(split.held_in, i)
     rng = seeds.generator(3, f"personalization of {client_id}")
@@ -134,7 +134,7 @@ def test_clients_tune_and_choose_as_numpy_does(batch_size, l2, momentum, proxima
       for j, model in enumerate((weights.trainable, own)):
         sums[j] += problems.losses_and_gradient(model, x[part], y[part])[0] * len(part)
     keeps = sums[1] < sums[0]
-    assert found.is_personal[i] == keeps
+    assert results.is_personal[i] == keeps
     expected["chosen"] = expected["personal" if keeps else "shared"]
     held_out_x, held_out_y = _rows(split.held_out, i)
     for name, of_model in models.items():
@@ -142,17 +142,17 @@ def test_clients_tune_and_choose_as_numpy_does(batch_size, l2, momentum, proxima
       predicted = (held_out_x @ expected[name][0] + expected[name][1]).argmax(axis=1)
       assert of_model.of_clients.loss[i] == pytest.approx(loss, rel=1e-4, abs=1e-7)
       assert of_model.of_clients.error[i] == pytest.approx(np.mean(predicted != held_out_y))
-  assert found.shared.of_clients.num_examples.tolist() == np.diff(split.held_out.offsets).tolist()
-  assert len(set(found.is_personal)) == 2 or proximal or momentum  # Both happen.
+  assert results.shared.of_clients.num_examples.tolist() == np.diff(split.held_out.offsets).tolist()
+  assert len(set(results.is_personal)) == 2 or proximal or momentum  # Both happen.
 
 
 def test_the_choice_never_sees_what_measures_it():
   """Labels of held-out examples change results, and no client's choice."""
   split, weights = evaluation.split_examples(_examples(), 0.5, seed=3), _weights()
   other = split._replace(held_out=split.held_out._replace(y=1 - split.held_out.y.clip(0, 1)))
-  found, changed = (_personalizer(its, 0.2)(weights, 3) for its in (split, other))
-  np.testing.assert_array_equal(found.is_personal, changed.is_personal)
-  assert not np.array_equal(found.chosen.of_clients.loss, changed.chosen.of_clients.loss)
+  results, changed = (_personalizer(its, 0.2)(weights, 3) for its in (split, other))
+  np.testing.assert_array_equal(results.is_personal, changed.is_personal)
+  assert not np.array_equal(results.chosen.of_clients.loss, changed.chosen.of_clients.loss)
 
 
 @pytest.mark.parametrize(
@@ -187,11 +187,11 @@ def test_a_client_keeps_its_own_only_where_it_is_better(number, losses, keeps):
 def test_without_epochs_nothing_changes():
   split = evaluation.split_examples(_examples(), 0.5, seed=3)
   expected = evaluation.build_evaluator(_model(), split.held_out)(_weights())
-  found = _personalizer(split)(_weights(), 0)
-  for of_model in (found.shared, found.personal, found.chosen):
+  results = _personalizer(split)(_weights(), 0)
+  for of_model in (results.shared, results.personal, results.chosen):
     np.testing.assert_allclose(of_model.of_clients.loss, expected.loss, rtol=1e-6)
     np.testing.assert_array_equal(of_model.of_clients.error, expected.error)
-  assert not found.diverged.any() and not found.is_personal.any()
+  assert not results.diverged.any() and not results.is_personal.any()
 
 
 def test_decoding_changes_nothing_and_one_trace_serves_all():
@@ -224,19 +224,19 @@ def test_a_client_whose_fine_tuning_diverges_keeps_the_model():
   examples = _examples((12, 8))
   examples.x[:12] *= 1e25
   split = evaluation.split_examples(examples, 0.5, seed=0)
-  found = _personalizer(split, learning_rate=1e25)(_weights(), 10)
-  assert list(found.diverged)[0] and not list(found.is_personal)[0]
-  assert found.personal.of_clients.error[0] == found.shared.of_clients.error[0]
+  results = _personalizer(split, learning_rate=1e25)(_weights(), 10)
+  assert list(results.diverged)[0] and not list(results.is_personal)[0]
+  assert results.personal.of_clients.error[0] == results.shared.of_clients.error[0]
 
 
 def test_one_class_and_one_example_are_no_exception():
   examples = _examples((2, 9, 40))
   examples.y[2:11] = 1
   split = evaluation.split_examples(examples, 0.5, seed=0)
-  found = _personalizer(split, 0.5)(_weights(), 5)
-  assert list(found.is_personal)[:2] == [False, True]  # Of one held-in example nobody can tell.
-  assert found.chosen.of_clients.error[1] <= found.shared.of_clients.error[1]
-  assert np.isfinite(found.chosen.of_clients.loss).all()
+  results = _personalizer(split, 0.5)(_weights(), 5)
+  assert list(results.is_personal)[:2] == [False, True]  # Of one held-in example nobody can tell.
+  assert results.chosen.of_clients.error[1] <= results.shared.of_clients.error[1]
+  assert np.isfinite(results.chosen.of_clients.loss).all()
 
 
 def test_validation_clients_choose_the_epochs():

@@ -136,12 +136,7 @@ def _text(path):
 
 
 def read(output_dir, names):
-  """Returns the clients whom a ledger protects, and where any of them is named.
-
-  Args:
-    output_dir: The folder of the experiment.
-    names: All clients of the data of its runs.
-  """
+  """Returns the clients, of all `names`, whom a ledger protects, and where any of them is named."""
   ledgers = [path.parent for path in output_dir.rglob("privacy.json")]
   protected = set().union(*(_protected(run, names) for run in ledgers))
   where = {

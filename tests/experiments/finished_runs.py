@@ -129,15 +129,7 @@ def fabricate(
 ):
   """Writes runs and reference models with these errors of clients; returns the runs.
 
-  Args:
-    folder: The folder of all results.
-    methods: By method the clients' errors, or such of the parts "test", "shared" and so on.
-    references: The errors by the key of a reference model.
-    place: The folder of the runs.
-    seed: That of the runs.
-    further: As in `columns`.
-    rounds: The training losses of all runs.
-    **flags: Of all runs.
+  Errors of a method may be by part, "test", "shared" and so on; `rounds` are training losses.
   """
   for method, errors in methods.items():
     path = folder / place / method / f"seed_{seed}"

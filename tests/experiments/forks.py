@@ -35,15 +35,7 @@ class Fork:
   """A command, with the interface of `subprocess.Popen` as far as it is needed here."""
 
   def __init__(self, arguments, folder, out, err):
-    """Starts it.
-
-    Args:
-      arguments: What follows "python" on its command line: "-m", a module and its arguments, or
-        "-c" and a script.
-      folder: Where it runs.
-      out: The file of its output.
-      err: The file of its errors, which may be the same.
-    """
+    """Starts it; `arguments` are what follows "python": "-m" and more, or "-c" and a script."""
     self.returncode = None
     self._answers = pathlib.Path(tempfile.mkdtemp())
     files = dict(out=str(out), err=str(err), answers=str(self._answers))

@@ -97,15 +97,7 @@ def _process(folder):
 
 
 def run(module, arguments, folder, out, err):
-  """Carries out a command as `python -m` does it; returns its exit code.
-
-  Args:
-    module: Its name.
-    arguments: What follows it.
-    folder: Where it runs.
-    out: The file of its output.
-    err: The file of its errors.
-  """
+  """Carries out a command as `python -m` does it; returns its exit code."""
   with (
     _process(folder),
     open(out, "w") as out_file,

@@ -108,14 +108,7 @@ class History:
   """One folder, and all that was ever seen in it."""
 
   def __init__(self, folder, cache_dir, variant, seed=0):
-    """Prepares a folder.
-
-    Args:
-      folder: It, which is made.
-      cache_dir: Where converted tables are kept.
-      variant: A key of VARIANTS.
-      seed: Of all that is drawn.
-    """
+    """Makes the folder; the seed is that of all that is drawn."""
     self._random = random.Random(seed)
     self._flags = (*_FLAGS, *VARIANTS[variant], f"--cache_dir={cache_dir}")
     self.folder = folder

@@ -181,7 +181,7 @@ def _handles(files, values, rounds=range(1, 6)):
   select = selection.build_selection(files, config)
   return [
     [
-      (str(handle["client_id"]), tuple(handle["seed"].tolist()), int(handle["index"]))
+      (str(handle["path"]), tuple(handle["seed"].tolist()), int(handle["index"]))
       for handle in select(round_num)
     ]
     for round_num in rounds

@@ -13,7 +13,8 @@ from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import failures
 
 
-def test_the_garbage_collector_works_again_and_spares_what_was_imported():
+def test_the_garbage_collector_works_again_and_spares_what_was_imported(monkeypatch):
+  monkeypatch.delitem(sys.modules, "tensorflow_federated", raising=False)
   frozen = gc.get_freeze_count()
   with cli.starting_tensorflow():
     assert not gc.isenabled()

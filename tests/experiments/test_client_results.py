@@ -90,7 +90,7 @@ def test_no_file_is_written_twice_and_all_are_read_in_order(tmp_path):
     facts.append((tmp_path / "clients" / f"round_{number:07d}.parquet").stat())
   paths = evaluation_files.find(tmp_path / "clients")
   # A file that had been written anew would be another.
-  assert [(p.stat().st_ino, p.stat().st_mtime_ns) for p in paths] == [
+  assert [(p.stat().st_ino, p.stat().st_mtime_ns) for p in paths.values()] == [
     (fact.st_ino, fact.st_mtime_ns) for fact in facts
   ]
   assert max(fact.st_size for fact in facts) < 60 * _NUM_CLIENTS
@@ -127,14 +127,11 @@ def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path):
     _release(killed, number, test=_results(number))
   resumed = _manager(tmp_path)
 
-  def rounds():
-    return list(map(evaluation_files.round_of, evaluation_files.find(tmp_path / "clients")))
-
   _release(resumed, 4)  # A round that is no longer evaluated, and has no results of another.
-  assert rounds() == [2]
+  assert list(evaluation_files.find(tmp_path / "clients")) == [2]
   _release(resumed, 6, test=_results(6))
   _release(resumed, 5, test=_results(5))  # Only the first release tells where the process began.
-  assert rounds() == [2, 5, 6]
+  assert list(evaluation_files.find(tmp_path / "clients")) == [2, 5, 6]
 
 
 def test_files_of_a_private_run_have_its_time_and_stay(tmp_path):
@@ -143,8 +140,8 @@ def test_files_of_a_private_run_have_its_time_and_stay(tmp_path):
     for number in numbers:
       _release(manager, number, test=_results(number))
   files = evaluation_files.find(tmp_path / "clients")
-  assert [evaluation_files.round_of(path) for path in files] == [0, 2, 4]
-  assert {path.stat().st_mtime for path in files} == {1.5e9}
+  assert list(files) == [0, 2, 4]
+  assert {path.stat().st_mtime for path in files.values()} == {1.5e9}
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" * 50])

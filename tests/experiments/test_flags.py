@@ -75,6 +75,22 @@ def test_values_that_the_declaration_does_not_allow_are_refused(kind, field):
       raise AssertionError(f"{field} = {wrong!r} was taken")
 
 
+def test_no_flag_has_two_meanings():
+  """Where several kinds have a flag, its help, default and range are one."""
+  found = {}
+  for kind in _parts(run.RunConfig):
+    for one in part.own_flags(kind).values():
+      found.setdefault(one.name, set()).add((one.kind, one.default, one.least))
+  several = {name for name, meanings in found.items() if len(meanings) > 1}
+  assert several == {"clip_norm"}  # A number, or the word that it adapts.
+
+
+def test_every_kind_of_a_part_is_a_public_name():
+  kinds = set(_parts(run.RunConfig))
+  assert {"Cyclic", "Tree", "Adam", "FixedClip"} <= {one.__name__ for one in kinds}
+  assert [one for one in kinds if getattr(run, one.__name__, None) is not one] == []
+
+
 def test_the_walk_finds_parts_within_parts():
   names = {"num_rounds", "theta", "num_bins", "epsilon", "clip_norm", "folds"}
   assert {name for name, _ in _FLAGS} >= names and len(_FLAGS) > 100

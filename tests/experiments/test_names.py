@@ -99,12 +99,6 @@ def test_methods_are_ordered_as_in_the_papers_tables():
   assert sorted(shuffled, key=_order) == expected
 
 
-def test_without_epsilon_is_without_what_private_runs_alone_have():
-  private = _name(algorithm="q_fed_avg", q=1.0, share_weight=0.5, clip_norm=1.0, epsilon=2.0)
-  assert private == "q_fed_avg_q_1_k_0.5_epsilon_2"
-  assert private.without_epsilon == "q_fed_avg_q_1"
-
-
 def test_the_baseline_is_fed_avg_with_the_same_options():
   # Others are in kept_results/configs.json.
   name = _name(theta=0.5, initial_weights="r/t/fed_avg/seed_0", run_name="mine")

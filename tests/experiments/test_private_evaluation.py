@@ -20,7 +20,6 @@ from tff_superquantile.experiments.run import run_folder
 
 _KEPT = pathlib.Path(__file__).parent / "kept_results"
 _PRIVATE = "synthetic/superquantile_theta_0.5_tree_epsilon_20/seed_0"
-_COMMAND = "tff_superquantile.experiments.private_evaluation"
 pytestmark = pytest.mark.usefixtures("restored_context")
 
 

@@ -6,6 +6,7 @@ import flat
 import numpy as np
 import pytest
 
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.training import selection
 from tff_superquantile.simulation import client_files
@@ -44,7 +45,7 @@ def _name(handle):
 
 
 def _rounds(files, release, key=_KEY):
-  select = selection.build_selection(files, run_config.of(), release, key)
+  select = selection.build_selection(files, run_config.of(), hook.Secret(release, key, key, 0))
   rounds = [select(r) for r in _ROUNDS]
   for round_num, handles in zip(_ROUNDS, rounds):
     names = [_name(handle) for handle in handles]

@@ -28,7 +28,6 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
-_ROOT = pathlib.Path(run_folder.__file__).parents[2]
 _SUPERQUANTILE = "superquantile_theta_0.5"
 _BY_ADAM = f"{_SUPERQUANTILE}_adam"
 _HOSTILE = "<script>alert(1)</script>".replace("/", "|") + "$x_{$ **bold** [a](b) \"'&"
@@ -253,16 +252,6 @@ def test_page_says_how_it_was_run(sweep):
   assert "numpy 1.25.2" in text and "started 2024-01-01, 2024-01-02" in text
   assert "q_ffl_1, seed 2: stopped or still running after round 40" in text
   assert "The methods ran with different seeds" in text
-
-
-def test_terminal_text_is_narrow_and_names_the_files(sweep):
-  root, _, paths = sweep
-  text = page.terminal_text(comparison.report(root, "synthetic"), list(paths.values()))
-  table = [line for line in text.splitlines() if line.startswith("|")]
-  assert len(table) == 5 and {len(line) for line in table} == {len(table[0])}
-  assert len(table[0]) < 80
-  assert all(str(path) in text for path in paths.values())
-  assert "Not counted: 1 unfinished run." in text
 
 
 def test_hostile_method_name_is_shown_and_not_obeyed(tmp_path):
@@ -551,17 +540,6 @@ def test_ids_are_no_formulas_and_are_read_as_they_were(tmp_path):
   assert [float(row[1]) for row in rows] == columns["loss"].tolist()
   assert tuple(run.clients("test")["client_id"]) == _IDS
   np.testing.assert_array_equal(run.clients("test")["loss"], columns["loss"])
-
-
-def test_command_reports_every_task(lab, tmp_path):
-  for task in ("synthetic", "emnist"):
-    _fabricate(tmp_path, "fed_avg", 0, task=task, num_rounds=None)
-  result = lab.bare("report", f"--output_dir={tmp_path}")
-  assert result.code == 0, result.err
-  for task in ("synthetic", "emnist"):
-    for ending in ("html", "md", "csv"):
-      assert str(tmp_path / task / f"report.{ending}") in result.out
-      assert (tmp_path / task / f"report.{ending}").stat().st_size > 0
 
 
 def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import commands
+import emnist_fixtures
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -129,14 +130,6 @@ def test_rounds_are_a_table_with_one_row_a_round(base):
   assert float(rows[-1]["test_error_mean"]) < 0.5
 
 
-def test_last_row_and_metrics_agree(base):
-  metrics = json.loads((base.path / "metrics.json").read_text())
-  last = commands.rows(base.path)[-1]
-  for quantity in _QUANTITIES:
-    for name in ("mean", "p90", "superquantile_90"):
-      assert float(last[f"test_{quantity}_{name}"]) == metrics["test"][quantity][name]
-
-
 def test_events_hold_the_columns_of_the_table(base):
   (path,) = (base.path / "tensorboard").iterdir()
   steps = {}
@@ -228,20 +221,11 @@ def interrupted_run(lab, base):
 
 def _write_leaf(folder):
   """EMNIST by writer as LEAF writes it, with writers of different sizes."""
-  rng = np.random.default_rng(0)
-  for split, counts in (("train", (100, 150, 260, 110, 190)), ("test", (100, 130, 170))):
-    writers = {f"{split}_{i}": n for i, n in enumerate(counts)}
-    data = {
-      writer: {
-        "x": (rng.integers(0, 256, [n, 784]) / 255.0).round(4).tolist(),
-        "y": rng.integers(0, 62, n).tolist(),
-      }
-      for writer, n in writers.items()
-    }
-    (folder / split).mkdir(parents=True)
-    (folder / split / "all_data.json").write_text(
-      json.dumps({"users": list(data), "num_samples": list(counts), "user_data": data})
-    )
+  train, test = (
+    emnist_fixtures.make_writers(counts, prefix=prefix)
+    for counts, prefix in (((100, 150, 260, 110, 190), "f"), ((100, 130, 170), "t"))
+  )
+  emnist_fixtures.write_leaf(folder, train, test)
 
 
 @pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

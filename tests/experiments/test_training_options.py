@@ -74,7 +74,7 @@ def test_server_takes_the_steps_of_the_paper_and_of_tff(name):
   config = run_config.of(server_optimizer=name, server_learning_rate=rate)
   arguments = dict(
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.3),
-    server_optimizer_fn=config.server.build(),
+    server_optimizer_fn=config.server.build(tff.learning.optimizers),
   )
   arrays = problems.client_arrays()[:3]
   sizes = np.array([len(y) for _, y in arrays], float)

@@ -37,16 +37,6 @@ def test_calibrate(capsys):
   assert "one client chosen at random" in found["warnings"][0]
 
 
-def test_calibrate_for_people(capsys):
-  assert command_line.run(account, _CALIBRATE) == 0
-  printed = capsys.readouterr().out
-  assert "2.0907  (z_w)" in printed and "none  (z_q)" in printed
-  assert "6.0911 to 7.6403  (replace one)" in printed
-  assert printed.count("NOT a guarantee") == 2
-  assert "histogram" not in printed
-  assert max(map(len, printed.splitlines())) <= 100
-
-
 def test_spend(capsys):
   found = _json(capsys, *_SPEND)
   assert found["epsilon"] == pytest.approx(3, rel=1e-3)

@@ -88,12 +88,3 @@ def test_a_threshold_needs_bins():
 def test_out_of_reach(epsilon):
   with pytest.raises(ValueError, match="no noise reaches"):
     paper.calibrate_noise(epsilon, _DELTA, **_RUN)
-
-
-def test_says_that_it_is_no_guarantee():
-  caveat = real_costs.caveat(
-    real_costs.real_cost(flat.release(2500, 100, None, 1.731), 1000, _DELTA)
-  )
-  assert "NOT a guarantee" in caveat[0]
-  assert "really has epsilon = 2.664 " in caveat[1]
-  assert "between 9.00" in caveat[2]

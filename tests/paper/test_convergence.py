@@ -297,17 +297,6 @@ def test_errors_with_cohorts_level_off_at_the_floor(problem):
   assert points[50][-1].error < points[10][-1].error
 
 
-@pytest.mark.parametrize("theta", [0.5, 0.1, 0.01])
-def test_bias_is_below_its_bound_and_falls_with_the_cohort(problem, theta):
-  biases = list(optimum.sampling_biases(problem, [theta], (10, 25, 50, 100)).itertuples())
-  for bias in biases:
-    assert bias.at_optimum <= bias.largest < bias.bound
-    assert bias.floor < 2 * bias.bound
-  assert np.all(np.diff([bias.at_optimum for bias in biases]) < 0)
-  assert np.all(np.diff([bias.floor for bias in biases]) < 0)
-  assert biases[-1].largest < 1e-12 and biases[-1].floor < 1e-12
-
-
 def _model(problem, start):
   """The clients' linear regression as a TFF model."""
   import tensorflow as tf

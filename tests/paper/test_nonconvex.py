@@ -7,7 +7,6 @@ import commands
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import optimize
 
 from paper import nonconvex
 from paper import theory
@@ -98,28 +97,6 @@ def test_proximal_point_is_the_least_of_all(small, points, theta, size):
     for other in others:
       least = found.value + 0.5 * modulus * np.sum((other - found.point) ** 2)
       assert moreau(other, center) >= least - 1e-11
-
-
-@pytest.mark.parametrize("theta", [0.5, 0.3, 0.125])
-def test_proximal_point_is_that_of_a_general_solver(small, points, theta):
-  constants, d = network.build_constants(small), small.dimension
-  center = points[0]
-  # The superquantile is the least t + sum of (F_i - t)_+ / (theta n); z has w, t and the excesses.
-  solved = optimize.minimize(
-    lambda z: (
-      z[d]
-      + np.sum(z[d + 1 :]) / (theta * 8)
-      + 0.5 * constants.strength * np.sum((z[:d] - center) ** 2)
-    ),
-    np.concatenate([center, [0.0], np.ones(8)]),
-    bounds=[(None, None)] * (d + 1) + [(0.0, None)] * 8,
-    constraints=dict(type="ineq", fun=lambda z: z[d + 1 :] - small.losses(z[:d]) + z[d]),
-    method="SLSQP",
-    options=dict(ftol=1e-14, maxiter=500),
-  )
-  found = measurement.proximal_point(small, constants, cutting.rank_weights(8, theta), center)
-  np.testing.assert_allclose(found.point, solved.x[:d], atol=1e-5)
-  assert found.value == pytest.approx(solved.fun, abs=1e-9)
 
 
 @pytest.mark.parametrize("theta, size", [(1.0, 100), (0.5, 10), (0.1, 100)])

@@ -45,17 +45,21 @@ def kept():
   return statements.report(measurements.load())
 
 
-def _evidence(**methods):
-  """Measurements of the synthetic task: label, mean error and 90th percentile."""
-  frame = pd.DataFrame(
-    [
-      (label, f"test.error.{metric}", value, 0.01, 5)
-      for label, (mean, p90) in methods.items()
-      for metric, value in (("mean", mean), ("p90", p90))
-    ],
-    columns=list(sources.COLUMNS),
-  )
-  return measurements.Evidence({"synthetic": frame})
+def _measured(*entries, sd=0.01, num_seeds=5):
+  """Measurements as `measurements` keeps them, of (method, metric, value)."""
+  columns = list(sources.COLUMNS)
+  return pd.DataFrame([(*entry, sd, num_seeds) for entry in entries], columns=columns)
+
+
+def _on_synthetic(key, *entries):
+  """The statement on a comparison of the synthetic task."""
+  found = measurements.Evidence({"synthetic": _measured(*entries)})
+  (row,) = [
+    row
+    for row in on_comparisons.statements(found)
+    if row.key == key and row.about == "the synthetic task"
+  ]
+  return row
 
 
 def test_the_page_in_the_docs_is_what_the_kept_measurements_make(kept):
@@ -104,47 +108,6 @@ def test_every_quotation_has_a_row_and_is_plain_text(kept):
     assert not re.search(r"[\\\\$~]", rows.typeset(words.latex)), key
 
 
-@pytest.mark.parametrize(
-  "latex, text",
-  [
-    (r"\newfl with $\theta \in \{0.5, 0.8\}$", "Δ-FL with θ ∈ {0.5, 0.8}"),
-    (r"\le \frac{B}{\sqrt{\theta m}}", "≤ B / (√(θ m))"),
-    (r"$w\pow{t+1}$ in \Cref{a:b}", "w^(t+1) in …"),
-    (r"$90$\textsuperscript{th} percentile, $3.3\%$", "90th percentile, 3.3%"),
-    (r"\hat F", "F\u0302"),
-    (r"\left\vert\overline F\right\vert of O(bn\log n)", "|F\u0304| of O(bn log n)"),
-  ],
-)
-def test_latex_becomes_plain_text(latex, text):
-  assert rows.typeset(latex) == text
-
-
-@pytest.mark.parametrize(
-  "text, is_quotation, html",
-  [
-    ("Σ_(i=1)^(n-1) exp(-2π^2σ^2 i)", True,
-     "Σ<sub>i=1</sub><sup>n-1</sup> exp(-2π<sup>2</sup>σ<sup>2</sup> i)"),
-    ("w^(t+1) = w^(t), a < b", True, "w<sup>(t+1)</sup> = w<sup>(t)</sup>, a &lt; b"),
-    ("(1 - x)^(-(T+1)) log_2 b", True, "(1 - x)<sup>-(T+1)</sup> log<sub>2</sub> b"),
-    ("(1 − x)^−(T+1) at 10^12", False, "(1 − x)<sup>−(T+1)</sup> at 10<sup>12</sup>"),
-    ("F_ent^ν of l_(2^r (j − 1))", False,
-     "F<sub>ent</sub><sup>ν</sup> of l<sub>2<sup>r</sup> (j − 1)</sub>"),
-    ("tasks.synthetic.make_pool", False, "tasks.synthetic.make_pool"),
-  ],
-)  # fmt: skip
-def test_raised_and_lowered_parts_are_html(text, is_quotation, html):
-  assert statements._tagged(rows.marked(text, is_quotation)) == html
-
-
-def test_every_row_of_measurements_says_command_and_version(kept):
-  (table,) = [block for block in kept.page.blocks if block.title == "Measurements"]
-  known = {row.name: " ".join(map(str, row.cells)) for row in table.rows}
-  measured = [known[row.source] for row in kept.statements if row.source]
-  assert len(measured) > 30
-  assert all("./run_experiments.sh" in text and "version 0." in text for text in measured)
-  assert set(sources.read_made()) == set(sources.SOURCES)
-
-
 def test_every_printed_cell_is_in_the_papers_table(latex):
   text = latex
   for name, cells in printed.read().groupby("table"):
@@ -176,35 +139,23 @@ def test_every_cell_has_a_row_with_a_verdict(kept):
   ],
 )
 def test_the_smallest_tail_is_judged_by_the_spread(tail, verdict):
-  found = _evidence(
-    **{"FedAvg": (0.2, 0.54), "Tilted-ERM t = 5": (0.2, 0.5), "Superquantile θ = 0.5": (0.2, tail)}
-  )
-  (row,) = [
-    row
-    for row in on_comparisons.statements(found)
-    if row.key == "smallest" and row.about == "the synthetic task"
-  ]
+  tails = {"FedAvg": 0.54, "Tilted-ERM t = 5": 0.5, "Superquantile θ = 0.5": tail}
+  means = [(method, "test.error.mean", 0.2) for method in tails]
+  p90s = [(method, "test.error.p90", value) for method, value in tails.items()]
+  row = _on_synthetic("smallest", *means, *p90s)
   assert row.verdict is verdict and ("A tie" in row.why) == (verdict is rows.Verdict.UNCHECKED)
 
 
 @pytest.mark.parametrize("loss, verdict", [(2.2, "UNCHECKED"), (0.8, "ELSEWHERE")])
 def test_afl_is_not_judged_before_it_converges(loss, verdict):
-  frame = pd.DataFrame(
-    [
-      (method, metric, value, 0.01, 5)
-      for method, error in (("FedAvg", 0.2), ("AFL (q-FFL q = 10)", 0.4))
-      for metric, value in (
-        ("test.error.mean", error), ("test.error.p90", error), ("train.loss.mean", loss)
-      )
-    ],
-    columns=list(sources.COLUMNS),
-  )  # fmt: skip
-  found = measurements.Evidence({"synthetic": frame})
-  (row,) = [
-    row for row in on_comparisons.statements(found)
-    if row.key == "afl" and row.about == "the synthetic task"
+  entries = [
+    (method, metric, value)
+    for method, error in (("FedAvg", 0.2), ("AFL (q-FFL q = 10)", 0.4))
+    for metric, value in (
+      ("test.error.mean", error), ("test.error.p90", error), ("train.loss.mean", loss)
+    )
   ]  # fmt: skip
-  assert row.verdict is rows.Verdict[verdict]
+  assert _on_synthetic("afl", *entries).verdict is rows.Verdict[verdict]
 
 
 def test_a_statement_without_measurements_says_what_to_run():
@@ -215,6 +166,11 @@ def test_a_statement_without_measurements_says_what_to_run():
 
 def _verdicts(made):
   return {(row.key, row.about): row.verdict for row in made}
+
+
+def _assert_all(made, verdict, *keys):
+  verdicts = _verdicts(made)
+  assert {verdicts[key, ""] for key in keys} == {rows.Verdict[verdict]}
 
 
 def test_what_the_superquantile_is_holds_and_its_misprints_are_found(monkeypatch):
@@ -236,55 +192,41 @@ def test_what_the_superquantile_is_holds_and_its_misprints_are_found(monkeypatch
 
 
 @pytest.mark.parametrize(
-  "broken, key",
+  "broken, key, other",
   [
-    ("superquantile", "integral"),
-    ("tail_weights", "not_whole"),
-    ("dual_weights", "filtering"),
+    ("superquantile", "integral", lambda losses, *_: np.mean(losses)),
+    ("tail_weights", "not_whole", lambda losses, *_: np.full(len(losses), 10.0)),
+    ("dual_weights", "filtering", lambda losses, *_: np.full(len(losses), 1 / len(losses))),
   ],
 )
-def test_checks_of_the_superquantile_fail_where_it_is_another(monkeypatch, broken, key):
-  def other(losses, theta, *more):
-    if broken == "superquantile":
-      return np.mean(losses)
-    return np.full(len(losses), (-1.0 if broken == "tail_weights" else 1.0) / len(losses))
-
+def test_checks_of_the_superquantile_fail_where_it_is_another(monkeypatch, broken, key, other):
   assert _verdicts(on_superquantile.of_superquantile())[key, ""] is rows.Verdict.REPRODUCED
-  if broken == "tail_weights":
-    monkeypatch.setattr(superquantile, broken, lambda z, t: 10.0 * np.ones(len(z)))
-  else:
-    monkeypatch.setattr(superquantile, broken, other)
+  monkeypatch.setattr(superquantile, broken, other)
   assert _verdicts(on_superquantile.of_superquantile())[key, ""] is rows.Verdict.FALSE
 
 
 def test_formulas_are_misprints_where_what_is_meant_is_true(monkeypatch):
-  keys = ("subgradient", "duality", "entropic", "tilted")
-  verdicts = _verdicts(on_superquantile.of_formulas())
-  assert all(verdicts[key, ""] is rows.Verdict.MISPRINT for key in keys)
+  keys = ("subgradient", "duality", "tilted")
+  _assert_all(on_superquantile.of_formulas(), "MISPRINT", "entropic", *keys)
 
   def uniform(losses, *setting):
     return np.full(len(losses), 1 / len(losses))
 
   monkeypatch.setattr(superquantile, "superquantile", lambda losses, theta: float(np.max(losses)))
   monkeypatch.setattr(smoothed, "dual_weights", uniform)
-  verdicts = _verdicts(on_superquantile.of_formulas())
-  for key in ("subgradient", "duality", "tilted"):
-    assert verdicts[key, ""] is rows.Verdict.FALSE
+  _assert_all(on_superquantile.of_formulas(), "FALSE", *keys)
 
 
 def test_proofs_and_gradients_are_judged_by_numbers(monkeypatch):
-  assert _verdicts(on_convergence.of_proofs())["proof_step", ""] is rows.Verdict.FALSE
-  good = _verdicts(on_convergence.of_gradients())
-  for key in ("variance", "dissimilarity", "drift_regular"):
-    assert good[key, ""] is rows.Verdict.REPRODUCED
-  assert _verdicts(on_convergence.of_proofs())["rate_squared", ""] is rows.Verdict.MISPRINT
+  keys = ("variance", "dissimilarity", "drift_regular")
+  _assert_all(on_convergence.of_proofs(), "FALSE", "proof_step")
+  _assert_all(on_convergence.of_proofs(), "MISPRINT", "rate_squared")
+  _assert_all(on_convergence.of_gradients(), "REPRODUCED", *keys)
   monkeypatch.setattr(on_convergence, "_gradient_shares", lambda: (1.1, 1.2, 3))
   monkeypatch.setattr(on_convergence, "regular_drift", lambda *setting: 1.3)
   monkeypatch.setattr(on_convergence, "_rate_against_abstract", lambda kappa, power: 3.0)
-  bad = _verdicts(on_convergence.of_gradients())
-  for key in ("variance", "dissimilarity", "drift_regular"):
-    assert bad[key, ""] is rows.Verdict.FALSE
-  assert _verdicts(on_convergence.of_proofs())["abstract_rate", ""] is rows.Verdict.INCONSISTENT
+  _assert_all(on_convergence.of_gradients(), "FALSE", *keys)
+  _assert_all(on_convergence.of_proofs(), "INCONSISTENT", "abstract_rate")
 
 
 @pytest.mark.parametrize(
@@ -319,10 +261,7 @@ def test_privacy_is_judged_by_numbers(monkeypatch):
   monkeypatch.setattr(on_privacy, "_TAIL", 2)  # Then sum and average are as far apart.
   monkeypatch.setattr(accounting, "update_rho", lambda z, as_typeset=False: 1 / (2 * z**2))
   monkeypatch.setattr(on_privacy, "renyi_at_least", lambda z, q, order: q * order / (2 * z**2))
-  verdicts = _verdicts(on_privacy.of_accounting())
-  assert verdicts["concentrated", ""] is rows.Verdict.REPRODUCED
-  assert verdicts["average", ""] is rows.Verdict.REPRODUCED
-  assert verdicts["amplified", ""] is rows.Verdict.REPRODUCED
+  _assert_all(on_privacy.of_accounting(), "REPRODUCED", "concentrated", "average", "amplified")
 
 
 def test_the_theorem_on_quantiles_is_judged_by_numbers(monkeypatch):
@@ -382,24 +321,6 @@ def test_gaussian_classes_would_be_found():
   assert 0.95 < low <= high < 1.05 and rank == 5 and apart < 0.05
   x = rng.normal(size=(40_000, 5)) * np.where(y == 0, 1, 2)[:, np.newaxis]
   assert on_settings.class_shape(x, y)[3] > 0.5
-
-
-def test_the_papers_tables_decide_its_claims(monkeypatch):
-  def verdict():
-    (row,) = [row for row in on_print.statements() if row.key == "all_methods"]
-    return row.verdict
-
-  assert verdict() is rows.Verdict.FALSE
-  _print(monkeypatch, "results_90", "Superquantile θ = 0.8", "EMNIST ConvNet", value=25.0)
-  assert verdict() is rows.Verdict.REPRODUCED
-
-
-def test_table_2_has_fed_avg_sub_at_delta_fls_best_theta(monkeypatch):
-  (row,) = on_print.subset_rows()
-  assert row.verdict is rows.Verdict.REPRODUCED
-  _print(monkeypatch, "results_90", "FedAvg-Sub", "EMNIST linear", value=49.0)
-  (row,) = on_print.subset_rows()
-  assert row.verdict is rows.Verdict.INCONSISTENT
 
 
 def test_marks_that_break_the_papers_rule_are_found_and_ties_are_called_ties():
@@ -476,8 +397,7 @@ def _sizes(ours, theirs, most):
       (method, f"test.{third}_third.error.change", change)
       for third, change in zip(("smallest", "largest"), pair)
     ]
-  frame = pd.DataFrame([(*entry, 0.001, 5) for entry in entries], columns=list(sources.COLUMNS))
-  return measurements.Evidence({"emnist_convnet": frame})
+  return measurements.Evidence({"emnist_convnet": _measured(*entries, sd=0.001)})
 
 
 @pytest.mark.parametrize(
@@ -543,15 +463,9 @@ def test_personalized_models_decide_their_statement_and_their_table(tmp_path, mo
 
 
 def _comparison(num_seeds, num_rounds, mean, methods):
-  """Measurements of a comparison as `measurements` keeps them."""
-  return pd.DataFrame(
-    [
-      (method, metric, value, np.nan, num_seeds)
-      for method in methods
-      for metric, value in (("test.error.mean", mean), ("rounds", num_rounds))
-    ],
-    columns=list(sources.COLUMNS),
-  )
+  means = [(method, "test.error.mean", mean) for method in methods]
+  lengths = [(method, "rounds", num_rounds) for method in methods]
+  return _measured(*means, *lengths, sd=np.nan, num_seeds=num_seeds)
 
 
 _TWO = ("FedAvg", "Superquantile θ = 0.5")

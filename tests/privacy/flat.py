@@ -70,15 +70,6 @@ def costs_computed(monkeypatch):
   return computed
 
 
-def tree_for(given, num_bins):
-  """The tree of a release's histogram."""
-  threshold = given.find(parts.PrivateThreshold)
-  if not isinstance(threshold, parts.Tree):
-    raise ValueError("Found num_bins without a tree threshold.")
-  bare = parts.Tree(noise_multiplier=threshold.z, num_bins=num_bins)
-  return bare.completed(given.limit, given.cohort.expected).mechanism
-
-
 def asked(
   *,
   population,
@@ -135,14 +126,6 @@ def default_rho_ratio(given, num_parameters, *, num_bins=64, theta=0.5, threshol
   kind = parts.private_kinds()[threshold_kind]
   threshold = kind(num_bins=num_bins) if kind is parts.Tree else kind()
   return calibration.default_share(threshold, given, num_parameters, theta)
-
-
-def sum_for(given, clip_norm, num_parameters):
-  """The integers of a release's sum of updates, if the clients make its noise."""
-  summed = complete(
-    given, distributed_updates=True, clip_norm=clip_norm, num_parameters=num_parameters
-  )
-  return summed.find(parts.UpdateSum).mechanism
 
 
 def of(given):

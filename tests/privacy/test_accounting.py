@@ -338,7 +338,6 @@ def test_default_delta_and_its_warning():
     (dict(protocol="private_coin", contacted=99), "between these"),
     (dict(protocol="private_coin", contacted=2501), "between these"),
     (dict(protocol="private_coin", contacted=-1), "at least 1"),
-    (dict(tree=tree_mechanism.build_tree_mechanism(2.9, 64, 100)), "at least that noise"),
     (
       dict(tree=tree_mechanism.build_tree_mechanism(3.0, 64, 99), sampling="fixed_size"),
       "99 shares of noise and cohorts of 100",

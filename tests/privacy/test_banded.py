@@ -87,19 +87,6 @@ def test_sensitivity_of_vectors_is_no_larger():
   assert np.linalg.norm(matrix @ np.ones((5, 1))) == pytest.approx(bound)
 
 
-def test_orthogonal_columns():
-  c = np.array([1.0, -0.5, 0.25])
-  found = banded.sensitivity(c, banded.Participation(100, 3, 7))
-  assert found == pytest.approx(np.sqrt(7) * np.linalg.norm(c))
-
-
-@pytest.mark.parametrize("bands", [1, 3, 30])
-def test_error_by_matrices(bands):
-  c = banded.square_root(bands)
-  noise = np.tril(np.ones((30, 30))) @ np.linalg.inv(_matrix(c, 30))
-  assert banded.error(c, 30) == pytest.approx(np.sqrt(np.square(noise).sum() / 30))
-
-
 def test_square_root():
   root = _matrix(banded.square_root(12), 12)
   np.testing.assert_allclose(root @ root, np.tril(np.ones((12, 12))), atol=1e-12)

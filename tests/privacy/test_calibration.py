@@ -139,8 +139,7 @@ def test_calibrate_leaves_room_for_the_tree(threshold_kind, accountant):
     assert flat.of(release).tree.local_stddev >= shares.MIN_STDDEV
     assert flat.of(release).tree.num_shares == release.num_shares == shares.cohort_limit(2500, 100)
     # A tree of another size has the same cost: that of its noise and of cohorts that are cut.
-    tree = flat.tree_for(release, 64)
-    other = flat.changed(release, tree=tree)
+    other = flat.complete(release, num_bins=64)
     cost = _cost(other, delta=1e-5, accountant=accountant)
     assert cost == pytest.approx(2.0, rel=1e-4)
 
@@ -193,24 +192,6 @@ def test_calibrate_other_protocols(relation, protocol, contacted):
   )
 
 
-def test_a_private_coin_needs_shares_of_all_who_are_contacted():
-  release = flat.calibrate(
-    3,
-    _DELTA,
-    rho_ratio=0.5,
-    num_bins=64,
-    protocol="private_coin",
-    contacted=400,
-    accountant="pld",
-    **_RUN,
-  )
-  assert release.num_shares == shares.cohort_limit(2500, 400) == 480
-  assert flat.of(release).sampling_probability == 0.04 and release.contact_probability == 0.16
-  assert 3 * (1 - 1e-4) < _cost(release, accountant="pld") <= 3
-  assert release.effective_noise_multiplier == pytest.approx(1.596, rel=2e-3)
-  assert flat.of(release).tree.expected_clients == 100
-
-
 @pytest.mark.parametrize(
   "sampling,clients,expected",
   [("poisson", 100, 140), ("poisson", 2490, 2500), ("fixed_size", 100, 100), ("none", 100, 100)],
@@ -218,10 +199,9 @@ def test_a_private_coin_needs_shares_of_all_who_are_contacted():
 def test_num_shares(sampling, clients, expected):
   release = flat.release(2500, clients, 3, 2, sampling)
   assert release.limit == expected
-  assert flat.tree_for(release, 64).num_shares == expected
-  assert flat.sum_for(release, 1.0, 10).num_shares == expected
   complete = flat.complete(release, num_bins=64, distributed_updates=True, num_parameters=10)
-  assert complete.num_shares == expected
+  entries = flat.of(complete)
+  assert entries.tree.num_shares == entries.update_sum.num_shares == expected
   assert flat.release(2500, 0.5, 3, 2, "none").limit == 1
 
 
@@ -232,21 +212,6 @@ def test_num_shares(sampling, clients, expected):
 def test_calibrate_over_a_wide_range(epsilon, accountant):
   release = flat.calibrate(epsilon, 1e-6, rho_ratio=0.2, accountant=accountant, **_RUN)
   assert 0.97 * epsilon < _cost(release, delta=1e-6, accountant=accountant) <= epsilon
-
-
-@pytest.mark.parametrize(
-  "epsilon,changes,message",
-  [
-    (1e-9, {}, "no noise reaches"),
-    (1e9, {}, "no noise is little enough"),
-    (3, dict(num_bins=63), "num_bins = 63; expected a power of two"),
-    (3, dict(distributed_updates=True, num_parameters=0), "num_entries = 0"),
-    (3, dict(distributed_updates=True, num_parameters=9, clip_norm=0), "clip_norm = 0"),
-  ],
-)
-def test_what_is_refused(epsilon, changes, message):
-  with pytest.raises(ValueError, match=f"^Found .*{message}"):
-    flat.calibrate(epsilon, 1e-5, **{**_RUN, "rho_ratio": 1, **changes})
 
 
 def test_the_most_noise_is_just_not_enough():
@@ -306,18 +271,6 @@ def test_default_rho_ratio_has_the_least_modelled_error(
   useful = variance * z**2 * (1 + ratios) / ratios <= (clients / 10) ** 2
   expected = ratios[useful][np.argmin(errors[useful])] if useful.any() else 1.0
   assert found == pytest.approx(expected, rel=1e-3)
-
-
-def test_a_budget_that_only_rdp_can_tell():
-  # Of so small a delta double precision knows no PLD.
-  run = dict(population=1000, clients_per_round=50, num_rounds=20, rho_ratio=None)
-  # By the server, whose noise ends, no run reaches it.
-  run.update(distributed_updates=True, num_parameters=10)
-  release = flat.calibrate(20, 1e-305, **run)
-  same = flat.calibrate(20, 1e-305, accountant="rdp", **run)
-  assert release.effective_noise_multiplier == pytest.approx(same.effective_noise_multiplier)
-  with pytest.raises(ValueError, match="^Found delta = 1e-305, too small"):
-    flat.calibrate(20, 1e-305, accountant="pld", **run)
 
 
 @pytest.mark.parametrize("sampling,relation", [("poisson", "zero_out"), ("none", "replace_one")])

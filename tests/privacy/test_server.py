@@ -234,6 +234,8 @@ def test_coarse_shares_cost_what_they_are_apart():
     _release(threshold_kind="geometric"),
     _release(None),
     _release(3, None, "none", threshold_kind="geometric"),
+    # Whoever makes the updates' noise.
+    flat.changed(_distributed(2.0), threshold_noise_multiplier=3.0, threshold_kind="geometric"),
   ],
 )
 def test_a_server_that_makes_the_noise_is_trusted(release):
@@ -241,16 +243,9 @@ def test_a_server_that_makes_the_noise_is_trusted(release):
   assert spent.epsilon is None
   assert spent.explanation.endswith("it is trusted.")
   assert ("counts" in spent.explanation) == (flat.of(release).threshold_kind == "geometric")
-  assert ("updates" in spent.explanation) == (flat.of(release).update_noise_multiplier is not None)
-
-
-def test_a_server_that_sees_one_bit_is_trusted_whoever_makes_the_updates_noise():
-  release = flat.changed(
-    _distributed(2.0), threshold_noise_multiplier=3.0, threshold_kind="geometric"
-  )
-  spent = server.server_epsilon(release, 10, _DELTA)
-  assert spent.epsilon is None
-  assert "counts" in spent.explanation and "updates" not in spent.explanation
+  entries = flat.of(release)
+  made_by_the_server = entries.update_noise_multiplier is not None and entries.update_sum is None
+  assert ("updates" in spent.explanation) == made_by_the_server
 
 
 def test_hardly_any_noise_is_no_pld_of_absurd_size():
@@ -258,11 +253,6 @@ def test_hardly_any_noise_is_no_pld_of_absurd_size():
   assert spent.epsilon is None
   assert "too little for any epsilon" in spent.explanation
   assert "trusted" not in spent.explanation
-
-
-def test_more_participations_than_rounds():
-  with pytest.raises(ValueError, match="^Found participations = 11 in num_rounds = 10"):
-    server.server_epsilon(_release(), 10, _DELTA, 11)
 
 
 def test_costs_grow_with_participations_and_with_replacing():

@@ -7,7 +7,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy.noise import sum_mechanism
-from tff_superquantile import noise_source
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import noisy_sum
 
@@ -59,16 +58,9 @@ def _noise(mechanism, client, run=0):
 
 
 def _noise_of_the_server(mechanism, num_clients, round_num=1):
-  """The shares that are missing, as the server draws them in that round."""
-  source = noise_source.NoiseSource(_KEY, "sum of updates")
-  state = source.initial_state()
-  for _ in range(round_num):
-    seed, state = source.draw(state)
-  missing = mechanism.num_shares - num_clients
-  if not missing:
-    return np.zeros(mechanism.num_entries, np.int64)
-  stddev = tf.constant(mechanism.local_stddev * np.sqrt(missing))
-  return discrete_gaussian.sample([mechanism.num_entries], stddev, seed).numpy()
+  return problems.noise_of_the_server(
+    mechanism, mechanism.num_entries, _KEY, "sum of updates", num_clients, round_num
+  )
 
 
 def _integers(factory, mechanism, value, client=0):
@@ -124,16 +116,6 @@ def test_values_of_client_entropy():
     np.testing.assert_allclose(result, expected, atol=atol)
 
 
-def test_the_norm_is_clipped_over_all_tensors_together():
-  mechanism = _mechanism(clip_norm=1.0)
-  factory = noisy_sum.DistributedGaussianSumFactory(mechanism)
-  for factor in (0.5, 1.0, 10.0, 1e37):
-    direction = np.full(_NUM_ENTRIES, 1 / np.sqrt(_NUM_ENTRIES))
-    steps = _integers(factory, mechanism, _structure(factor * direction)) / mechanism.scale
-    assert np.linalg.norm(steps) == pytest.approx(min(factor, 1.0), abs=0.02)
-  assert not _integers(factory, mechanism, _structure(np.zeros(_NUM_ENTRIES))).any()
-
-
 @pytest.mark.parametrize("num_entries", [1, 2, 11, 200])
 def test_rounding_adds_half_a_root_of_the_entries_to_the_sensitivity(num_entries):
   mechanism = _mechanism(clip_norm=0.3, num_entries=num_entries)
@@ -187,47 +169,23 @@ def test_more_reports_than_shares_give_zeros_and_fewer_do_not():
 def test_with_a_key_the_servers_noise_repeats_and_goes_on_from_a_state():
   mechanism = _mechanism()
 
-  def rounds(key, state=None, num_rounds=3):
+  def rounds(key):
     factory = noisy_sum.DistributedGaussianSumFactory(mechanism, noise_key=key)
     process = factory.create_of_reports(_TYPE)
-    state, results = process.initialize() if state is None else state, []
-    for _ in range(num_rounds):
-      output = process.next(state, [])
-      assert np.any(output.state != state)
-      state = output.state
+    states, results = [process.initialize()], []
+    for _ in range(3):
+      output = process.next(states[-1], [])
+      states.append(output.state)
       results.append(tuple(_vector(output.result)))
-    return results, state
+    again = [tuple(_vector(process.next(state, []).result)) for state in states[:-1]]
+    return results, again
 
-  first, _ = rounds(_KEY)
-  assert len(set(first)) == 3
-  assert rounds(_KEY)[0] == first
-  _, after_one = rounds(_KEY, num_rounds=1)
-  assert rounds(_KEY, after_one, 2)[0] == first[1:]
-  assert not set(rounds(_KEY[::-1])[0]) & set(first)
-  # Without a key nothing repeats, from the same state neither.
-  _, state = rounds(None, num_rounds=1)
-  drawn = [result for _ in range(2) for result in rounds(None, state)[0] + rounds(None)[0]]
-  assert len(set(drawn)) == 12
   # With nobody there, the result is the server's shares alone.
   expected = [_noise_of_the_server(mechanism, 0, r) / mechanism.scale for r in (1, 2, 3)]
-  np.testing.assert_allclose(first, expected, rtol=1e-6)
-
-
-def test_reports_hide_their_value():
-  mechanism = _mechanism()
-  factory = noisy_sum.DistributedGaussianSumFactory(mechanism)
-  for client, value in enumerate(_values(20, scale=5.0)):
-    report = factory.report(_structure(value), _seed(client))
-    assert list(report) == ["values", "num_reports"] and int(report["num_reports"]) == 1
-    values = report["values"].numpy()
-    steps = _integers(factory, mechanism, _structure(value), client)
-    np.testing.assert_array_equal(values, steps + _noise(mechanism, client))
-
-
-def test_only_a_secure_sum_leaves_the_clients():
-  process = noisy_sum.DistributedGaussianSumFactory(_mechanism()).create(_TYPE)
-  tff.test.assert_not_contains_unsecure_aggregation(process.next)
-  assert problems.sums(process.next) == (0, 1, 0)
+  for found in rounds(_KEY):
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+  # Without a key nothing repeats, from the same state neither.
+  assert len({result for _ in range(2) for drawn in rounds(None) for result in drawn}) == 12
 
 
 def test_a_factory_of_reports():

@@ -13,11 +13,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_superquantile.simulation import client_files
-
-pytestmark = pytest.mark.usefixtures("simulation_context")
 
 
 def make_clients(ids=("f1", "f2", "f3"), shape=(2, 3), dtype=np.uint8, seed=0):
@@ -143,8 +140,8 @@ def test_a_handle_without_examples_reads_none(tmp_path, dtype, shuffle, shape):
   assert tuple(tf.TensorSpec(t.shape, t.dtype) for t in outputs) == files.input_spec
   for client_id in files.client_ids:
     handle = files.handle(client_id, (5, 6))
-    for found, expected in zip(read(handle), usual(handle)):
-      np.testing.assert_array_equal(found, expected)
+    for tensor, expected in zip(read(handle), usual(handle)):
+      np.testing.assert_array_equal(tensor, expected)
     without = files.handle_without_examples(client_id, (5, 6))
     assert list(without) == list(handle) and without["index"].dtype == handle["index"].dtype
     # Its noise is that of the client in this round, whether it has examples or not.
@@ -164,24 +161,6 @@ def test_neither_data_nor_their_place_are_in_the_graph(tmp_path):
     read = client_files.build_examples_fn(files, shuffle=True)
     sizes.append(read.get_concrete_function().graph.as_graph_def().ByteSize())
   assert sizes[0] == sizes[1]
-
-
-def test_reads_inside_a_tff_computation(tmp_path):
-  clients = make_clients(["a b", ".", "é"], dtype=np.uint8)
-  files = client_files.write_client_files(tmp_path / "c", clients, x_scale=1 / 255)
-  read = client_files.build_examples_fn(files, shuffle=False)
-
-  @tff.tensorflow.computation(client_files.HANDLE_TYPE)
-  def computation(handle):
-    return read(handle)
-
-  assert str(computation.type_signature) == (
-    "(<path=str,seed=int64[2],index=int32> -> <float32[?,2,3],int32[?]>)"
-  )
-  for client_id, x, y in clients:
-    got_x, got_y = computation(files.handle(client_id, (0, 0)))
-    np.testing.assert_array_equal(got_x, files.decode(x).numpy())
-    np.testing.assert_array_equal(got_y, y)
 
 
 _LABEL = np.zeros(1, np.int32)

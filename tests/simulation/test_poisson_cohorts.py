@@ -53,10 +53,10 @@ def test_sizes_are_binomial(num_clients, expected, seed):
   probabilities = stats.binom(num_clients, q).pmf(np.arange(num_clients + 1))
   counts = np.bincount(sizes, minlength=num_clients + 1)
   common = num_rounds * probabilities >= 10
-  found = np.append(counts[common], counts[~common].sum())
+  observed = np.append(counts[common], counts[~common].sum())
   law = num_rounds * np.append(probabilities[common], probabilities[~common].sum())
   keep = law > 1e-9
-  assert stats.chisquare(found[keep], law[keep]).pvalue > _FALSE_ALARM
+  assert stats.chisquare(observed[keep], law[keep]).pvalue > _FALSE_ALARM
 
 
 @pytest.mark.parametrize("seed", [0, bytes(range(16))])

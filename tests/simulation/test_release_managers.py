@@ -133,9 +133,9 @@ def test_scalars_are_those_of_tff(tmp_path):
   for manager in managers:
     _release(manager, *((key, {"b": 0.1 * key, "a": key, "nan": np.nan}) for key in range(3)))
   del manager, managers  # Which flushes what they wrote.
-  found, expected = (_scalars(tmp_path / name) for name in ("ours", "tffs"))
-  assert len(found) == 9
-  np.testing.assert_equal(found, expected)
+  scalars, expected = (_scalars(tmp_path / name) for name in ("ours", "tffs"))
+  assert len(scalars) == 9
+  np.testing.assert_equal(scalars, expected)
 
 
 def test_events_that_cannot_be_written_are_an_error_of_the_round(tmp_path, capsys):

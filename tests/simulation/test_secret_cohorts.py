@@ -170,14 +170,14 @@ def test_a_coin_has_its_probability_and_is_each_clients_own_in_each_round(probab
 
 
 def test_clients_seeds_of_a_key_are_of_128_bits():
-  found = np.array(
+  words = np.array(
     [seeds.client_seed(_KEY, r, f"client_{i}") for r in range(40) for i in range(500)]
   )
-  assert found.dtype == np.int64 and found.shape == (20_000, 2)
-  for word in found.T:
+  assert words.dtype == np.int64 and words.shape == (20_000, 2)
+  for word in words.T:
     assert len(np.unique(word)) == 20_000
     assert len(np.unique(word >> 32)) > 19_900  # High halves: by chance 0.05 pairs are the same.
-  bits = np.unpackbits(found.view(np.uint8), axis=1)
+  bits = np.unpackbits(words.view(np.uint8), axis=1)
   assert np.abs(bits.mean(axis=0) - 0.5).max() < 6 * 0.5 / np.sqrt(20_000)
   # Those of a public seed are what they were: not negative.
   of_seed = np.array([seeds.client_seed(0, r, f"client_{i}") for r in range(9) for i in range(99)])
@@ -191,6 +191,6 @@ def test_clients_seeds_depend_on_key_round_and_client():
     for round_num in (1, 11)
     for client in ("1", "11", "1:1", "é")
   ]
-  found = [tuple(seeds.client_seed(*args)) for args in arguments]
-  assert len({word for seed in found for word in seed}) == 2 * len(found)
-  assert found == [tuple(seeds.client_seed(*args)) for args in arguments]
+  client_seeds = [tuple(seeds.client_seed(*args)) for args in arguments]
+  assert len({word for seed in client_seeds for word in seed}) == 2 * len(client_seeds)
+  assert client_seeds == [tuple(seeds.client_seed(*args)) for args in arguments]

@@ -266,9 +266,9 @@ def test_a_run_that_diverges_ends_and_keeps_its_last_good_state(bed, counts, div
   def read_metrics(metrics, round_num):
     return {**metrics, **(counts if round_num >= 4 else {})}
 
-  said = "2 clients of round 4.*--client_learning_rate"
+  sentence = "2 clients of round 4.*--client_learning_rate"
   with (
-    pytest.raises(training_loop.DivergedError, match=said)
+    pytest.raises(training_loop.DivergedError, match=sentence)
     if diverges
     else (contextlib.nullcontext())
   ):

@@ -1,6 +1,7 @@
 """Small files in EMNIST's three formats, and what its tests assert of errors."""
 
 import contextlib
+import functools
 import io
 import json
 import re
@@ -8,11 +9,9 @@ import sqlite3
 
 import numpy as np
 from PIL import Image
+import pools
 import pytest
 import tensorflow as tf
-
-import tasks
-from tasks import task
 
 
 def make_writers(counts, seed=0, prefix="f"):
@@ -113,10 +112,7 @@ def write_parquet(path, writers, ink=255):
   return path
 
 
-def load(data_dir, cache_dir, **changes):
-  """The task's splits, with everything but the two directories as it is by default."""
-  request = task.Request(data_dir=str(data_dir), cache_dir=str(cache_dir), **changes)
-  return tasks.get_task("emnist_linear").load_clients(request)
+load = functools.partial(pools.load, "emnist_linear")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
-"""Pools of clients without data, and the examples of clients that have some."""
+"""Pools of clients without data, tasks' splits, and the examples of clients that have some."""
 
 import numpy as np
 
+import tasks
+from tasks import task
 from tff_superquantile.simulation import client_files
 
 
@@ -10,6 +12,12 @@ def pool(counts, **changes):
   counts = counts if isinstance(counts, dict) else dict.fromkeys(counts, 1)
   sizes = np.array(list(counts.values()))
   return client_files.ClientFiles("/n", tuple(counts), sizes, (7,), "float32", 1.0, 2, **changes)
+
+
+def load(name, data_dir, cache_dir, **changes):
+  """A task's splits, with everything but the two directories as it is by default."""
+  request = task.Request(data_dir=str(data_dir), cache_dir=str(cache_dir), **changes)
+  return tasks.get_task(name).load_clients(request)
 
 
 def by_client(splits):

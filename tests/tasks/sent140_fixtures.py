@@ -5,8 +5,6 @@ import json
 
 import numpy as np
 
-import tasks
-from tasks import task
 from tasks.sent140 import glove
 
 DIMENSION = 3
@@ -103,12 +101,6 @@ def write_glove(path, dimension=DIMENSION):
     lines.append(" ".join([word, *(repr(float(number)) for number in numbers)]))
   path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
   return path
-
-
-def load(name, data_dir, cache_dir, **changes):
-  """The task's splits, with everything but the two directories as it is by default."""
-  request = task.Request(data_dir=str(data_dir), cache_dir=str(cache_dir), **changes)
-  return tasks.get_task(name).load_clients(request)
 
 
 def with_glove(directory):

@@ -20,6 +20,7 @@ import zipfile
 
 import emnist_fixtures
 import numpy as np
+import pools
 import pytest
 import sent140_fixtures
 import shakespeare_fixtures
@@ -333,15 +334,15 @@ def test_sent140_and_its_word_vectors(tmp_path, server, monkeypatch):
   ]
   _serve(monkeypatch, server, sent140_readers, *contents)
   for name in ("sent140_linear", "sent140_lstm"):
-    splits = sent140_fixtures.load(name, "", tmp_path / "cache")
+    splits = pools.load(name, "", tmp_path / "cache")
     assert sum(len(files.client_ids) for files in splits.values()) == 8
   assert len(server.gets) == 2
   files = [name for name in _left(tmp_path / "cache") if "." in name]
   assert files == [glove.FILE_NAME, sent140_readers.CSV_NAME]
   # Vectors of the user's own are not downloaded; those that are there serve other tweets, too.
-  sent140_fixtures.load("sent140_linear", "", tmp_path / "other", glove=str(vectors))
+  pools.load("sent140_linear", "", tmp_path / "other", glove=str(vectors))
   assert len(server.gets) == 3
-  sent140_fixtures.load("sent140_linear", tweets, tmp_path / "cache")
+  pools.load("sent140_linear", tweets, tmp_path / "cache")
   assert len(server.gets) == 3
 
 

@@ -7,9 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import tasks
 from tasks import models
-from tff_superquantile import evaluation
 
 _IMAGES = (tf.TensorSpec([None, 28, 28], tf.float32), tf.TensorSpec([None], tf.int32))
 _VECTORS = (tf.TensorSpec([None, 20], tf.float32), tf.TensorSpec([None], tf.int32))
@@ -207,35 +205,3 @@ def test_metrics_are_sums_over_batches():
   metrics = model.finalize_metrics(state)
   assert isinstance(metrics, collections.OrderedDict)
   assert float(metrics["loss"]) == 7.0 / 4 and int(metrics["num_examples"]) == 4
-
-
-_OUTPUT_SHAPES = {
-  "synthetic": (4, 10),
-  "emnist_linear": (4, 62),
-  "emnist_convnet": (4, 62),
-  "sent140_linear": (4,),
-  "sent140_lstm": (4,),
-  "shakespeare": (4, 81),
-}
-
-
-@pytest.mark.parametrize("name", _OUTPUT_SHAPES)
-def test_task_models_predict_what_they_declare(name):
-  model = tasks.get_task(name).build_model(0)
-  x_spec, y_spec = model.input_spec
-  assert x_spec.dtype == tf.float32 and y_spec == tf.TensorSpec([None], tf.int32)
-  x = np.zeros([4] + x_spec.shape.as_list()[1:], np.float32)
-  assert model.predict_on_batch(model.initial_weights, x).shape == _OUTPUT_SHAPES[name]
-
-
-def test_a_single_score_is_evaluated_by_its_sign():
-  x = np.random.default_rng(0).normal(size=(9, 20)).astype(np.float32)
-  w = np.ones(20, np.float32)
-  y = (x @ w > 0).astype(np.int32)
-  y[:2] = 1 - y[:2]
-  model = models.build_logistic_regression(_VECTORS, intercept=False)
-  examples = evaluation.ClientExamples(["a", "b"], x, y, np.array([0, 4, 9]))
-  metrics = evaluation.build_evaluator(model, examples)(tff.learning.models.ModelWeights((w,), ()))
-  np.testing.assert_allclose(metrics.error, [0.5, 0.0])
-  losses = np.log1p(np.exp(-(x @ w) * (2 * y - 1)))
-  np.testing.assert_allclose(metrics.loss, [losses[:4].mean(), losses[4:].mean()], rtol=1e-4)

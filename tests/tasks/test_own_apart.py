@@ -176,17 +176,6 @@ def test_the_user_names_classes_that_the_reference_lacks(tmp_path):
       _load(tmp_path, f"wrong {classes} {changes}", table, classes=classes, **changes)
 
 
-def test_the_cache_follows_the_split(tmp_path):
-  table = _table()
-  directories = {
-    _load(tmp_path, f"{i}", table, **asked)[1]["train"].directory
-    for i, asked in enumerate(
-      [{}, dict(client_split="shuffled"), dict(is_private=False), dict(classes="1,0")]
-    )
-  }
-  assert len(directories) == 4
-
-
 def test_a_private_run_of_before_reads_its_table_as_before(tmp_path):
   table = _table()
   _, splits, _ = _load(tmp_path, "whole", table, client_split="shuffled", num_train_clients=5)

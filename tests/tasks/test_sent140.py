@@ -4,6 +4,7 @@ import csv
 import os
 
 import numpy as np
+import pools
 import pytest
 import sent140_fixtures
 
@@ -82,7 +83,7 @@ def test_a_tweet_as_a_mean_and_as_a_sequence():
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_tweets_are_the_vectors_of_their_words(name, users, leaf_dir, cache_dir):
-  found = by_user(sent140_fixtures.load(name, leaf_dir, cache_dir))
+  found = by_user(pools.load(name, leaf_dir, cache_dir))
   assert set(found) == _KEPT
   for user in found:
     expected = []
@@ -102,9 +103,7 @@ def test_tweets_are_the_vectors_of_their_words(name, users, leaf_dir, cache_dir)
 def test_the_csv_is_cut_in_half_the_same_way_by_every_seed(csv_dir, cache_dir):
   halves = {
     tuple(frozenset(splits[split].client_ids) for split in ("train", "test"))
-    for splits in (
-      sent140_fixtures.load("sent140_linear", csv_dir, cache_dir, seed=seed) for seed in range(5)
-    )
+    for splits in (pools.load("sent140_linear", csv_dir, cache_dir, seed=seed) for seed in range(5))
   }
   assert len(halves) == 1
   [(train, test)] = halves
@@ -115,7 +114,7 @@ def test_the_csv_is_cut_in_half_the_same_way_by_every_seed(csv_dir, cache_dir):
 def test_a_user_who_falls_below_the_limit_is_one_who_goes(csv_dir, cache_dir, tmp_path):
   def load(folder):
     found = {}
-    splits = sent140_fixtures.load("sent140_linear", folder, cache_dir, is_private=True, seed=1)
+    splits = pools.load("sent140_linear", folder, cache_dir, is_private=True, seed=1)
     for split, files in splits.items():
       x, y, offsets = files.load()
       for user, start, end in zip(files.client_ids, offsets, offsets[1:]):
@@ -140,7 +139,7 @@ def test_a_user_who_falls_below_the_limit_is_one_who_goes(csv_dir, cache_dir, tm
 @pytest.mark.parametrize("name", _NAMES)
 def test_the_model_follows_the_dimension_of_the_vectors(name, dimension, leaf_dir, tmp_path):
   path = sent140_fixtures.write_glove(tmp_path / "vectors.txt", dimension)
-  splits = sent140_fixtures.load(name, leaf_dir, tmp_path / "cache", glove=str(path))
+  splits = pools.load(name, leaf_dir, tmp_path / "cache", glove=str(path))
   task = tasks.get_task(name)
   model = task.build_model_for(splits["train"], seed=0)
   assert model.input_spec == splits["train"].input_spec
@@ -158,7 +157,7 @@ def test_files_are_converted_again_when_what_they_follow_from_changes(
 ):
   sent140_fixtures.with_glove(tmp_path)
   path = sent140_fixtures.write_csv(tmp_path / readers.CSV_NAME, users)
-  sent140_fixtures.load("sent140_linear", tmp_path, tmp_path / "cache")
+  pools.load("sent140_linear", tmp_path, tmp_path / "cache")
   read = []
   read_vectors = glove.read_vectors
   monkeypatch.setattr(
@@ -168,7 +167,7 @@ def test_files_are_converted_again_when_what_they_follow_from_changes(
     os.utime(path, (1, 1))
   elif changed == "vectors":
     os.utime(tmp_path / glove.FILE_NAME, (1, 1))
-  sent140_fixtures.load(
+  pools.load(
     "sent140_lstm" if changed == "represent" else "sent140_linear",
     tmp_path,
     tmp_path / "cache",
@@ -194,7 +193,7 @@ def test_real_vectors_tell_good_from_bad(shared_dir, tmp_path):
   sent140_fixtures.write_leaf(tmp_path, {"ann": users["ann"]}, {"bob": users["bob"]})
   vectors = shared_dir / "data" / "glove.6B.50d.top10362.txt"
   arguments = dict(glove=str(vectors), min_examples_per_client=1)
-  splits = sent140_fixtures.load("sent140_linear", tmp_path, tmp_path / "cache", **arguments)
+  splits = pools.load("sent140_linear", tmp_path, tmp_path / "cache", **arguments)
   assert splits["train"].x_shape == (50,)
 
   lines = dict(line.split(" ", 1) for line in vectors.read_text(encoding="utf-8").splitlines())

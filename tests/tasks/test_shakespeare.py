@@ -1,16 +1,17 @@
 """The Shakespeare task: the same roles from both formats, and what is wrong in one sentence."""
 
+import functools
 import json
 
 import emnist_fixtures
 import h5py
 import numpy as np
+import pools
 import pytest
 import shakespeare_fixtures
 import tensorflow as tf
 
 import tasks
-from tasks import task
 from tasks.shakespeare import characters
 from tasks.shakespeare import readers
 from tasks.shakespeare import standin
@@ -19,9 +20,7 @@ from tasks.shakespeare import standin
 _LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 
 
-def load(data_dir, cache_dir, **changes):
-  request = task.Request(data_dir=str(data_dir), cache_dir=str(cache_dir), **changes)
-  return tasks.get_task("shakespeare").load_clients(request)
+load = functools.partial(pools.load, "shakespeare")
 
 
 def decode(x, y):

@@ -96,16 +96,6 @@ def test_without_privacy_no_side_is_empty():
     assert sorted(len(part) for part in private) == [0, 10]
 
 
-def test_take():
-  pool = pools.pool("abc", remark=", without some,")
-  assert splits.take(pool, 0, 2, "test").client_ids == ("a", "b")
-  assert splits.take(pool, 0, 5, "test").client_ids == ("a", "b", "c")
-  assert splits.take(pool, 0, 0, "test").client_ids == ("a", "b", "c")
-  assert splits.take(pool, 3, 2, "test").client_ids == ("a", "b", "c")
-  with pytest.raises(ValueError, match="Found 3 test clients, without some, but 4"):
-    splits.take(pool, 4, 2, "test")
-
-
 def test_hold_out():
   pool = pools.pool("abcdefghij")
 

@@ -1,10 +1,10 @@
 """Generated stand-ins: the shapes of the real data, always the same, and worth learning from."""
 
 import numpy as np
+import pools
 import pytest
 
 import tasks
-from tasks import task
 from tasks.emnist import standin as emnist_standin
 from tasks.sent140 import standin as sent140_standin
 from tasks.shakespeare import standin as shakespeare_standin
@@ -18,11 +18,6 @@ _MAKERS = {
 _NAMES = ("emnist_linear", "sent140_linear")
 
 
-def load(name, cache_dir, **changes):
-  request = task.Request(cache_dir=str(cache_dir), data="standin", **changes)
-  return tasks.get_task(name).load_clients(request)
-
-
 @pytest.fixture(scope="module")
 def cache_dir(tmp_path_factory):
   return str(tmp_path_factory.mktemp("standin"))
@@ -30,7 +25,7 @@ def cache_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=_NAMES)
 def name_and_splits(request, cache_dir):
-  return request.param, load(request.param, cache_dir)
+  return request.param, pools.load(request.param, "", cache_dir, data="standin")
 
 
 def test_shapes_and_sizes(name_and_splits):

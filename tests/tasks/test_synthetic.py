@@ -1,16 +1,15 @@
 """The synthetic task: its recipe step by step, and the paper's comparison in plain numpy."""
 
+import functools
+
 import numpy as np
+import pools
 import pytest
 
 import tasks
 from tasks import synthetic
-from tasks import task
 
-
-def load(cache_dir, **changes):
-  request = task.Request(cache_dir=str(cache_dir), **changes)
-  return tasks.get_task("synthetic").load_clients(request)
+load = functools.partial(pools.load, "synthetic", "")
 
 
 @pytest.fixture(scope="module")

@@ -57,30 +57,22 @@ def test_exact_quantile(theta, weighted):
     )
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+  "smoothing, weighted", [(0.0, False), (0.0, True), (0.01, True), (0.5, True), (20.0, True)]
+)
 @pytest.mark.parametrize("theta", [0.1, 0.33, 0.5, 1.0])
-def test_exact_reweighting_gives_the_dual_weights(theta, weighted):
-  process = threshold_lib.build_exact_reweighting(theta)
+def test_exact_reweighting_gives_the_dual_weights(theta, smoothing, weighted):
+  process = threshold_lib.build_exact_reweighting(theta, smoothing)
   for losses in _LOSSES.values():
     losses = losses.astype(np.float32).astype(float)
     weights = _weights(losses, weighted).astype(float)
     _, shares = _run(process, losses, weights)
     pi = shares * weights / np.sum(shares * weights)
-    np.testing.assert_allclose(pi, superquantile.dual_weights(losses, theta, weights), atol=1e-6)
-
-
-@pytest.mark.parametrize("smoothing", [0.01, 0.5, 20.0])
-@pytest.mark.parametrize("theta", [0.1, 0.5, 1.0])
-def test_smoothed_reweighting(theta, smoothing):
-  process = threshold_lib.build_exact_reweighting(theta, smoothing)
-  for losses in _LOSSES.values():
-    losses = losses.astype(np.float32).astype(float)
-    weights = _weights(losses, weighted=True).astype(float)
-    _, shares = _run(process, losses, weights)
-    pi = shares * weights / np.sum(shares * weights)
-    np.testing.assert_allclose(
-      pi, smoothed.dual_weights(losses, theta, smoothing, weights), atol=2e-5
-    )
+    if smoothing:
+      expected = smoothed.dual_weights(losses, theta, smoothing, weights)
+    else:
+      expected = superquantile.dual_weights(losses, theta, weights)
+    np.testing.assert_allclose(pi, expected, atol=2e-5 if smoothing else 1e-6)
 
 
 def test_losses_of_weight_zero_are_not_counted():

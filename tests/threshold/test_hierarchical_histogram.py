@@ -152,6 +152,15 @@ def test_cumulative_variances(num_bins):
   np.testing.assert_allclose(variances, _cumulative_variances(num_bins), rtol=1e-9)
 
 
+@pytest.mark.parametrize("num_bins", [2, 4, 32])
+def test_variances_of_weighted_sums_against_linear_algebra(num_bins):
+  tree = _matrix(num_bins)
+  covariance = np.linalg.inv(tree.T @ tree)
+  weights = np.random.default_rng(num_bins).normal(size=[7, num_bins])
+  found = hierarchical_histogram.linear_variances(tf.constant(weights), num_bins).numpy()
+  np.testing.assert_allclose(found, np.einsum("kb,bc,kc->k", weights, covariance, weights))
+
+
 @pytest.mark.parametrize("num_bins", [2, 16, 64])
 def test_least_squares_then_isotonic(num_bins):
   rng = np.random.default_rng(5)

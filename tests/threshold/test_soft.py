@@ -18,18 +18,10 @@ _SHARES = {
 }
 
 
-def _semi_variance(values, weights, beta=0.7):
-  mean = weights @ values / weights.sum()
-  factors = 1.0 + 2.0 * beta * np.maximum(values - mean, 0.0)
-  return factors / factors.max()
-
-
-def _rank(values, weights, strength=0.6):
-  signs = np.sign(values[:, np.newaxis] - values[np.newaxis])
-  return (1.0 + strength * signs @ weights / weights.sum()) / (1.0 + strength)
-
-
-_EXPECTED_SHARES = {"semi_variance": _semi_variance, "rank": _rank}
+_EXPECTED_SHARES = {
+  "semi_variance": functools.partial(problems.semi_variance_shares, beta=0.7),
+  "rank": functools.partial(problems.rank_shares, strength=0.6),
+}
 
 
 def _share_of(relative, losses, weights):
@@ -184,19 +176,6 @@ def _histogram(name, z=1e-6, **kwargs):
   )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def forgotten_processes():
-  """TensorFlow's functions end before Python does."""
-  yield
-  _histogram.cache_clear()
-
-
-def _midpoints(losses):
-  width = _MAX_LOSS / _NUM_BINS
-  bins = np.clip(np.floor(np.array(losses) / width), 0, _NUM_BINS - 1)
-  return (bins + 0.5) * width
-
-
 @pytest.mark.parametrize("name", _SHARES)
 def test_histogram_weighting_against_numpy(name, simulation_context):
   process, state = _histogram(name), _histogram(name).initialize()
@@ -206,10 +185,8 @@ def test_histogram_weighting_against_numpy(name, simulation_context):
     output = process.next(state, losses, [1.0] * len(losses), problems.clients(len(losses)))
     state = output.state
     counted = [loss for loss in losses if not np.isnan(loss)]
-    # The largest loss that there is has the largest share, whether anybody has it or not.
-    values = np.append(_midpoints(counted), _midpoints([_MAX_LOSS]))
-    weights = np.append(np.ones(len(counted)), 0.0)
-    expected = _EXPECTED_SHARES[name](values, weights)[:-1]
+    shares_of = _EXPECTED_SHARES[name]
+    expected = problems.shares_by_histogram(shares_of, counted, _MAX_LOSS, _NUM_BINS)
     shares = _shares_of(process, output.result, losses)
     np.testing.assert_allclose(shares[~np.isnan(losses)], expected, atol=1e-4)
     assert np.all(shares[np.isnan(losses)] == 0.0)

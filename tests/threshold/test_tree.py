@@ -5,12 +5,10 @@ import collections
 import numpy as np
 import problems
 import pytest
-from sklearn import isotonic as sklearn_isotonic
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from privacy.noise import tree_mechanism
-from tff_superquantile import noise_source
 from tff_superquantile import threshold as threshold_lib
 from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.threshold import hierarchical_histogram
@@ -57,34 +55,18 @@ def _state(threshold, noise=(1, 2)):
   return collections.OrderedDict(threshold=np.float32(threshold), noise=noise)
 
 
-def _noise_of_the_server(mechanism, num_clients):
-  """The shares that are missing in the first round, as the server draws them."""
-  source = noise_source.NoiseSource(_KEY, "histogram")
-  seed, _ = source.draw(source.initial_state())
-  missing = mechanism.num_shares - num_clients
-  if not missing:
-    return np.zeros(mechanism.num_entries, np.int64)
-  stddev = tf.constant(mechanism.local_stddev * np.sqrt(missing))
-  return discrete_gaussian.sample([mechanism.num_entries], stddev, seed).numpy()
-
-
 def _oracle(losses, mechanism, seed=0):
-  """(below, total) from the same noise, summed and decoded by hand."""
-  m, b = mechanism, mechanism.num_bins
-  sums = [int(noise) for noise in _noise_of_the_server(mechanism, len(losses))]
+  """(below, total) from the same noise, summed by hand."""
+  m = mechanism
+  noise = problems.noise_of_the_server(m, m.num_entries, _KEY, "histogram", len(losses))
+  sums = [int(number) for number in noise]
   for loss, client_seed in zip(losses, _seeds(len(losses), seed)):
-    counts = private_histogram.noised_counts(tf.constant(loss), client_seed, m, _MAX_LOSS)
+    counts = private_histogram.scaled_counts(tf.constant(loss), m, _MAX_LOSS)
+    counts += discrete_gaussian.sample(tf.shape(counts), m.local_stddev, client_seed)
     sums = [(s + int(count)) % m.modulus for s, count in zip(sums, counts.numpy())]
   signed = np.array([s if s < m.modulus - m.offset else s - m.modulus for s in sums]) / m.scale
-  widths = [2**level for level in range(m.num_levels)]
-  matrix = np.concatenate([np.kron(np.eye(b // width), np.ones(width)) for width in widths])
-  inverse = np.linalg.pinv(matrix)
-  cumulative = np.cumsum(inverse @ signed)
-  variances = np.sum((np.tri(b) @ inverse) ** 2, axis=1)
-  fitted = sklearn_isotonic.IsotonicRegression().fit_transform(
-    np.arange(b - 1), cumulative[:-1], sample_weight=1 / variances[:-1]
-  )
-  return np.append(0.0, np.maximum(fitted, 0.0)), cumulative[-1]
+  decoded = hierarchical_histogram.decode_least_squares(tf.constant(signed), m.num_bins)
+  return decoded.below.numpy(), decoded.total.numpy()
 
 
 def _quantile_index(below, total, theta):
@@ -126,33 +108,6 @@ def test_decode_recovers_the_whole_range():
     sums = np.array([num, 0]) % mechanism.modulus
     counts = private_histogram.node_counts(tf.constant(sums), mechanism)
     assert float(counts[0]) == pytest.approx(num / mechanism.scale)
-
-
-def test_only_a_secure_sum_leaves_the_clients():
-  mechanism = _mechanism()
-  factory = threshold_lib.PrivateHistogramFactory(mechanism, _MAX_LOSS)
-  process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS)
-  for computation in (factory.create(tff.to_type(np.float32)).next, process.next):
-    tff.test.assert_not_contains_unsecure_aggregation(computation)
-    assert problems.sums(computation) == (0, 1, 0)
-    text = computation.to_building_block().compact_representation()
-    # Residues are summed modulo M: a larger modulus would show how many of them wrapped.
-    assert f"<values={mechanism.modulus},num_reports={2**31 - 1}>" in text
-
-
-def test_what_a_client_reports():
-  mechanism = _mechanism()
-  process = threshold_lib.build_tree_quantile(0.3, mechanism, _MAX_LOSS)
-  for seed in range(20):
-    loss, seeds = np.float32(seed / 5), tf.constant([seed, 7], tf.int64)
-    report = process.report_fn(loss, np.float32(50.0), threshold_lib.Client(seeds))
-    assert list(report) == ["values", "num_reports"] and int(report["num_reports"]) == 1
-    counts = report["values"].numpy()
-    noised = private_histogram.noised_counts(loss, seeds, mechanism, _MAX_LOSS).numpy()
-    encoded = hierarchical_histogram.encode(loss, 32, _MAX_LOSS).numpy()
-    assert len(set(noised - mechanism.scale * encoded)) > 3
-    np.testing.assert_array_equal(counts, noised)
-    assert (noised < 0).any()
 
 
 def test_without_seeds_each_client_and_each_run_has_its_own_noise():
@@ -316,38 +271,6 @@ def test_the_factory_alone():
       factory.create(tff.to_type(bad_type))
 
 
-def test_many_bins():
-  process = threshold_lib.build_tree_quantile(0.4, _exact_mechanism(1024), _MAX_LOSS)
-  output = _assert_selects(process, [0.5, 1.0, 2.0, 2.01, 3.0], [0, 0, 0, 1, 1])
-  assert output.measurements["estimated_tail_size"] == pytest.approx(2, abs=0.1)
-
-
-def _summed_report(losses, mechanism, seed):
-  """All reports of a round as that of one client, which is faster to run."""
-  counts = private_histogram.noised_counts(tf.constant(losses), [seed, 1], mechanism, 1.0)
-  counts = np.int32(np.sum(counts, axis=0) % mechanism.modulus)
-  return collections.OrderedDict(values=counts, num_reports=np.int64(len(losses)))
-
-
-def test_interpolation_is_better_with_few_bins():
-  losses = np.linspace(0.003, 0.997, 250).astype(np.float32)
-  mechanism = _mechanism(1.0, 16, 250)
-  errors = collections.defaultdict(list)
-  for theta in (0.13, 0.33):
-    for interpolate in (None, False):  # None: interpolated up to 16 bins.
-      process = threshold_lib.build_tree_quantile(theta, mechanism, 1.0, interpolate=interpolate)
-      for seed in range(20):
-        report = _summed_report(losses, mechanism, seed)
-        output = process.next_of_reports(process.initialize(), [report])
-        errors[interpolate].append(np.mean(losses >= output.result) - theta)
-        if interpolate is None:
-          tail_size = theta * output.measurements["estimated_cohort_size"]
-          assert output.measurements["estimated_tail_size"] == pytest.approx(tail_size, rel=1e-5)
-  mean_errors = {key: np.mean(np.abs(value)) for key, value in errors.items()}
-  assert mean_errors[None] < 0.8 * mean_errors[False]
-  assert abs(np.mean(errors[None])) < 0.01
-
-
 def test_interpolation_without_noise():
   # Two clients in each of the bins 0 and 2 of 4, one in bin 3.
   losses = [0.1, 0.2, 2.2, 2.9, 3.5]
@@ -358,7 +281,10 @@ def test_interpolation_without_noise():
     (0.8, 0.5),  # 1: half of bin 0
   ):
     process = threshold_lib.build_tree_quantile(theta, mechanism, _MAX_LOSS)
-    assert _run(process, losses).result == pytest.approx(expected, abs=0.01), theta
+    output = _run(process, losses)
+    assert output.result == pytest.approx(expected, abs=0.01), theta
+    # As a threshold within a bin says nothing of who is above it.
+    assert output.measurements["estimated_tail_size"] == pytest.approx(5 * theta, abs=0.01)
   bins = threshold_lib.build_tree_quantile(0.35, mechanism, _MAX_LOSS, interpolate=False)
   assert _run(bins, losses).result == 3.0  # 3.25 is nearer to H(3) = 4 than to H = 2.
 

@@ -54,7 +54,7 @@ def _task(config: run_config.RunConfig) -> tuple[Any, Any]:
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run.training import client_split
 
-  config = client_split.fill_in(config)
+  config, _ = client_split.fill_in(config)
   return build.get_task(config), config.request()
 
 

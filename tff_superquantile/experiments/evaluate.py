@@ -158,13 +158,13 @@ def _without_limits(
         f"Found --{name} with --split={_ALL}, which takes all clients; leave one of the two out."
       )
   least = config.task.min_examples_per_client if "min_examples_per_client" in overrides else 0
-  limits: dict[str, Any] = dict(
+  return run_config.replace(
+    config,
     num_train_clients=0,
     num_test_clients=0,
     min_examples_per_client=least,
     held_out_examples=0.0,  # All rows of a client are its examples.
   )
-  return run_config.replace(config, **limits)
 
 
 def _check_outside(
@@ -197,8 +197,7 @@ def _evaluate(
   from tff_superquantile import evaluation
 
   evaluator = None
-  bar = tqdm.tqdm(total=len(files.client_ids), unit="client", delay=2.0, disable=None)
-  with bar:
+  with tqdm.tqdm(total=len(files.client_ids), unit="client", delay=2.0, disable=None) as bar:
     for start in range(0, len(files.client_ids), _CLIENTS_AT_ONCE):
       ids = files.client_ids[start : start + _CLIENTS_AT_ONCE]
       examples = evaluation.examples_of_files(files, ids)

@@ -56,7 +56,8 @@ class Failure(NamedTuple):
 
 def describe(error: Exception) -> Failure:
   """Returns the failure of a command that this error ends."""
-  if _is_sentence(error):
+  last = traceback.extract_tb(error.__traceback__)[-1]
+  if isinstance(error, ValueError) and _is_ours(last.filename):
     return Failure(str(error), USAGE_ERROR)
   fault = _system_error(error)
   if fault is not None:
@@ -86,16 +87,10 @@ def _is_users(path: str) -> bool:
   return not _is_ours(path) and os.path.exists(path) and not path.startswith(_LIBRARIES)
 
 
-def _is_sentence(error: Exception) -> bool:
-  """Returns whether an error's message is for users: this project's own `ValueError`s are."""
-  last = traceback.extract_tb(error.__traceback__)[-1]
-  return isinstance(error, ValueError) and _is_ours(last.filename)
-
-
 def _say_where(error: Exception) -> str:
   """Describes an error of a user's file, or one that nobody expects, with its place."""
-  frames: list[tuple[Any, ...]] = []
-  frames += [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+  stack = traceback.extract_tb(error.__traceback__)
+  frames: list[tuple[Any, ...]] = [(f.filename, f.lineno, f.name) for f in stack]
   message = str(error)
   for match in _FRAME_IN_MESSAGE.finditer(str(error)):
     frames.append(match.groups())

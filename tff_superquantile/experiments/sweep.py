@@ -98,10 +98,7 @@ def _preset(name: str) -> preset_lib.Preset:
 
 
 def _usual_folds(args: argparse.Namespace, config: run_config.RunConfig) -> int:
-  """Returns the --folds of a table whose fifth of clients would be too few to test on; 0 for none.
-
-  The user's own choice of clients comes first, and runs that would take more than minutes.
-  """
+  """Returns the --folds of a table whose fifth of clients is too few to test on; 0 for none."""
   is_chosen = any(getattr(args, name, None) is not None for name in _OF_CLIENTS)
   if args.quick or config.is_private or is_chosen:
     return 0
@@ -187,10 +184,7 @@ def _tune(
   tune: str,
   fixed: Container[str] = (),
 ) -> list[tuning.Settings]:
-  """Returns the runs of the comparison with the values of grid searches, or their defaults.
-
-  `fixed` flags are not searched for.
-  """
+  """Returns the runs of the comparison with values of grid searches but for `fixed` flags."""
   plan = [tuning.with_defaults(settings, tune) for settings in plan]
   if tune == "all":
     for grid in preset.shared_grids:

@@ -252,10 +252,9 @@ class AdaptiveClippingSumFactory(tff.aggregators.UnweightedAggregationFactory):
     noisy_sum = self._sum.create_of_reports(
       tff.types.to_type((summed_type, (np.float32,) * len(names)))
     )
-
-    @tff.tensorflow.computation(states_type, noisy_sum.next.type_signature.result.result.member)
-    def at_server(states, noisy):
-      return self._at_server(states, noisy)
+    at_server = tff.tensorflow.computation(
+      self._at_server, states_type, noisy_sum.next.type_signature.result.result.member
+    )
 
     @tff.federated_computation
     def initialize():

@@ -3,7 +3,7 @@
 import abc
 import collections
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,6 @@ from tff_superquantile import noise_source
 from tff_superquantile.secure_sums import discrete_gaussian
 
 _SEED_TYPE = tff.TensorType(np.int64, [2])
-_Mechanism: TypeAlias = sum_mechanism.SumMechanism | tree_mechanism.TreeMechanism
 # The modulus of the number of reports, which cannot reach it.
 _MAX_REPORTS = 2**31 - 1
 
@@ -62,7 +61,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def __init__(
     self,
-    mechanism: _Mechanism,
+    mechanism: sum_mechanism.SumMechanism | tree_mechanism.TreeMechanism,
     num_entries: int,
     *,
     noise_key: bytes | None,
@@ -123,10 +122,7 @@ class NoisySumFactory(tff.aggregators.UnweightedAggregationFactory):
         values=tff.TensorType(self._modulus.dtype, [self._num_entries]), num_reports=np.int64
       )
     )
-
-    @tff.tensorflow.computation
-    def initial_state():
-      return source.initial_state()
+    initial_state = tff.tensorflow.computation(source.initial_state)
 
     @tff.tensorflow.computation(initial_state.type_signature.result, report_type)
     def decode_at_server(state, summed):

@@ -56,14 +56,11 @@ class RowReleaseManager(tff.program.ReleaseManager):
     Final rows may have other numbers in the columns `may_differ`.
     """
     self._path = pathlib.Path(path)
-    self._columns = [_ROUND]
-    self._latest = -1
     self._final_until = final_until
     self._may_differ = frozenset(may_differ)
     self._final: dict[int, dict[str, str]] = {}
     rows = self._read()
-    if rows:
-      self._latest = int(rows[-1][_ROUND])
+    self._latest = int(rows[-1][_ROUND]) if rows else -1
     if final_until is not None:
       self._final = {int(row[_ROUND]): row for row in rows}
       missing = [number for number in range(final_until) if number not in self._final]
@@ -83,13 +80,12 @@ class RowReleaseManager(tff.program.ReleaseManager):
     whole = text[: text.rfind("\n") + 1]
     self._is_torn = whole != text
     reader = csv.DictReader(io.StringIO(whole, newline=""))
-    columns = list(reader.fieldnames or [_ROUND])
-    if columns[0] != _ROUND:
+    self._columns = list(reader.fieldnames or [_ROUND])
+    if self._columns[0] != _ROUND:
       raise ValueError(
-        f"Found a file {self._path} whose first column is {columns[0]!r}; expected {_ROUND}."
+        f"Found a file {self._path} whose first column is {self._columns[0]!r}; expected {_ROUND}."
       )
     rows = list(reader)
-    self._columns = columns
     if any(not (row[_ROUND] or "").isdecimal() or None in row for row in rows):
       raise ValueError(
         f"Found a row of {self._path} without a round's number or with too many cells; mend the"
@@ -113,9 +109,8 @@ class RowReleaseManager(tff.program.ReleaseManager):
     Other numbers than a final row has are a `ValueError`.
     """
     row = {_ROUND: key, **{name: value[name] for name in sorted(value)}}
-    if self._final_until is not None and key <= self._final_until:
-      if self._repeats(row, key):
-        return
+    if self._final_until is not None and key <= self._final_until and self._repeats(row, key):
+      return
     if self._is_torn or key <= self._latest or not row.keys() <= set(self._columns):
       kept = [earlier for earlier in self._read() if int(earlier[_ROUND]) < key]
       columns = self._columns if kept else [_ROUND]

@@ -117,8 +117,7 @@ def isotonic_regression(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   # All sequences lie end to end; no block crosses the start of a sequence.
   starts_sequence = tf.equal(tf.range(tf.size(values)) % shape[-1], 0)
 
-  def pool(starts_block, changed):
-    del changed
+  def pool(starts_block, *_):
     block = tf.cumsum(tf.cast(starts_block, tf.int32)) - 1
     num_blocks = block[-1] + 1
     block_weights = tf.math.unsorted_segment_sum(weights, block, num_blocks)
@@ -130,14 +129,10 @@ def isotonic_regression(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     starts_next = tf.logical_or(starts_sequence, in_order)
     return starts_next, tf.reduce_any(tf.not_equal(starts_next, starts_block)), means
 
-  def step(starts_block, changed, means):
-    del means
-    return pool(starts_block, changed)
-
   everywhere = tf.fill(tf.shape(weights), True)
   *_, means = tf.while_loop(
     lambda starts_block, changed, means: changed,
-    step,
+    pool,
     (everywhere, tf.constant(True), tf.zeros_like(weighted)),
   )
   return tf.reshape(means, shape)

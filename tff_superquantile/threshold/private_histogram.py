@@ -10,7 +10,6 @@ import tensorflow_federated as tff
 
 from privacy import checks
 from privacy.noise import tree_mechanism
-from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.secure_sums import noisy_sum
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import process
@@ -21,18 +20,6 @@ def scaled_counts(
 ) -> tf.Tensor:
   """Returns c x_i, int64 [..., d], of values float32 [...]: scaled hierarchical histograms."""
   return mechanism.scale * hierarchical_histogram.encode(values, mechanism.num_bins, max_value)
-
-
-def noised_counts(
-  values: tf.Tensor, seed: tf.Tensor, mechanism: tree_mechanism.TreeMechanism, max_value: float
-) -> tf.Tensor:
-  """Returns c x_i + xi_i, int64 [..., d], clients' reports before they are reduced modulo M.
-
-  `values` are float32 [...], one of each client; NaN counts nowhere, but has noise like any other.
-  `seed`, integers [2], is that of the noise of all clients.
-  """
-  counts = scaled_counts(values, mechanism, max_value)
-  return counts + discrete_gaussian.sample(tf.shape(counts), mechanism.local_stddev, seed)
 
 
 def node_counts(modular_sums: tf.Tensor, mechanism: tree_mechanism.TreeMechanism) -> tf.Tensor:
@@ -127,11 +114,9 @@ def build_histogram_process(
   def first():
     return tf.constant(initial_result)
 
-  @tff.tensorflow.computation(
-    first.type_signature.result, histogram.next.type_signature.result.result.member
+  at_server = tff.tensorflow.computation(
+    server_fn, first.type_signature.result, histogram.next.type_signature.result.result.member
   )
-  def at_server(last_result, decoded):
-    return server_fn(last_result, decoded)
 
   @tff.federated_computation
   def initialize():

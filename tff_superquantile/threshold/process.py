@@ -108,10 +108,7 @@ class ThresholdProcess(tff.templates.MeasuredProcess):
     self.next_of_reports = next_of_reports
     self.is_private = is_private
     client_types = (LOSS_TYPE, LOSS_TYPE, CLIENT_TYPE)
-
-    @tff.tensorflow.computation(*client_types)
-    def report(loss, weight, client):
-      return report_fn(loss, weight, client)
+    report = tff.tensorflow.computation(report_fn, *client_types)
 
     @tff.federated_computation(
       initialize_fn.type_signature.result,

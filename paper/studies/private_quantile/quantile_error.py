@@ -20,6 +20,7 @@ import tensorflow_federated as tff
 
 from paper import accounting
 from privacy.noise import tree_mechanism
+from tff_superquantile.secure_sums import discrete_gaussian
 from tff_superquantile.simulation import seeds
 from tff_superquantile.threshold import hierarchical_histogram
 from tff_superquantile.threshold import private_histogram
@@ -124,9 +125,9 @@ def noised_sums(
     seed = seeds.generator(start, "noise").integers(2**63 - 1, size=2)
     some = tf.constant(values[start : start + rows])
     encoded = hierarchical_histogram.encode(some, mechanism.num_bins, max_value)
-    counts = private_histogram.noised_counts(some, tf.constant(seed), mechanism, max_value)
+    noise = discrete_gaussian.sample(tf.shape(encoded), mechanism.local_stddev, tf.constant(seed))
     true_counts.append(tf.reduce_sum(encoded, axis=1).numpy())
-    sums.append(tf.reduce_sum(counts, axis=1).numpy())
+    sums.append(tf.reduce_sum(mechanism.scale * encoded + noise, axis=1).numpy())
   return np.concatenate(true_counts), np.concatenate(sums)
 
 

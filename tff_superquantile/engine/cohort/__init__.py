@@ -4,13 +4,13 @@ How a computation becomes a cohort's, in order. Imports point down this list, an
 
 - `cohort_context` gets computations from TFF, with arguments. It makes a program of each, once.
   If the engine does not know something (`UnsupportedError`), another context computes it.
-- `programs` turns an argument into arrays, calls functions of a cohort, and makes Python's values
-  of the results. `whole` is one function: the whole cohort is one block.
+- `programs` keeps one program for equal computations: its traces are for all.
 - `stages/` cuts a computation at its aggregations. It computes cohorts block after block, and is
   in the place of `whole`: `plans` says what is computed where, `functions` makes TensorFlow
   functions of it, and `staged` calls them for each block and adds up what they give.
 - `computation` has TFF's compiler make a list of calls, and makes functions of a cohort: `whole`,
-  or one a stage.
+  for which the whole cohort is one block, or one a stage. It turns an argument into arrays, and
+  makes Python's values of the results.
 - `interpreter` evaluates the calls in a trace, a graph for cohorts of all sizes. A broadcast or
   zip costs nothing.
 - `language` says what the building blocks of TFF's language mean, for `engine/runtime` too.

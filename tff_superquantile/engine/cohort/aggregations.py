@@ -4,13 +4,13 @@ The result of an aggregation is finish(merge(...merge(partial(block 1), partial(
 one block it is finish(partial(cohort)).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.engine.cohort import components
+from tff_superquantile.engine.cohort import emission
 from tff_superquantile.engine.cohort import mapping
 from tff_superquantile.engine.cohort import values
 from tff_superquantile.engine.cohort.graphs import errors
@@ -18,12 +18,11 @@ from tff_superquantile.engine.cohort.graphs import errors
 Leaf = values.Leaf
 
 
-class Clients:
+class Clients(NamedTuple):
   """The clients of one trace, `num_clients` (int32 []): a whole cohort, or a part of it."""
 
-  def __init__(self, num_clients: tf.Tensor, mapper: mapping.Mapper):
-    self.num_clients = num_clients
-    self.mapper = mapper
+  num_clients: tf.Tensor
+  mapper: mapping.Mapper
 
   def stack(self, leaf: Leaf) -> tf.Tensor:
     """Returns one tensor of all clients, whether they have the same or not."""
@@ -50,16 +49,6 @@ class Aggregation(NamedTuple):
   finish: Callable[[Sequence[Any], Any], Any]
 
 
-def map_leaves(fn: Callable[..., Any], *operands: Any) -> Any:
-  """Applies `fn` to the leaves of values of the same structure."""
-  if not isinstance(operands[0], tff.structure.Struct):
-    return fn(*operands)
-  elements = zip(*(tff.structure.to_elements(operand) for operand in operands))
-  return tff.structure.Struct(
-    [(of_all[0][0], map_leaves(fn, *(value for _, value in of_all))) for of_all in elements]
-  )
-
-
 def _pair(first: Any, second: Any) -> tff.structure.Struct:
   return tff.structure.Struct([(None, first), (None, second)])
 
@@ -68,19 +57,17 @@ def _like(value: Any, structure: Any) -> Any:
   """Returns `value` for each leaf of `structure`, if it is one leaf itself."""
   if isinstance(value, tff.structure.Struct) == isinstance(structure, tff.structure.Struct):
     return value
-  return map_leaves(lambda _: value, structure)
-
-
-def _reduce(clients: Clients, reduction: Callable[..., tf.Tensor], value: Any) -> Any:
-  return map_leaves(lambda leaf: Leaf(reduction(clients.stack(leaf), axis=0), False), value)
+  return values.map_leaves(lambda _: value, structure)
 
 
 def _reduction(
   reduction: Callable[..., tf.Tensor], operation: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 ) -> Aggregation:
   return Aggregation(
-    partial=lambda clients, arguments: _reduce(clients, reduction, arguments[0]),
-    merge=lambda _, *both: map_leaves(
+    partial=lambda clients, arguments: values.map_leaves(
+      lambda leaf: Leaf(reduction(clients.stack(leaf), axis=0), False), arguments[0]
+    ),
+    merge=lambda _, *both: values.map_leaves(
       lambda a, b: Leaf(operation(a.tensor, b.tensor), False), *both
     ),
     finish=lambda _, total: total,
@@ -109,13 +96,13 @@ def _total_and_weight(clients: Clients, value: Any, weight: Leaf) -> Any:
     return Leaf(stacked * factors, True)
 
   return _pair(
-    _SUM.partial(clients, [map_leaves(times, value)]), Leaf(tf.reduce_sum(weights), False)
+    _SUM.partial(clients, [values.map_leaves(times, value)]), Leaf(tf.reduce_sum(weights), False)
   )
 
 
 def _divide(_: Sequence[Any], total_and_weight: Any) -> Any:
   total, weight = total_and_weight
-  return map_leaves(
+  return values.map_leaves(
     lambda leaf: Leaf(leaf.tensor / tf.cast(weight.tensor, leaf.tensor.dtype), False), total
   )
 
@@ -130,7 +117,7 @@ def _modulo(arguments: Sequence[Any], total: Any) -> Any:
       raise errors.UnsupportedError("a modulus of another type than the sum's")
     return Leaf(tf.math.floormod(leaf.tensor, modulus.tensor), False)
 
-  return map_leaves(modulo, total, _like(arguments[1], total))
+  return values.map_leaves(modulo, total, _like(arguments[1], total))
 
 
 def _checked_sum(clients: Clients, arguments: Sequence[Any]) -> Any:
@@ -142,7 +129,7 @@ def _checked_sum(clients: Clients, arguments: Sequence[Any]) -> Any:
       return Leaf(tf.identity(stacked), True)
 
   value, max_input = arguments
-  return _SUM.partial(clients, [map_leaves(check, value, _like(max_input, value))])
+  return _SUM.partial(clients, [values.map_leaves(check, value, _like(max_input, value))])
 
 
 def _sum_of_bits(clients: Clients, arguments: Sequence[Any]) -> Any:
@@ -152,28 +139,26 @@ def _sum_of_bits(clients: Clients, arguments: Sequence[Any]) -> Any:
     )
 
   value, bitwidth = arguments
-  return _checked_sum(clients, [value, map_leaves(largest, bitwidth)])
+  return _checked_sum(clients, [value, values.map_leaves(largest, bitwidth)])
 
 
 def _fold(clients: Clients, arguments: Sequence[Any]) -> Any:
   """Accumulates the clients of a block one after the other, from zero."""
   value, zero, accumulate = arguments[:3]
-  stacked = map_leaves(lambda leaf: Leaf(clients.stack(leaf), True), value)
-  zero_leaves = list(values.flatten(zero))
+  stacked = values.map_leaves(lambda leaf: Leaf(clients.stack(leaf), True), value)
 
-  def step(state: list[tf.Tensor], i: tf.Tensor) -> list[tf.Tensor]:
-    leaves = iter([Leaf(tensor, False) for tensor in state])
-    accumulator = map_leaves(lambda _: next(leaves), zero)
-    own = map_leaves(lambda leaf: Leaf(leaf.tensor[i], False), stacked)
-    return [leaf.tensor for leaf in values.flatten(accumulate(_pair(accumulator, own), False))]
+  def like_zero(tensors: Iterable[tf.Tensor]) -> Any:
+    leaves = (Leaf(tensor, False) for tensor in tensors)
+    return values.map_leaves(lambda _: next(leaves), zero)
 
-  types = [
-    values.LeafType(leaf.tensor.dtype.as_numpy_dtype, leaf.tensor.shape, False)
-    for leaf in zero_leaves
-  ]
-  final = components.fold(step, [leaf.tensor for leaf in zero_leaves], types, clients.num_clients)
-  leaves = iter([Leaf(tensor, False) for tensor in final])
-  return map_leaves(lambda _: next(leaves), zero)
+  def step(i: tf.Tensor, *state: tf.Tensor) -> list[tf.Tensor]:
+    own = values.map_leaves(lambda leaf: Leaf(leaf.tensor[i], False), stacked)
+    total = accumulate(_pair(like_zero(state), own), False)
+    return [i + 1, *(leaf.tensor for leaf in values.flatten(total))]
+
+  initial = [tf.constant(0), *(leaf.tensor for leaf in values.flatten(zero))]
+  _, *final = emission.loop(lambda i, *_: i < clients.num_clients, step, initial)
+  return like_zero(final)
 
 
 # What the aggregations of TFF's language are, by the name of the intrinsic.

@@ -76,16 +76,12 @@ class CohortContext(tff.framework.SyncContext):
     try:
       arrays = program.arrays(arg)
     except (TypeError, ValueError, errors.UnsupportedError) as error:
-      if self._make_fallback is None:
-        raise
       self._log(comp, error)
       # TFF's error messages are the familiar ones. The next argument may be computed here.
       return self._fallback(comp, arg)
     try:
       return self._compute(program, arrays)
     except (tf.errors.OpError, TypeError, ValueError, errors.UnsupportedError) as error:
-      if self._make_fallback is None:
-        raise
       self._log(comp, error)
       result = self._fallback(comp, arg)  # Raises where the computation itself is at fault.
       self._programs[id(comp)] = None
@@ -108,15 +104,16 @@ class CohortContext(tff.framework.SyncContext):
       try:
         program = programs.of(comp, self._store, self._parallel, self._default_num_clients)
       except Exception as error:  # Whatever TensorFlow finds wrong in tracing.
-        if self._make_fallback is None:
-          raise
-        program = None
         self._log(comp, error)
+        program = None
       weakref.finalize(comp, self._programs.pop, key, None)
       self._programs[key] = program
     return self._programs[key]
 
   def _log(self, comp: tff.framework.ConcreteComputation, error: Exception) -> None:
+    """Says why the other context computes; raises the error if there is none."""
+    if self._make_fallback is None:
+      raise error
     # One warning is enough to say that computations are slower; the log has the others.
     logging.log(
       logging.INFO if self._fallback_context else logging.WARNING,
@@ -127,7 +124,7 @@ class CohortContext(tff.framework.SyncContext):
 
   def _fallback(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
     if self._fallback_context is None:
-      assert self._make_fallback is not None  # Otherwise `invoke` and `_program` raise.
+      assert self._make_fallback is not None  # Otherwise `_log` raises.
       self._fallback_context = self._make_fallback()
     return self._fallback_context.invoke(comp, arg)
 

@@ -70,8 +70,11 @@ class Source:
 class Component(Source):
   """A component that is called in traces."""
 
-  def __init__(self, block: tff.framework.CompiledComputation):
-    """Reads a component; data sets beside shared state are an `UnsupportedError`."""
+  def __init__(self, block: tff.framework.CompiledComputation, takes_apart: bool = False):
+    """Reads a component; data sets beside shared state are an `UnsupportedError`.
+
+    One with variables is taken apart (into expressions), and any if `takes_apart`.
+    """
     super().__init__(block)
     ops = {node.op for node in op_types.nodes_of(self.graph_def)}
     makers = (op for op in ops if op_types.makes_resource(op))
@@ -79,15 +82,15 @@ class Component(Source):
     self._has_session_token = any(
       f"{node.name}:0" == self.session_token for node in self.graph_def.node
     )
-    has_variables = bool(self.initialize_op) or "VarHandleOp" in ops
+    takes_apart |= bool(self.initialize_op) or "VarHandleOp" in ops
     self.is_deterministic = not any(op_types.is_stateful(op) for op in ops)
     if self._shared:
       leaves = (*self.parameter_types, *self.result_types)
       if any(leaf.is_data_set for leaf in leaves):
         raise errors.UnsupportedError(f"a component with {', '.join(self._shared)}")
       self._function = self._in_sessions()
-    elif has_variables:
-      self._function = self.taken_apart()
+    elif takes_apart:
+      self._function = self._taken_apart()
     else:
       with tf.init_scope():
         specs = [leaf.spec for leaf in self.parameter_types]
@@ -102,7 +105,7 @@ class Component(Source):
       self.graph_def, dict(zip(names, roots)), self.results, pool, self.initialize_op
     )
 
-  def taken_apart(self) -> Callable[..., list[tf.Tensor]]:
+  def _taken_apart(self) -> Callable[..., list[tf.Tensor]]:
     """Returns what computes the component of its arguments, without variables and functions."""
     pool = expressions.Pool()
     roots = [
@@ -210,28 +213,3 @@ class Library:
       and expression.is_pure
       and expression.roots <= set(self._names.values())
     )
-
-
-def fold(
-  accumulate: Callable[[list[tf.Tensor], tf.Tensor], list[tf.Tensor]],
-  zero: list[tf.Tensor],
-  types: Sequence[values.LeafType],
-  num_clients: tf.Tensor,
-) -> list[tf.Tensor]:
-  """Folds over the clients, int32 [], in their order: acc = accumulate(acc, i), from `zero`."""
-
-  def loop(shapes: list[tf.TensorShape]) -> list[tf.Tensor]:
-    _, result = tf.while_loop(
-      lambda i, _: i < num_clients,
-      lambda i, state: (i + 1, accumulate(state, i)),
-      (tf.constant(0), zero),
-      shape_invariants=(tf.TensorShape([]), shapes),
-      parallel_iterations=1,
-    )
-    return result
-
-  shapes = [tf.TensorShape(leaf.shape) for leaf in types]
-  try:
-    return loop(shapes)
-  except ValueError:  # An accumulator that grows is not of the shape of zero.
-    return loop([tf.TensorShape([None] * shape.rank) for shape in shapes])

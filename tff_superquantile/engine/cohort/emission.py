@@ -20,7 +20,7 @@ Resources are made by ops, so a loop over clients makes them for each anew; ops 
 by its name never get here (`components`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
 import functools
 from typing import Any
@@ -32,39 +32,54 @@ from tff_superquantile.engine.cohort.graphs import expressions
 from tff_superquantile.engine.cohort.graphs import ops
 
 # Attributes that hold in an op's former graph alone: its colocation, and the shapes of its outputs.
-DROPPED = ("_class", "_output_shapes")
+_DROPPED = ("_class", "_output_shapes")
 
 
-def _call(
-  node: tf.compat.v1.NodeDef, inputs: Sequence[tf.Tensor], functions: Sequence[Any]
-) -> Sequence[tf.Tensor]:
-  """Emits one op."""
-  attributes = {name: value for name, value in node.attr.items() if name not in DROPPED}
-  if functions:
-    return _call_with_functions(node.op, attributes, inputs, functions)
+def _attributes(node: tf.compat.v1.NodeDef) -> dict[str, Any]:
+  return {name: value for name, value in node.attr.items() if name not in _DROPPED}
+
+
+def create(
+  node: tf.compat.v1.NodeDef, inputs: Sequence[tf.Tensor], **attributes: Any
+) -> list[tf.Tensor]:
+  """Creates the op of a node, with its attributes but for those that are given."""
   graph = tf.compat.v1.get_default_graph()
-  return graph.create_op(node.op, inputs, attrs=attributes, name=node.op).outputs
+  attrs = {**_attributes(node), **attributes}
+  return graph.create_op(node.op, inputs, attrs=attrs, name=node.op).outputs
 
 
-def _call_with_functions(
-  op: str, attributes: Mapping[str, Any], inputs: Sequence[tf.Tensor], functions: Sequence[Any]
-) -> Sequence[tf.Tensor]:
-  """Emits one op and the functions that it calls, which the graph may not know."""
+def _create_with_functions(
+  node: tf.compat.v1.NodeDef, inputs: Sequence[tf.Tensor], functions: Sequence[Any]
+) -> list[tf.Tensor]:
+  """Creates an op and the functions that it calls, which the graph may not know."""
   inputs = [tf.identity(tensor) for tensor in inputs]  # They may be of the graph around this one.
   graph_def = tf.compat.v1.GraphDef()
   names = [f"input_{i}" for i in range(len(inputs))]
   for name, tensor in zip(names, inputs):
     dtype = ops.type_attr(tensor.dtype)
     graph_def.node.add(name=name, op="Placeholder").attr["dtype"].CopyFrom(dtype)
-  node = graph_def.node.add(name=op, op=op, input=names)
-  for name, value in attributes.items():
-    node.attr[name].CopyFrom(value)
+  graph_def.node.add(name=node.op, op=node.op, input=names, attr=_attributes(node))
   graph_def.library.function.extend(functions)
   ops.register(functions)
   (operation,) = tf.graph_util.import_graph_def(
-    graph_def, input_map=dict(zip(names, inputs)), return_elements=[op], name=op
+    graph_def, input_map=dict(zip(names, inputs)), return_elements=[node.op], name=node.op
   )
   return operation.outputs
+
+
+def loop(
+  condition: Callable[..., tf.Tensor],
+  body: Callable[..., Sequence[tf.Tensor]],
+  initial: Sequence[tf.Tensor],
+) -> Sequence[tf.Tensor]:
+  """Makes a loop, step after step, whose variables may grow."""
+  shapes = [tensor.shape for tensor in initial]
+  ranks = [tf.TensorShape(None if s.rank is None else [None] * s.rank) for s in shapes]
+  make = functools.partial(tf.while_loop, condition, body, initial, parallel_iterations=1)
+  for known in (shapes, ranks):
+    with contextlib.suppress(ValueError):  # One grows, or its shape is known at first alone.
+      return make(shape_invariants=known)
+  return make(shape_invariants=[tf.TensorShape(None)] * len(shapes))
 
 
 class Emitter:
@@ -115,7 +130,9 @@ class Emitter:
   def _op(
     self, expression: expressions.Expression, inputs: Sequence[tf.Tensor]
   ) -> Sequence[tf.Tensor]:
-    return _call(expression.node, inputs, expression.functions)
+    if expression.functions:
+      return _create_with_functions(expression.node, inputs, expression.functions)
+    return create(expression.node, inputs)
 
   def _inside(
     self,
@@ -139,21 +156,8 @@ class Emitter:
   ) -> Sequence[tf.Tensor]:
     condition, body = expression.bodies
     parameters = [expressions.Ref(p, 0) for p in body.parameters]
-
-    def loop(shapes: list[tf.TensorShape]) -> Sequence[tf.Tensor]:
-      return tf.while_loop(
-        lambda *own: self._inside(condition, dict(zip(parameters, own)), condition.outputs)[0],
-        lambda *own: self._inside(body, dict(zip(parameters, own)), parameters),
-        initial,
-        shape_invariants=shapes,
-        parallel_iterations=1,
-      )
-
-    shapes = [tensor.shape for tensor in initial]
-    ranks = [tf.TensorShape(None if s.rank is None else [None] * s.rank) for s in shapes]
-    for known in (shapes, ranks):
-      with contextlib.suppress(
-        ValueError
-      ):  # A variable grows, or its shape is known at first alone.
-        return loop(known)
-    return loop([tf.TensorShape(None)] * len(shapes))
+    return loop(
+      lambda *own: self._inside(condition, dict(zip(parameters, own)), condition.outputs)[0],
+      lambda *own: self._inside(body, dict(zip(parameters, own)), parameters),
+      initial,
+    )

@@ -26,7 +26,7 @@ goes over them, and refused where that could be seen.
 import abc
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -43,8 +43,6 @@ from tff_superquantile.engine.cohort.graphs import ops
 from tff_superquantile.engine.cohort.graphs import walks
 
 Leaf = values.Leaf
-# From what each client computes, and what.
-Work: TypeAlias = tuple[list[values.Input], expressions.Body]
 
 # Clients may run ahead of the slowest by this number times the clients that compute at once.
 # TensorFlow's loops end in order, so that one slow client would otherwise keep all cores waiting.
@@ -53,6 +51,19 @@ _WINDOW = 4
 # would take more memory, and hardly less time. At once a linear model of 16,000 numbers takes 0.51
 # of the CPU time (100 clients of 20 examples), one of 49,000 0.63, of 100,000 0.82.
 _MAX_ROW = 2**16
+
+
+class Work(NamedTuple):
+  """What each client computes: `body` of `inputs`, or a component of `leaves`; or both are known.
+
+  `types` are those of the results.
+  """
+
+  types: Sequence[values.LeafType]
+  inputs: Sequence[values.Input]
+  body: expressions.Body | None
+  component: components.Component | None = None
+  leaves: Sequence[Leaf] = ()
 
 
 class Mapper(abc.ABC):
@@ -77,18 +88,19 @@ class Mapper(abc.ABC):
     arguments that are the same. Results of unknown shape are an `UnsupportedError`.
     """
     if self._step is not None:
-      inputs, body = self._taken_apart(component, leaves)
+      inputs, part = self._taken_apart(component, leaves)
       self._step[0].extend(inputs)
-      self._step[1].extend(body.effects)
-      return _made(inputs, body.outputs)
+      self._step[1].extend(part.effects)
+      return _made(inputs, part.outputs)
     if component.is_deterministic and not any(leaf.stacked for leaf in leaves):
       return self.call(component, leaves)
     if not component.result_types:
       return []
     if any(t.is_data_set for t in component.result_types):
       return self._made_data_sets(component, leaves)
-    work = self._library.body(component, leaves)
-    return self._stacked(component.result_types, work, num_clients, component, leaves)
+    inputs, body = self._library.body(component, leaves) or ([], None)
+    work = Work(component.result_types, inputs, body, component, leaves)
+    return self._stacked(work, num_clients)
 
   def fold(
     self,
@@ -124,26 +136,20 @@ class Mapper(abc.ABC):
       return refs, effects
 
     body = inlining.fold(begin, specs, initial, next_total, self._library.pool)
-    return self._stacked(types, (inputs, body), num_clients)
+    return self._stacked(Work(types, inputs, body), num_clients)
 
-  def _stacked(
-    self,
-    types: Sequence[values.LeafType],
-    work: Work | None,
-    num_clients: tf.Tensor,
-    component: components.Component | None = None,
-    leaves: Sequence[Leaf] = (),
-  ) -> list[Leaf]:
-    if any(not tf.TensorShape(t.shape).is_fully_defined() for t in types):
+  def _stacked(self, work: Work, num_clients: tf.Tensor) -> list[Leaf]:
+    if any(not tf.TensorShape(t.shape).is_fully_defined() for t in work.types):
       raise errors.UnsupportedError("client values of unknown shape between computations")
-    results = self._map(types, work, num_clients, component, leaves)
-    return [Leaf(tensor, True) for tensor in results]
+    return [Leaf(tensor, True) for tensor in self._map(work, num_clients)]
 
-  def _taken_apart(self, component: components.Component, leaves: Sequence[Leaf]) -> Work:
-    work = self._library.body(component, leaves)
-    if work is None:
+  def _taken_apart(
+    self, component: components.Component, leaves: Sequence[Leaf]
+  ) -> tuple[list[values.Input], expressions.Body]:
+    taken_apart = self._library.body(component, leaves)
+    if taken_apart is None:
       raise errors.UnsupportedError("an intermediate result of clients")
-    return work
+    return taken_apart
 
   def _made_data_sets(self, component: components.Component, leaves: Sequence[Leaf]) -> list[Leaf]:
     """Returns clients' data sets, made where they are used; refuses any that would differ there."""
@@ -163,15 +169,8 @@ class Mapper(abc.ABC):
     return _made(inputs, body.outputs)
 
   @abc.abstractmethod
-  def _map(
-    self,
-    types: Sequence[values.LeafType],
-    work: Work | None,
-    num_clients: tf.Tensor,
-    component: components.Component | None,
-    leaves: Sequence[Leaf],
-  ) -> list[tf.Tensor]:
-    """Computes results of `types` for each client: `work`, or that of a component as it is."""
+  def _map(self, work: Work, num_clients: tf.Tensor) -> list[tf.Tensor]:
+    """Computes the results of each client."""
 
 
 def _made(inputs: Sequence[values.Input], refs: Sequence[expressions.Ref]) -> list[Leaf]:
@@ -217,14 +216,11 @@ class Sequential(Mapper):
     self._at_once = at_once
     self.has_rows = False
 
-  def _map_rows(
-    self,
-    types: Sequence[values.LeafType],
-    inputs: Sequence[values.Input],
-    body: expressions.Body,
-    num_clients: tf.Tensor,
-  ) -> list[tf.Tensor]:
+  def _map_rows(self, work: Work, num_clients: tf.Tensor) -> list[tf.Tensor]:
     """Computes results for all clients at once, or raises `UnsupportedError`."""
+    types, inputs, body = work[:3]
+    if body is None:
+      raise errors.UnsupportedError("a component that is not taken apart")
     if body.effects or any(leaf.made is not None for _, leaf, _ in inputs):
       raise errors.UnsupportedError("effects of each client")
     sizes = [tf.TensorShape(leaf.shape).num_elements() for leaf in types]
@@ -245,23 +241,16 @@ class Sequential(Mapper):
       for result, leaf in zip(results, types)
     ]
 
-  def _map(
-    self,
-    types: Sequence[values.LeafType],
-    work: Work | None,
-    num_clients: tf.Tensor,
-    component: components.Component | None,
-    leaves: Sequence[Leaf],
-  ) -> list[tf.Tensor]:
-    if work is not None and self._at_once:
+  def _map(self, work: Work, num_clients: tf.Tensor) -> list[tf.Tensor]:
+    if self._at_once:
       with contextlib.suppress(errors.UnsupportedError, TypeError, ValueError):
-        return self._map_rows(types, *work, num_clients)
+        return self._map_rows(work, num_clients)
+    types, inputs, body, component, leaves = work
     if component and not self._reads and not any(leaf.made is not None for leaf in leaves):
-      work = None  # Its own graph is enough.
+      body = None  # Its own graph is enough.
     needed: set[expressions.Expression] = set()
-    if work is not None:
-      effects = [expressions.Ref(effect, 0) for effect in work[1].effects]
-      refs = [*work[1].outputs, *effects]
+    if body is not None:
+      refs = [*body.outputs, *(expressions.Ref(effect, 0) for effect in body.effects)]
       given = {ref.expression for ref in self._reads}
       needed.update(walks.walk(refs, stop=lambda expression: expression in given))
 
@@ -270,10 +259,9 @@ class Sequential(Mapper):
         # Rows are taken one at a time, because all of them would be in memory a second time.
         return leaf.tensor[client] if leaf.stacked else leaf.tensor
 
-      if work is None:
+      if body is None:
         assert component is not None
         return component.call([argument(leaf) for leaf in leaves])
-      inputs, body = work
       known = {
         root: data_sets.begin(argument(leaf)) if parameter.is_data_set else argument(leaf)
         for root, leaf, parameter in inputs

@@ -1,51 +1,22 @@
-"""A federated computation as functions of a cohort, from Python's values to Python's values."""
+"""Programs: computations for whole cohorts or for blocks, one program for equal computations."""
 
 import collections
-from collections.abc import Sequence
 import copy
 import functools
 import hashlib
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_superquantile.engine.cohort import aggregations
 from tff_superquantile.engine.cohort import components
 from tff_superquantile.engine.cohort import computation
-from tff_superquantile.engine.cohort import interpreter
 from tff_superquantile.engine.cohort import reading
 from tff_superquantile.engine.cohort import stages as stages_lib
-from tff_superquantile.engine.cohort import values
-from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.graphs import errors
 
 
 class Program(computation.Computation):
-  """A computation, for whole cohorts (`whole`, one tensor a leaf) or in `stages` for blocks."""
-
-  def __init__(
-    self,
-    comp: tff.framework.ConcreteComputation,
-    store: reading.Store,
-    parallel: int,
-    default_num_clients: int = 0,
-  ):
-    """Reads and traces a computation for whole cohorts."""
-    super().__init__(comp, store, parallel, default_num_clients)
-    parameter_type = comp.type_signature.parameter
-    self._converter = None if parameter_type is None else values.Converter(parameter_type)
-    # Compiling loses the Python containers that the annotated type has.
-    result_type = comp.type_signature.result
-    self._results = values.leaf_types(result_type)
-    self._to_python = values.build_to_python(result_type)
-    if any(leaf.is_data_set for leaf in self._results):
-      raise errors.UnsupportedError("a data set as a result")
-    self._returns_clients_values = tff.types.contains(
-      result_type, lambda t: isinstance(t, tff.FederatedType) and t.placement is tff.CLIENTS
-    )
-    self.whole = self.cohort_function(self._evaluate)
+  """A computation, for whole cohorts or in `stages` for blocks."""
 
   def with_store(self, store: reading.Store) -> "Program":
     """Returns the program, with its traces, for clients whose values another store keeps."""
@@ -56,24 +27,6 @@ class Program(computation.Computation):
     shared.whole.store = store
     return shared
 
-  def arrays(self, arg: Any) -> list[np.ndarray]:
-    """Returns an argument as one array a leaf, those at clients with the clients in rows.
-
-    It refuses what TFF does: another type (`TypeError`), parts of different numbers of clients, and
-    values of no clients as a result (`ValueError`); and shapes that differ between clients.
-    """
-    data_sets.forget_lists()
-    arrays = [] if self._converter is None else self._converter.arrays(arg)
-    lengths = {len(a) for a, leaf in zip(arrays, self.parameters) if leaf.stacked}
-    if len(lengths) > 1:
-      found = " and ".join(map(str, sorted(lengths)))
-      raise ValueError(
-        f"Found arguments of {found} clients; expected one value a client in each of them."
-      )
-    if self._returns_clients_values and not self.num_clients(arrays):
-      raise ValueError("Found no clients; expected some, since the result is of values at clients.")
-    return arrays
-
   @functools.cached_property
   def stages(self) -> stages_lib.Stages | str:
     """Returns the computation, cut at its aggregations; or a sentence on why it cannot be cut."""
@@ -81,20 +34,6 @@ class Program(computation.Computation):
       return stages_lib.Stages(self)
     except Exception as error:  # Whatever TensorFlow finds wrong in tracing.
       return str(error)
-
-  def to_python(self, results: Sequence[tf.Tensor]) -> Any:
-    """Returns the Python value of a result, one tensor a leaf."""
-    return self._to_python([result.numpy() for result in results])
-
-  def _evaluate(
-    self, tensors: Sequence[tf.Tensor], clients: aggregations.Clients
-  ) -> list[tf.Tensor]:
-    evaluator = interpreter.Interpreter(clients)
-    results = values.flatten(evaluator.evaluate(self.block.result, self.scope(tensors)))
-    return [
-      clients.stack(leaf) if leaf_type.stacked else leaf.tensor
-      for leaf, leaf_type in zip(results, self._results)
-    ]
 
 
 # Programs that have read nothing, by what they compute; what was used last is last.
@@ -106,16 +45,18 @@ def of(
   comp: tff.framework.ConcreteComputation,
   store: reading.Store,
   parallel: int,
-  default_num_clients: int = 0,
+  default_num_clients: int,
 ) -> Program:
   """Returns a computation's program, with the traces of an equal one; a state needs its own."""
+  block, type_signature = comp.to_building_block(), comp.type_signature
   try:
-    digest = _digest(comp.to_building_block())
+    digest = _digest(block)
   except errors.UnsupportedError:
-    return Program(comp, store, parallel, default_num_clients)
-  key = digest, comp.type_signature, parallel, default_num_clients
+    return Program(block, type_signature, store, parallel, default_num_clients)
+  key = digest, type_signature, parallel, default_num_clients
   if key not in _traced:
-    _traced[key] = Program(comp, reading.Store(0), parallel, default_num_clients)
+    empty = reading.Store(0)
+    _traced[key] = Program(block, type_signature, empty, parallel, default_num_clients)
   _traced.move_to_end(key)
   while len(_traced) > _MOST_TRACED:
     _traced.popitem(last=False)

@@ -39,17 +39,6 @@ _ELEMENTWISE = frozenset(
 _SIZES = ("Shape", "Size")
 
 
-def _create(op: str, inputs: Sequence[tf.Tensor], node: Any, **attributes: Any) -> list[tf.Tensor]:
-  """Creates an op with the attributes of a node, but for those that are given."""
-  kept = {name: value for name, value in node.attr.items() if name not in emission.DROPPED}
-  graph = tf.compat.v1.get_default_graph()
-  return graph.create_op(op, inputs, attrs={**kept, **attributes}, name=op).outputs
-
-
-def _ints(values: Sequence[int]) -> tf.compat.v1.AttrValue:
-  return tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=values))
-
-
 def _axis(axis: int, rank: int) -> int:
   """Returns an axis of a row of that rank as one of rows."""
   if not -rank <= axis < rank:  # It would be that of the clients.
@@ -174,7 +163,7 @@ class RowEmitter(emission.Emitter):
       return super()._op(expression, inputs)
     node, op = expression.node, expression.op
     if op in _ELEMENTWISE:
-      return _create(op, _aligned(inputs, stacked), node)
+      return emission.create(node, _aligned(inputs, stacked))
     if op == "BiasAdd":
       return [tf.add(*_aligned(inputs, stacked))]
     if op == "MatMul":  # It broadcasts what all clients have.
@@ -194,7 +183,7 @@ class RowEmitter(emission.Emitter):
 
 def _pack(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
   axis = _axis(node.attr["axis"].i, _rank(rows[0]) + 1)
-  return _create("Pack", rows, node, axis=_int(axis))
+  return emission.create(node, rows, axis=_int(axis))
 
 
 def _cross_entropy(node: Any, logits: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
@@ -211,11 +200,11 @@ def _cross_entropy(node: Any, logits: tf.Tensor, labels: tf.Tensor) -> list[tf.T
 
 
 def _reduce(node: Any, rows: tf.Tensor, axes: tf.Tensor) -> list[tf.Tensor]:
-  return _create(node.op, [rows, _moved(axes, _rank(rows))], node)
+  return emission.create(node, [rows, _moved(axes, _rank(rows))])
 
 
 def _expand_dims(node: Any, rows: tf.Tensor, axis: tf.Tensor) -> list[tf.Tensor]:
-  return _create(node.op, [rows, _moved(axis, _rank(rows) + 1)], node)
+  return emission.create(node, [rows, _moved(axis, _rank(rows) + 1)])
 
 
 def _ensure_shape(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
@@ -230,7 +219,8 @@ def _squeeze(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
     axes = [axis for axis, size in enumerate(rows.shape) if axis and size == 1]
     if not axes:
       return [rows]
-  return _create("Squeeze", [rows], node, squeeze_dims=_ints(axes))
+  dims = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=axes))
+  return emission.create(node, [rows], squeeze_dims=dims)
 
 
 def _shape(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
@@ -258,19 +248,19 @@ def _strided_slice(node: Any, rows: tf.Tensor, *of_row: tf.Tensor) -> list[tf.Te
   inputs = [_after_clients(first, rest) for first, rest in zip((0, 0, 1), of_row)]
   masks = dict(begin_mask=1, end_mask=1, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0)
   masks = {name: _int(node.attr[name].i << 1 | bit) for name, bit in masks.items()}
-  return _create(node.op, [rows, *inputs], node, **masks)
+  return emission.create(node, [rows, *inputs], **masks)
 
 
 def _gather(node: Any, values: tf.Tensor, rows: tf.Tensor, axis: tf.Tensor) -> list[tf.Tensor]:
   if tf.get_static_value(axis) != 0 or node.attr["batch_dims"].i:
     raise errors.UnsupportedError("values of other axes than the first")
-  return _create(node.op, [values, rows, axis], node)
+  return emission.create(node, [values, rows, axis])
 
 
 def _search(node: Any, values: tf.Tensor, rows: tf.Tensor) -> list[tf.Tensor]:
   if values.shape[0] != 1:
     raise errors.UnsupportedError("a search of several sequences")
-  (found,) = _create(node.op, [values, tf.reshape(rows, [1, -1])], node)
+  (found,) = emission.create(node, [values, tf.reshape(rows, [1, -1])])
   return [tf.reshape(found, tf.shape(rows))]
 
 
@@ -279,7 +269,7 @@ def _one_by_one(node: Any, *inputs: tf.Tensor) -> list[tf.Tensor]:
   *same, rows = inputs
 
   def of_client(row: tf.Tensor) -> tf.Tensor:
-    return _create(node.op, [*same, row], node)[0]
+    return emission.create(node, [*same, row])[0]
 
   like = of_client(rows[0])
   return [tf.map_fn(of_client, rows, fn_output_signature=tf.TensorSpec(like.shape, like.dtype))]
@@ -289,7 +279,7 @@ def _cast(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
   if tf.as_dtype(node.attr["DstT"].type).is_integer and rows.dtype.is_floating:
     # The integers that floats beyond their range become depend on their place in a tensor.
     return _one_by_one(node, rows)
-  return _create(node.op, [rows], node)
+  return emission.create(node, [rows])
 
 
 _Op = Callable[..., Sequence[tf.Tensor]]
@@ -297,7 +287,7 @@ _Op = Callable[..., Sequence[tf.Tensor]]
 _OF_ALL: Mapping[str, _Op] = {
   **dict.fromkeys(
     ("AddN", "ReluGrad", "SigmoidGrad", "TanhGrad"),
-    lambda node, *rows: _create(node.op, rows, node),
+    lambda node, *rows: emission.create(node, rows),
   ),
   "Pack": _pack,
   "SparseSoftmaxCrossEntropyWithLogits": _cross_entropy,

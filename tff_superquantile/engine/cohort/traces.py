@@ -39,25 +39,18 @@ class Discovery(mapping.Mapper):
   ) -> list[values.Leaf]:
     return [values.Leaf(tensor, False) for tensor in _nothing(component.result_types, False)]
 
-  def _map(
-    self,
-    types: Sequence[values.LeafType],
-    work: mapping.Work | None,
-    num_clients: tf.Tensor,
-    component: components.Component | None,
-    leaves: Sequence[values.Leaf],
-  ) -> list[tf.Tensor]:
-    if work is None:
-      assert component is not None
-      self.looks_again |= any(leaf.is_data_set for leaf in component.parameter_types)
+  def _map(self, work: mapping.Work, num_clients: tf.Tensor) -> list[tf.Tensor]:
+    body = work.body
+    if body is None:
+      assert work.component is not None
+      self.looks_again |= any(leaf.is_data_set for leaf in work.component.parameter_types)
     else:
-      _, body = work
       self.looks_again |= body.looks_again
       effects = [expressions.Ref(effect, 0) for effect in body.effects]
       for ref in walks.frontier([*body.outputs, *effects], self._library.is_read):
         if ref not in self.reads:
           self.reads.append(ref)
-    return _nothing(types, True)
+    return _nothing(work.types, True)
 
 
 def _nothing(types: Sequence[values.LeafType], stacked: bool) -> list[tf.Tensor]:

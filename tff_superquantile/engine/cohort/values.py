@@ -99,7 +99,11 @@ def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:
   if isinstance(type_spec, tff.FederatedType):
     return leaf_types(type_spec.member, not type_spec.all_equal)
   if isinstance(type_spec, tff.StructType):
-    return [leaf for _, element in _elements(type_spec) for leaf in leaf_types(element, stacked)]
+    return [
+      leaf
+      for _, element in tff.structure.to_elements(type_spec)
+      for leaf in leaf_types(element, stacked)
+    ]
   if isinstance(type_spec, tff.TensorType):
     return [LeafType(type_spec.dtype, type_spec.shape, stacked)]
   if isinstance(type_spec, tff.SequenceType):
@@ -114,17 +118,15 @@ def in_data_sets(element_type: tff.Type, leaves: Iterator[Any]) -> Any:
   """
   if not isinstance(element_type, tff.StructType):
     return next(leaves)
-  elements = [(name, in_data_sets(part, leaves)) for name, part in _elements(element_type)]
+  elements = [
+    (name, in_data_sets(part, leaves)) for name, part in tff.structure.to_elements(element_type)
+  ]
   container = getattr(element_type, "python_container", None)
   if all(name is None for name, _ in elements):
     return tuple(element for _, element in elements)
   if container is not None and not issubclass(container, dict):
     raise errors.UnsupportedError(f"elements of type {container.__name__}")
   return collections.OrderedDict(elements)
-
-
-def _elements(struct: Any) -> list[tuple[str | None, Any]]:
-  return tff.structure.to_elements(struct)
 
 
 class Origin(NamedTuple):
@@ -149,10 +151,20 @@ def origins(parameters: Sequence[LeafType]) -> dict[int, Origin]:
 def flatten(value: Any) -> Iterator[Leaf]:
   """Yields the leaves of a value in a trace, depth first."""
   if isinstance(value, tff.structure.Struct):
-    for _, element in _elements(value):
+    for _, element in tff.structure.to_elements(value):
       yield from flatten(element)
   else:
     yield value
+
+
+def map_leaves(fn: Callable[..., Any], *operands: Any) -> Any:
+  """Applies `fn` to the leaves of values of the same structure."""
+  if not isinstance(operands[0], tff.structure.Struct):
+    return fn(*operands)
+  elements = zip(*(tff.structure.to_elements(operand) for operand in operands))
+  return tff.structure.Struct(
+    [(of_all[0][0], map_leaves(fn, *(value for _, value in of_all))) for of_all in elements]
+  )
 
 
 def pack(type_spec: tff.Type, leaves: Iterator[Any]) -> Any:
@@ -161,7 +173,7 @@ def pack(type_spec: tff.Type, leaves: Iterator[Any]) -> Any:
     return pack(type_spec.member, leaves)
   if isinstance(type_spec, tff.StructType):
     return tff.structure.Struct(
-      [(name, pack(element, leaves)) for name, element in _elements(type_spec)]
+      [(name, pack(element, leaves)) for name, element in tff.structure.to_elements(type_spec)]
     )
   return next(leaves)
 
@@ -234,7 +246,9 @@ class Converter:
     if isinstance(type_spec, tff.FederatedType):
       self._elements = [(None, Converter(type_spec.member))]
     elif isinstance(type_spec, tff.StructType):
-      self._elements = [(name, Converter(element)) for name, element in _elements(type_spec)]
+      self._elements = [
+        (name, Converter(element)) for name, element in tff.structure.to_elements(type_spec)
+      ]
     else:
       (leaf,) = leaf_types(type_spec)
       self._dtype = leaf.array_dtype
@@ -336,7 +350,7 @@ def _split_clients(type_spec: tff.Type, value: Any) -> Any:
     return tff.structure.Struct(
       [
         (name, _split_clients(element, value[index]))
-        for index, (name, element) in enumerate(_elements(type_spec))
+        for index, (name, element) in enumerate(tff.structure.to_elements(type_spec))
       ]
     )
   return value
@@ -348,8 +362,8 @@ def _constructor(type_spec: tff.Type) -> Callable[[Iterator[Any]], Any]:
     return _constructor(type_spec.member)
   if not isinstance(type_spec, tff.StructType):
     return next
-  names: list[Any] = [name for name, _ in _elements(type_spec)]
-  constructors = [_constructor(element) for _, element in _elements(type_spec)]
+  names: list[Any] = [name for name, _ in tff.structure.to_elements(type_spec)]
+  constructors = [_constructor(element) for _, element in tff.structure.to_elements(type_spec)]
   # TFF's rules choose the container once instead of in each round.
   numbers = iter(range(len(leaf_types(type_spec))))
   container = type(tff.types.type_to_py_container(pack(type_spec, numbers), type_spec))

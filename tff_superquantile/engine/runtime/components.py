@@ -15,7 +15,6 @@ import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import components
 from tff_superquantile.engine.cohort import values
-from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import sessions
 from tff_superquantile.engine.runtime import sequences
@@ -81,28 +80,17 @@ class TakenApart:
   def __init__(self, block: tff.framework.CompiledComputation):
     """Builds the function, or raises `UnsupportedError`: no data sets, or none to take apart."""
     self._block = block
-    source = components.Source(block)
-    parameters, results = source.parameter_types, source.result_types
-    if not any(leaf.is_data_set for leaf in parameters):
-      raise errors.UnsupportedError("a component without data sets")
     self._type = block.type_signature.result
-    if any(leaf.is_data_set for leaf in results):
+    source = components.Source(block)
+    if not any(leaf.is_data_set for leaf in source.parameter_types):
+      raise errors.UnsupportedError("a component without data sets")
+    if any(leaf.is_data_set for leaf in source.result_types):
       raise errors.UnsupportedError("a component that makes data sets")
-    compute = components.Component(block).taken_apart()
-
-    def function(*arguments: tf.Tensor) -> list[tf.Tensor]:
-      tensors = compute(
-        *(
-          data_sets.begin(argument) if leaf.is_data_set else argument
-          for argument, leaf in zip(arguments, parameters)
-        )
-      )
-      return [tf.ensure_shape(tensor, leaf.shape) for tensor, leaf in zip(tensors, results)]
-
-    specs = [leaf.argument_spec for leaf in parameters]
-    traced = tf.function(function, specs, autograph=False)
+    component = components.Component(block, takes_apart=True)
+    specs = [leaf.argument_spec for leaf in component.parameter_types]
+    traced = tf.function(lambda *arguments: component.call(arguments), specs, autograph=False)
     self._function = traced.get_concrete_function()
-    self._dtypes = [leaf.argument_dtype for leaf in parameters]
+    self._dtypes = [spec.dtype for spec in specs]
 
   @functools.cached_property
   def _in_session(self) -> InSessions:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import language
+from tff_superquantile.engine.cohort import values
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.runtime import sequences
 
@@ -28,21 +29,9 @@ class Federated(NamedTuple):
   is_all_equal: bool
 
 
-def _federated_parts(value: Any) -> Iterator[Federated]:
-  if isinstance(value, Federated):
-    yield value
-  else:
-    for part in value:
-      yield from _federated_parts(part)
-
-
 def _take(value: Any, i: int) -> Any:
   """Returns what client i has of a structure of federated values."""
-  if isinstance(value, Federated):
-    return value.members[0 if value.is_all_equal else i]
-  return tff.structure.Struct(
-    [(name, _take(part, i)) for name, part in tff.structure.to_elements(value)]
-  )
+  return values.map_leaves(lambda part: part.members[0 if part.is_all_equal else i], value)
 
 
 def _at_server(value: Any) -> Federated:
@@ -105,7 +94,8 @@ def _apply(evaluator: Evaluator, argument: Any, _: tff.Type) -> Federated:
 
 
 def _zip(evaluator: Evaluator, argument: Any, _: tff.Type) -> Federated:
-  if all(part.is_all_equal for part in _federated_parts(argument)):
+  parts: Iterator[Any] = values.flatten(argument)
+  if all(part.is_all_equal for part in parts):
     return Federated([_take(argument, 0)], is_all_equal=True)
   members = [_take(argument, i) for i in range(evaluator._num_clients)]
   return Federated(members, is_all_equal=False)
@@ -143,8 +133,7 @@ def _sequence_reduce(evaluator: Evaluator, argument: Any, _: tff.Type) -> Any:
   return total
 
 
-_Intrinsic = Callable[[Evaluator, Any, tff.Type], Any]
-_INTRINSICS: Mapping[str, _Intrinsic] = {
+_INTRINSICS: Mapping[str, Callable[[Evaluator, Any, tff.Type], Any]] = {
   "federated_aggregate": _aggregate,
   "federated_apply": _apply,
   "federated_broadcast": lambda evaluator, argument, _: argument,
@@ -153,7 +142,7 @@ _INTRINSICS: Mapping[str, _Intrinsic] = {
   ),
   "federated_eval_at_server": lambda evaluator, argument, _: _at_server(argument(None, False)),
   "federated_map": _map,
-  "federated_map_all_equal": lambda evaluator, argument, _: _apply(evaluator, argument, _),
+  "federated_map_all_equal": _apply,
   "federated_select": _select,
   "federated_value_at_clients": lambda evaluator, argument, _: _at_server(argument),
   "federated_value_at_server": lambda evaluator, argument, _: _at_server(argument),

@@ -1,12 +1,13 @@
 """Sequences as values: a serialized data set, a list of elements, or both."""
 
-import collections
 from collections.abc import Sequence as AnySequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
+
+from tff_superquantile.engine.cohort import values
 
 
 def element_types(type_spec: tff.Type | None) -> list[tff.Type]:
@@ -18,15 +19,6 @@ def element_types(type_spec: tff.Type | None) -> list[tff.Type]:
   return [type_spec.element] if isinstance(type_spec, tff.SequenceType) else []
 
 
-def _specs(type_spec: tff.Type) -> Any:
-  if isinstance(type_spec, tff.TensorType):
-    return tf.TensorSpec(type_spec.shape, tf.as_dtype(type_spec.dtype.type))
-  parts = [(name, _specs(part)) for name, part in tff.structure.to_elements(type_spec)]
-  if any(name is None for name, _ in parts):
-    return tuple(part for _, part in parts)
-  return collections.OrderedDict(parts)
-
-
 def begin(serialized: tf.Tensor, element_type: tff.Type) -> tf.Tensor:
   """Returns a serialized data set (string [], a GraphDef) as a variant, read without autotuning.
 
@@ -35,20 +27,16 @@ def begin(serialized: tf.Tensor, element_type: tff.Type) -> tf.Tensor:
   variant = tf.raw_ops.DatasetFromGraph(graph_def=serialized)
   options = tf.data.Options()
   options.autotune.enabled = False
-  data_set = tf.data.experimental.from_variant(variant, _specs(element_type))
+  leaves = iter([leaf.spec for leaf in values.leaf_types(element_type)])
+  specs = values.in_data_sets(element_type, leaves)
+  data_set = tf.data.experimental.from_variant(variant, specs)
   return tf.data.experimental.to_variant(data_set.with_options(options))
 
 
 def _to_container(value: Any) -> Any:
   """Returns an element as TFF makes data sets of them."""
-  if isinstance(value, tff.structure.Struct):
-    return tff.structure.to_odict_or_tuple(
-      tff.structure.Struct(
-        [(name, _to_container(part)) for name, part in tff.structure.to_elements(value)]
-      ),
-      recursive=False,
-    )
-  return value
+  is_struct = isinstance(value, tff.structure.Struct)
+  return tff.structure.to_odict_or_tuple(value) if is_struct else value
 
 
 def _from_container(value: Any, type_spec: tff.Type) -> Any:
@@ -81,22 +69,19 @@ class Sequence:
 
   def to_proto(self) -> executor_pb2.Value:
     """Returns the sequence as TFF's contexts send it."""
-    if self._serialized is None:
-      value, _ = tff.framework.serialize_value(
-        [_to_container(element) for element in self._elements or ()],
-        tff.SequenceType(self.element_type),
-      )
-      self._serialized = value.sequence.serialized_graph_def
     proto = executor_pb2.Value()
-    proto.sequence.serialized_graph_def = self._serialized
+    proto.sequence.serialized_graph_def = self.graph_def()
     proto.sequence.element_type.CopyFrom(tff.types.serialize_type(self.element_type))
     return proto
 
   def graph_def(self) -> bytes:
     """Returns the sequence as a serialized GraphDef of a data set."""
     if self._serialized is None:
-      self.to_proto()
-    assert self._serialized is not None
+      value, _ = tff.framework.serialize_value(
+        [_to_container(element) for element in self._elements or ()],
+        tff.SequenceType(self.element_type),
+      )
+      self._serialized = value.sequence.serialized_graph_def
     return self._serialized
 
   @property

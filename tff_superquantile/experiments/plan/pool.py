@@ -34,6 +34,7 @@ from tff_superquantile.simulation import progress
 _SECONDS_BETWEEN_LOOKS = 0.5
 _MOST_RUNS = 20  # Of a process; its memory is flat for as many.
 _DONE, _WARNING, _FAILURE = "done", "warning", "failure"  # What a fork tells its parent.
+_LOG = "log.txt"
 _PACKAGE = pathlib.Path(__file__).parents[2]
 
 
@@ -57,10 +58,6 @@ class _Warnings(stdlib_logging.Handler):
       self._parent.send((_WARNING, record.getMessage()))
 
 
-def _log_path(config: run_config.RunConfig) -> pathlib.Path:
-  return run_folder.of_config(config).path / "log.txt"
-
-
 def _work(
   configs: Sequence[run_config.RunConfig], num_cores: int, parent: connections.Connection
 ) -> int:
@@ -74,7 +71,7 @@ def _work(
   def carry_out_runs() -> None:
     number = parent.recv()
     while number is not None:
-      with open(_log_path(configs[number]), "a") as log:
+      with open(run_folder.of_config(configs[number]).path / _LOG, "a") as log:
         for descriptor in (1, 2):
           os.dup2(log.fileno(), descriptor)
       train.train(configs[number])
@@ -91,11 +88,12 @@ class _ActiveRun:
 
   def __init__(self, config: run_config.RunConfig, position: int):
     self.folder = run_folder.of_config(config)
+    self.log = self.folder.path / _LOG
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
     self.messages: dict[str, list[str]] = {_WARNING: [], _FAILURE: []}
     with run_folder.lock(self.folder.path):  # Truncating the log would lose that of a run at work.
-      open(_log_path(config), "w").close()
+      open(self.log, "w").close()
 
   def last_round(self) -> tuple[int, dict[str, float]]:
     """Returns the number of rounds that are done and the releases of the last one."""
@@ -128,7 +126,7 @@ class _ActiveRun:
   def failure(self, code: int) -> str:
     """Returns why the run failed, if it could still tell, or else what ended it."""
     ended = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-    untold = f"{ended} ended it; its last words are in {self.folder.path / 'log.txt'}"
+    untold = f"{ended} ended it; its last words are in {self.log}"
     return next(iter(self.messages[_FAILURE]), untold)
 
 
@@ -162,7 +160,7 @@ class _Worker:
     if not self._left:
       self._send(None)
     if is_new:
-      with of_fork, open(_log_path(config), "a") as log:
+      with of_fork, open(self.run.log, "a") as log:
         self._process = dependent_process.DependentFork(
           lambda: _work(self._configs, len(self._cores), of_fork),
           output=log.fileno(),
@@ -218,11 +216,6 @@ def _total(configs: Sequence[run_config.RunConfig], active: Sequence[_ActiveRun]
   return None if None in numbers else sum(filter(None, numbers))
 
 
-def _prepare_report() -> None:
-  """Imports what the report takes, while a core is idle; does nothing the second time."""
-  from tff_superquantile.experiments.report import comparison  # noqa: F401
-
-
 def core_shares(
   cores: Sequence[int], num_runs: int, num_workers: int | None
 ) -> list[Sequence[int]]:
@@ -268,8 +261,8 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
         number = worker.choose(waiting)
         worker.start(number, waiting.pop(number))
       active = [worker for worker in workers if worker.run is not None]
-      if len(active) < len(workers):
-        _prepare_report()
+      if len(active) < len(workers):  # A core is idle, on which the report's imports take no time.
+        from tff_superquantile.experiments.report import comparison  # noqa: F401
       connections.wait([worker.connection for worker in active], _SECONDS_BETWEEN_LOOKS)
       for worker in active:
         run, code = worker.run, worker.poll()

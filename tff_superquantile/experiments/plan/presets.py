@@ -130,7 +130,7 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
     task="own",
     thetas=(0.5, 0.25),
     seeds=(0,),
-    quick_flags=dict(num_rounds=20, rounds_per_evaluation=5),
+    quick_flags=preset_lib.FEWER_ROUNDS,
     describes_data=True,
   ),
   "personalization": preset_lib.Preset(

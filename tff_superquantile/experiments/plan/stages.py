@@ -20,7 +20,7 @@ def is_left(config: run_config.RunConfig) -> bool:
   """
   run = run_folder.of_config(config)
   if run.flags:  # What is None here, the task has decided there.
-    run_config.check_same(run.path, run.flags, config, run_config.flags())
+    run.check_same(config, run_config.flags())
   is_shorter = config.num_rounds is not None and not run_config.ends_as(run.flags, config)
   asked = config.personalization
   is_personal = asked is None or asked.is_done(run.metrics)

@@ -102,31 +102,22 @@ def with_held_out(settings: Settings, preset: preset_lib.Preset) -> dict[str, An
   return {**settings, "validation_fraction": fraction}
 
 
-def _settings_of_tuning(settings: Settings, preset: preset_lib.Preset) -> dict[str, Any]:
-  """Returns the settings of a tuning run: in a folder apart, with clients held out."""
-  output_dir = os.path.join(settings["output_dir"], names.TUNING)
-  flags = part.own_flags(personal.Personalization).values()  # Nothing is chosen by these.
-  without = {flag.name: flag.default for flag in flags}
-  return {**with_held_out(settings, preset), **without, "output_dir": output_dir}
-
-
-def _run_name(config: run_config.RunConfig, values: Mapping[str, float]) -> str:
-  """Returns a name with the tried values that are no part of a method's; empty without any."""
-  own = part.own_flags(type(config.method))
-  others = [f"{flag}_{value:g}" for flag, value in values.items() if flag not in own]
-  return "_".join([names.folder(config), *others]) if others else ""
-
-
 def _candidates(
   grids: Mapping[str, Sequence[float]], settings: Settings, preset: preset_lib.Preset
 ) -> list[Candidate]:
-  """Returns the runs of all combinations of the values of some flags."""
+  """Returns the runs of all combinations of the values of some flags, in a folder apart."""
+  output_dir = os.path.join(settings["output_dir"], names.TUNING)
+  flags = part.own_flags(personal.Personalization).values()  # Nothing is chosen by these.
+  without = {flag.name: flag.default for flag in flags}
+  common = {**with_held_out(settings, preset), **without, "output_dir": output_dir}
   candidates = []
   for combination in itertools.product(*grids.values()):
     values = dict(zip(grids, combination))
-    own = {**_settings_of_tuning(settings, preset), **values}
-    own["run_name"] = _run_name(run_config.of(**own), values)
-    candidates.append(Candidate(values, run_config.of(**own)))
+    config = run_config.of(**{**common, **values})
+    of_method = part.own_flags(type(config.method))
+    others = [f"{flag}_{value:g}" for flag, value in values.items() if flag not in of_method]
+    run_name = "_".join([names.folder(config), *others]) if others else ""
+    candidates.append(Candidate(values, dataclasses.replace(config, run_name=run_name)))
   return candidates
 
 

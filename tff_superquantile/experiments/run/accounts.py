@@ -32,7 +32,7 @@ def rounds_released(run: run_folder.Run) -> int:
   entered = run_files.read_json(run.path / ledger.FILE_NAME).get("rounds_done")
   checkpoints = (run.path / run_folder.CHECKPOINTS).glob("program_state_*")
   numbers = [path.name.rpartition("_")[2] for path in checkpoints]
-  evaluated = map(evaluation_files.round_of, evaluation_files.find(run.path / run_files.CLIENTS))
+  evaluated = evaluation_files.find(run.path / run_files.CLIENTS)
   rounds = [run.last_round or 0, *evaluated, *(int(n) for n in numbers if n.isdecimal())]
   return max([*rounds, entered] if isinstance(entered, int) else rounds)
 
@@ -42,6 +42,7 @@ class Account:
 
   Attributes:
     released: The last round of which the folder had anything when the account was opened.
+    relative_noise: The length of a round's noise over C, with the divisor at its most.
   """
 
   def __init__(
@@ -49,16 +50,19 @@ class Account:
     config: run_config.RunConfig,
     release: releases.Release,
     folder: pathlib.Path,
+    num_parameters: int,
     starts: Sequence[statements.StartingModel] = (),
   ):
     """Opens a calibrated run's account; refuses a total above --epsilon or a bad ledger."""
-    privacy = config.privacy
-    assert privacy is not None and privacy.delta is not None  # `calibrate` sees to it.
-    self._release = release
-    self._meter = accounting.Accountant(self._release, privacy.delta, privacy.accounting)
-    self._config, self._privacy = config, privacy
+    privacy, updates = config.privacy, release.find(parts.UpdateSum)
+    # `calibrate` sees to it, and a run releases a model.
+    assert privacy is not None and privacy.delta is not None and updates is not None
+    self._config, self._privacy, self._release, self._updates = config, privacy, release, updates
+    self._meter = accounting.Accountant(release, privacy.delta, privacy.accounting)
     self._path = folder / ledger.FILE_NAME
-    self._starts = tuple(starts)
+    self._num_parameters, self._starts = num_parameters, tuple(starts)
+    self._clip, self._clip_norm = release.find(parts.AdaptiveClip), private.update_clip_norm(config)
+    self.relative_noise = self._relative_noise()
     total = self._meter.epsilon(config.num_rounds)
     if config.epsilon is not None and total > config.epsilon * (1.0 + 1e-9):
       raise ValueError(
@@ -67,43 +71,40 @@ class Account:
       )
     self.released = rounds_released(run_folder.Run(folder, config.seed))
     if self._path.exists():  # Nothing is added to a ledger that cannot be read.
-      self._check_coefficients(ledger.Ledger.from_json(self._path.read_text(encoding="utf-8")))
-    elif self.released and len(self._release.coefficients) > 1:
+      earlier = ledger.Ledger.from_json(self._path.read_text(encoding="utf-8"))
+      if earlier.release.coefficients != self._release.coefficients:
+        raise ValueError(
+          f"Found other coefficients of the noise over rounds in {self._path} than are found here,"
+          " by another version of NumPy or SciPy; continue the run where it began, or begin it"
+          " anew."
+        )
+    elif self.released and len(release.coefficients) > 1:
       raise ValueError(
         f"Found no {self._path}, which alone has the coefficients of the noise over rounds with"
         " which the run began; bring the file back, or choose another --output_dir."
       )
 
-  def _check_coefficients(self, earlier: ledger.Ledger) -> None:
-    """Raises a `ValueError` if the noise of the rounds so far was correlated in another way."""
-    if earlier.release.coefficients != self._release.coefficients:
-      raise ValueError(
-        f"Found other coefficients of the noise over rounds in {self._path} than are found here, by"
-        " another version of NumPy or SciPy; continue the run where it began, or begin it anew."
-      )
-
-  def describe(self, num_parameters: int) -> str:
+  def describe(self) -> str:
     """Returns lines of text for the user, before the run starts: its cost and its noise."""
-    config, release = self._config, self._release
-    updates, threshold = release.find(parts.UpdateSum), release.find(parts.PrivateThreshold)
-    assert updates is not None  # A run releases a model.
-    clip = release.find(parts.AdaptiveClip)
-    is_adaptive = clip is not None
+    config, release, clip = self._config, self._release, self._clip
+    threshold = release.find(parts.PrivateThreshold)
     # These divide by the sum of the clients' shares, at most their number.
     is_relative = isinstance(config.method, (methods.OwnLossMethod, methods.RelativeMethod))
     lines = [
       f"Private: {config.num_rounds} rounds cost epsilon"
       f" {self._meter.epsilon(config.num_rounds):.4g} at delta {self._meter.delta:.3g}"
       f" ({release.neighboring_relation}). {statements.secure_sums(release)}",
-      f"Noise multiplier of the updates: {updates.z:.4g}, on updates clipped"
-      f" to {private.update_clip_norm(config):.4g}{' at first' if is_adaptive else ''}.",
+      f"Noise multiplier of the updates: {self._updates.z:.4g}, on updates clipped"
+      f" to {self._clip_norm:.4g}{' at first' if clip is not None else ''}.",
       f"The noise of a round's mean is {'at least' if is_relative else 'about'}"
-      f" {self.relative_noise(num_parameters):.2g} times as long as a clipped update can be"
+      f" {self.relative_noise:.2g} times as long as a clipped update can be"
       f"{', but for what later noise cancels' if len(release.coefficients) > 1 else ''}.",
     ]
     if clip is not None:
-      counted = "the count of updates within the clip norm, which adapts"
-      lines.append(f"Noise multiplier of {counted}: {clip.z:.4g}.")
+      lines.append(
+        "Noise multiplier of the count of updates within the clip norm, which adapts:"
+        f" {clip.z:.4g}."
+      )
     if threshold is not None:
       lines.append(f"Noise multiplier of the {threshold.kind} threshold: {threshold.z:.4g}.")
       privacy = self._privacy
@@ -133,9 +134,9 @@ class Account:
     )
     warnings = [
       accounting.delta_warning(self._meter.delta, release.cohort.population),
-      self._noise_warning(num_parameters),
+      self._noise_warning(),
     ]
-    if is_adaptive and self.relative_noise(num_parameters) > _MOST_NOISE:
+    if clip is not None and self.relative_noise > _MOST_NOISE:
       warnings.append(
         "Found a clip norm that adapts where a round is mostly noise; it may follow the noise"
         " upwards and lose the model: give --clip_norm a number, or ask for larger cohorts or a"
@@ -143,55 +144,44 @@ class Account:
       )
     return "\n".join([*lines, *(f"Warning: {text}" for text in warnings if text is not None)])
 
-  def _noise_warning(self, num_parameters: int) -> str | None:
+  def _noise_warning(self) -> str | None:
     """Says that a round's noise is longer than its updates can be; None if it is not."""
-    relative, updates = self.relative_noise(num_parameters), self._release.find(parts.UpdateSum)
-    if relative <= 1.0:
+    if self.relative_noise <= 1.0:
       return None
-    assert updates is not None  # A run releases a model.
-    clip_norm = private.update_clip_norm(self._config)
-    is_fixed = self._release.find(parts.AdaptiveClip) is None
+    norm = self._clip_norm
     return (
-      f"Found that the noise of a round's mean is expected to be {relative * clip_norm:.3g} long"
-      f" (noise multiplier {updates.z:.3g}, clip norm {clip_norm:.3g}, {num_parameters} parameters,"
-      f" {self._config.cohort.expected} clients per round), longer than any client's update,"
-      f" which is at most {clip_norm:.3g}; ask for more clients per round, a larger epsilon, or a"
-      f" smaller model{', or --clip_norm=adaptive' if is_fixed else ''}, or expect rounds to be"
-      " mostly noise."
+      f"Found that the noise of a round's mean is expected to be {self.relative_noise * norm:.3g}"
+      f" long (noise multiplier {self._updates.z:.3g}, clip norm {norm:.3g},"
+      f" {self._num_parameters} parameters, {self._config.cohort.expected} clients per round),"
+      f" longer than any client's update, which is at most {norm:.3g}; ask for more clients per"
+      " round, a larger epsilon, or a smaller model"
+      f"{', or --clip_norm=adaptive' if self._clip is None else ''}, or expect rounds to be mostly"
+      " noise."
     )
 
-  def relative_noise(self, num_parameters: int) -> float:
-    """Returns z_w sqrt(d) / D, the length of a round's noise over C, with D at its most.
-
-    Of noise that later rounds cancel it counts what stays in the model, as if independent.
-    """
-    config, updates = self._config, self._release.find(parts.UpdateSum)
-    assert updates is not None  # A run releases a model.
-    noise = updates.z
-    left = banded.relative_error(self._release.coefficients, config.num_rounds)
-    method, divisor = config.method, self._release.cohort.mean_size()
+  def _relative_noise(self) -> float:
+    """Returns z_w sqrt(d) / D; of noise that later rounds cancel it counts what stays."""
+    noise = self._updates.z
+    left = banded.relative_error(self._release.coefficients, self._config.num_rounds)
+    method, divisor = self._config.method, self._release.cohort.mean_size()
     if isinstance(method, methods.Superquantile):
       divisor *= method.theta
     elif isinstance(method, methods.OwnLossMethod):
       share_weight = method.share_weight or private_lib.SHARE_WEIGHT
       divisor = max(divisor, private_lib.least_divisor(noise, share_weight))
-    return left * noise * math.sqrt(num_parameters) / divisor
+    return left * noise * math.sqrt(self._num_parameters) / divisor
 
   def epsilon(self, round_num: int) -> float:
     """Returns a bound on the cost of the rounds up to this one."""
     return self._meter.epsilon_at_most(round_num, self._config.num_rounds)
 
   def write(self, rounds_done: int) -> None:
-    """Writes the ledger, before the releases of a round are written, so that it never lags.
-
-    A resumed run repeats rounds, and none that was released is ever taken back: the ledger has the
-    largest number of rounds that were ever begun.
-    """
-    config, is_fixed = self._config, self._release.find(parts.AdaptiveClip) is None
+    """Writes the ledger, with the largest number of rounds that were ever begun."""
+    config = self._config
     text = ledger.build_ledger(
       self._meter,
       claim_epsilon=config.epsilon,
-      clip_norm=private.update_clip_norm(config) if is_fixed else None,
+      clip_norm=self._clip_norm if self._clip is None else None,
       num_rounds_planned=config.num_rounds,
       rounds_done=max(rounds_done, self.released),
       starts=self._starts,

@@ -16,7 +16,6 @@ from tff_superquantile import noise_source
 from tff_superquantile.experiments.run import hooks
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
@@ -30,8 +29,8 @@ def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.
   """Returns the task of a run; it follows from the user's files where these are a table."""
   task = tasks.get_task(config.task.name)
   if columns is None and task.adapt is not None:
-    config = client_split.fill_in(config)
-    columns = run_folder.of_config(config).columns or initial_weights.columns(config)
+    config, run = client_split.fill_in(config)
+    columns = run.columns or initial_weights.columns(config)
   return task.for_request(config.request(columns or ""))
 
 
@@ -107,7 +106,7 @@ def build_options(
     client_learning_rate_fn=None
     if config.local.schedule.is_constant
     else lambda round_num: config.learning_rate(tf.cast(round_num, tf.float32), tf.math),
-    server_optimizer_fn=config.server.build(),
+    server_optimizer_fn=config.server.build(tff.learning.optimizers),
     local_epochs=config.local.epochs,
     local_batch_size=config.local.batch_size,
     l2=config.local.l2,

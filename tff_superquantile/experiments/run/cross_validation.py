@@ -137,10 +137,10 @@ def num_folds(run: run_folder.Run) -> int:
 def offer(run: run_folder.Run) -> str:
   """Returns the flag that tests on more clients; "" where that is no cross-validation."""
   config = run.config
-  if config is None or config.is_private or config.task.name != "own" or config.task.folds:
+  if config is None or config.is_private or config.task.name != "own":
     return ""
-  is_held_out = config.values().get("held_out_examples")
-  return "" if is_held_out else "--folds=5 tests each client of the table once"
+  tests_on_few = not (config.task.folds or config.task.held_out_examples)
+  return "--folds=5 tests each client of the table once" if tests_on_few else ""
 
 
 def gaps(runs: Iterable[run_folder.Run]) -> list[str]:

@@ -32,9 +32,8 @@ HOOKS: Sequence[type[hook.Hook]] = (
   evaluating.Evaluating,
   outputs.RoundsTable,
   measurements.ClientResults,
-  outputs.Events,
   personalizing.Personalizing,
-  outputs.Bar,
+  outputs.Shown,
   measurements.Growth,
   convergence.Ending,
 )

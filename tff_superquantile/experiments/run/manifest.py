@@ -1,6 +1,5 @@
 """The manifest of a run: versions, machine, revision and times."""
 
-from collections.abc import Mapping
 import datetime
 import hashlib
 import importlib.metadata
@@ -13,7 +12,7 @@ import tensorflow as tf
 
 from privacy.evaluation import entries
 from tff_superquantile.engine.processes import limits
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_files
 
 # Beside TensorFlow's, whose package has more than one name.
@@ -36,11 +35,6 @@ def now() -> str:
   return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
-def seconds(time: str) -> float:
-  """Returns a time of `now` as seconds since 1970."""
-  return datetime.datetime.fromisoformat(time).timestamp()
-
-
 def check_same_data(folder: pathlib.Path, data_digest: str) -> None:
   """Refuses a run whose task folder has runs on another table, or an earlier state of its own."""
   for path in folder.parent.parent.glob("*/seed_*/manifest.json") if data_digest else ():
@@ -51,25 +45,23 @@ def check_same_data(folder: pathlib.Path, data_digest: str) -> None:
       )
 
 
-def build(config: run_config.RunConfig, error: str, data_digest: str) -> dict[str, Any]:
-  """Returns the entries of the manifest of a run that starts; `error` is the task's of a client.
+def build(job: hook.Job, flags: str) -> dict[str, Any]:
+  """Returns the entries of the manifest of a run that starts, or goes on, with this flags.txt.
 
   A private run leaves the task's digest out, as it follows from the training clients.
   """
+  config, earlier = job.config, job.earlier.manifest
   versions = {name: importlib.metadata.version(name) for name in _VERSIONS_OF}
   return {
     "seed": config.seed,
-    "error": error,
-    "data": None if config.is_private else data_digest or None,
+    "error": job.task.error,
+    "data": None if config.is_private else job.task.data_digest or None,
     "python": platform.python_version(),
     "versions": {"tensorflow": tf.version.VERSION, **versions},
     "machine": f"{platform.system()} {platform.machine()}, {limits.num_cores()} cores",
     "git_revision": _git_revision(),
     "started": now(),
+    "num_clients": {split: len(files.client_ids) for split, files in job.splits.items()},
+    "flags": hashlib.sha256(flags.encode()).hexdigest(),  # By it an audit sees changes of them.
+    **{name: earlier[name] for name in ("started", entries.HEAD) if name in earlier},
   }
-
-
-def of_flags(flags: str, earlier: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the entry by which an audit sees changes of flags.txt, and those entries that stay."""
-  kept = {name: earlier[name] for name in ("started", entries.HEAD) if name in earlier}
-  return {"flags": hashlib.sha256(flags.encode()).hexdigest(), **kept}

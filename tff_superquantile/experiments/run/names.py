@@ -16,15 +16,13 @@ from typing import Any, NamedTuple
 
 from privacy import cohorts
 from privacy import parts
-from privacy import parts as parts_lib
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 
 FED_AVG = "fed_avg"
-TUNING = (
-  "tuning"  # The folder of an experiment's runs of grid searches, below its output directory.
-)
+# The folder of an experiment's runs of grid searches, below its output directory.
+TUNING = "tuning"
 # The exponent of q-FFL that the paper calls AFL.
 _AFL_Q = 10.0
 
@@ -39,19 +37,12 @@ def folder(config: run_config.RunConfig) -> str:
         " that do not print, and a dot in front."
       )
     return name
-  algorithm = word(config.algorithm)
-  return "_".join([algorithm, *(part.folder for part in of_run(config))])
+  return "_".join([word(config.algorithm), *(part.folder for part in of_run(config))])
 
 
 def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
-  values = config.values()
-  suffixes = ["_standin"] if config.task.is_standin else []
-  if values["folds"]:
-    suffixes.append(f"_folds_{values['folds']}")
-  if values["held_out_examples"]:
-    suffixes.append(f"_held_out_{values['held_out_examples']:g}")
-  return word(config.task.folder) + "".join(suffixes)
+  return word(config.task.folder) + "".join(part.folder for part in _of_clients(config))
 
 
 def run_path(config: run_config.RunConfig) -> pathlib.Path:
@@ -61,13 +52,21 @@ def run_path(config: run_config.RunConfig) -> pathlib.Path:
 
 def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
-  values = config.values()
-  remarks = [" (stand-in: generated data)"] if config.task.is_standin else []
-  if values["folds"]:
-    remarks.append(f", {values['folds']}-fold cross-validation over clients")
-  if values["held_out_examples"]:
-    remarks.append(f", tested on {values['held_out_examples']:.0%} of each client’s examples")
-  return printable(config.task.title) + "".join(remarks)
+  return printable(config.task.title) + "".join(part.title for part in _of_clients(config))
+
+
+def _of_clients(config: run_config.RunConfig) -> list[NamePart]:
+  """Returns what names of a task tell of the clients that a run takes."""
+  task, told = config.task, []
+  if task.is_standin:
+    told.append(NamePart("_standin", " (stand-in: generated data)"))
+  if task.folds:
+    title = f", {task.folds}-fold cross-validation over clients"
+    told.append(NamePart(f"_folds_{task.folds}", title))
+  if share := task.held_out_examples:
+    title = f", tested on {share:.0%} of each client’s examples"
+    told.append(NamePart(f"_held_out_{share:g}", title))
+  return told
 
 
 def printable(text: str) -> str:
@@ -169,21 +168,16 @@ class Name(str):
     fields = (field.name for field in dataclasses.fields(privacy_lib.Privacy))
     shared = {name: getattr(self.config.privacy, name) for name in fields}
     shared["update_noise_multiplier"] = None
-    method = _without_noise(self.config.method, keeps_besides)
+    method, changes = self.config.method, dict[str, Any]()
+    if isinstance(method.threshold, parts.PrivateThreshold):
+      changes["threshold"] = dataclasses.replace(method.threshold, noise_multiplier=None)
+    if isinstance(method, methods.OwnLossMethod) and not keeps_besides:
+      changes["share_weight"] = None
     if not keeps_besides:
       shared["clip"] = parts.FixedClip()
-    config = dataclasses.replace(self.config, method=method, privacy=privacy_lib.Noise(**shared))
+    method, privacy = dataclasses.replace(method, **changes), privacy_lib.Noise(**shared)
+    config = dataclasses.replace(self.config, method=method, privacy=privacy)
     return Name(folder(config), config)
-
-
-def _without_noise(method: methods.Method, keeps_share_weight: bool) -> methods.Method:
-  """Returns a method without the noise of its threshold."""
-  changes: dict[str, Any] = {}
-  if isinstance(method.threshold, parts.PrivateThreshold):
-    changes["threshold"] = dataclasses.replace(method.threshold, noise_multiplier=None)
-  if isinstance(method, methods.OwnLossMethod) and not keeps_share_weight:
-    changes["share_weight"] = None
-  return dataclasses.replace(method, **changes)
 
 
 def without_epsilons(compared: Iterable[Name]) -> dict[Name, Name]:
@@ -200,7 +194,9 @@ def baselines(compared: Iterable[Name]) -> dict[Name, Name]:
   for method in there:
     baseline = there.get(method.fed_avg)
     if baseline is not None and not method.is_fed_avg:
-      if is_in_setting_of(method.config, baseline.config):
+      # A --run_name may hide more than the options.
+      own, its = method.config, baseline.config
+      if own is None or its is None or not own.run_name or _setting(own) == _setting(its):
         of_method[method] = baseline
   for method in there:
     if method.is_fed_avg and method not in (FED_AVG, *of_method.values()) and FED_AVG in there:
@@ -239,17 +235,8 @@ def _number(values: Mapping[str, Any], name: str) -> list[NamePart]:
   return [NamePart(f"{flag.short}_{value:g}", f"{flag.symbol} = {value:g}", key)]
 
 
-def is_in_setting_of(
-  config: run_config.RunConfig | None, other: run_config.RunConfig | None
-) -> bool:
-  """Returns whether a run can be compared with another; it can unless its --run_name hides more."""
-  if config is None or other is None or not config.run_name:
-    return True
-  settings = (
-    (setting.num_rounds, setting.cohort.size, setting.local, setting.server.learning_rate)
-    for setting in (config, other)
-  )
-  return len(set(settings)) == 1
+def _setting(config: run_config.RunConfig) -> tuple[Any, ...]:
+  return (config.num_rounds, config.cohort.size, config.local, config.server.learning_rate)
 
 
 def of_method(config: run_config.RunConfig) -> list[NamePart]:
@@ -260,28 +247,27 @@ def of_method(config: run_config.RunConfig) -> list[NamePart]:
 
 def of_run(config: run_config.RunConfig) -> list[NamePart]:
   """Returns the parts that tell a run from others of its algorithm, in the order of its name."""
-  parts = of_method(config)
-  values = config.values()
-  is_tail = isinstance(config.method, methods.Superquantile)
-  threshold = values["threshold"] if is_tail else None
-  if threshold is not None and threshold != "exact":
-    parts.append(NamePart(word(threshold), threshold.replace("_", "-")))
+  of_name, values = of_method(config), config.values()
+  if isinstance(config.method, methods.Superquantile):
+    threshold = values["threshold"]
+    if threshold not in (None, "exact"):
+      of_name.append(NamePart(word(threshold), threshold.replace("_", "-")))
   if values["smoothing"]:
-    parts += _number(values, "smoothing")
+    of_name += _number(values, "smoothing")
   if values["averaged_rounds"] > 1:
-    parts += _number(values, "averaged_rounds")
+    of_name += _number(values, "averaged_rounds")
   for name, flag in run_config.flags().items():
     if values.get(name) in flag.words:
-      parts.append(NamePart(values[name], flag.words[values[name]]))
+      of_name.append(NamePart(values[name], flag.words[values[name]]))
   if config.start is not None:
     start = pathlib.Path(os.path.abspath(config.start.folder)).parent.name  # Its method.
-    parts.append(NamePart(f"from_{start}", f"from {start}"))
-  if config.privacy is not None and isinstance(config.privacy.clip, parts_lib.AdaptiveClip):
-    parts.append(NamePart("adaptive_clip", "adaptive clip"))
-  parts += _number(values, "bands")
+    of_name.append(NamePart(f"from_{start}", f"from {start}"))
+  if config.privacy is not None and isinstance(config.privacy.clip, parts.AdaptiveClip):
+    of_name.append(NamePart("adaptive_clip", "adaptive clip"))
+  of_name += _number(values, "bands")
   if config.epsilon is not None:  # The noise multipliers follow from it.
     (epsilon,) = _number(values, "epsilon")
-    return [*parts, epsilon._replace(number=None)]
+    return [*of_name, epsilon._replace(number=None)]
   for field in ("threshold_noise_multiplier", "update_noise_multiplier"):
-    parts += _number(values, field)
-  return parts
+    of_name += _number(values, field)
+  return of_name

@@ -50,7 +50,7 @@ def check(config: run_config.RunConfig) -> None:
   _check_threshold(config.method)
   _check_noise_shares(config, config.privacy)
   config.privacy.clip.check(config.privacy.noise_by_clients)
-  _check_noise(config)
+  _check_noise(config, config.privacy)
   update_clip_norm(config)
 
 
@@ -103,10 +103,9 @@ def _check_threshold(method: methods.Method) -> None:
     )
 
 
-def _check_noise(config: run_config.RunConfig) -> None:
+def _check_noise(config: run_config.RunConfig, privacy: privacy_lib.Privacy) -> None:
   """Checks that a run has a budget or all of its noise."""
-  privacy, multipliers = config.privacy, noise_multipliers(config)
-  assert privacy is not None
+  multipliers = noise_multipliers(config)
   shared = {number.share_flag: number.share for number in privacy.numbers}
   if isinstance(privacy, privacy_lib.Budget):
     checks.positive("--epsilon", privacy.epsilon)
@@ -124,11 +123,10 @@ def _check_noise(config: run_config.RunConfig) -> None:
   for name, value in multipliers.items():
     if value is None:
       raise ValueError(f"Found no --{name} and no --epsilon in a private run; give one.")
+    checks.scale(f"--{name}", value)
   for name, ratio in shared.items():
     if ratio is not None:
       raise ValueError(f"Found --{name} without --epsilon, which is what it splits.")
-  for name, value in multipliers.items():
-    checks.scale(f"--{name}", value)
 
 
 def _check_noise_shares(config: run_config.RunConfig, privacy: privacy_lib.Privacy) -> None:

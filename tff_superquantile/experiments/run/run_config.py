@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 import dataclasses
 import functools
 import math
-import os
 import types
-from typing import Any, TypeVar
+from typing import Any
 
 from privacy import checks
 from privacy import cohorts
@@ -16,6 +15,7 @@ from privacy import parts
 from privacy.settings import flag
 from privacy.settings import part
 from tasks import request as request_lib
+from tff_superquantile import measures
 from tff_superquantile import user_cache
 from tff_superquantile.experiments.run.parts import kept
 from tff_superquantile.experiments.run.parts import local_training
@@ -65,8 +65,7 @@ class RunConfig(part.Part):
     None,
     "B: --threshold=tree does not tell losses above it apart, and geometric starts from it; losses"
     " above it count as B for prop_fair, and for q_fed_avg, tilted_erm, semi_vred and gifair in a"
-    " private run;"
-    f" {_TASK_DEFAULT}.",
+    f" private run; {_TASK_DEFAULT}.",
     rule=checks.scale,
   )
   num_rounds: int = flag.field(
@@ -85,7 +84,9 @@ class RunConfig(part.Part):
     is_incidental=True,
     before="never",
   )
-  start: kept.Start | None = kept.start()
+  start: kept.Start | None = part.optional(
+    {"--initial_weights": kept.Start}, "in a run that starts anew"
+  )
   local: local_training.Local = local_training.Local()
   seed: int = flag.field(
     0,
@@ -108,7 +109,16 @@ class RunConfig(part.Part):
     words={"adam": "server Adam", "yogi": "server Yogi", "adagrad": "server Adagrad"},
     before="sgd",
   )
-  metric: str | None = kept.metric()
+  metric: str | None = flag.field(
+    None,
+    "The measure of test clients that reports lead with, and of validation clients by which --tune"
+    " and --keep=best choose: error, loss, balanced_error (the mean over classes of the share of"
+    " their examples that are missed), ranking_error (1 - AUC), calibration_error, or mae of labels"
+    " that are numbers; less is better in each. None for error, or for a table of which one class"
+    " has more than 80 % of the examples, balanced_error.",
+    choices=measures.NAMES,
+    is_incidental=True,  # What changes a run is in --best_by.
+  )
   keep: kept.Keep = part.choice(
     "keep",
     kept.KEEPS,
@@ -117,8 +127,12 @@ class RunConfig(part.Part):
     words={"best": "best round"},
     before="last",
   )
-  personalization: personal.Personalization | None = personal.choice()
-  privacy: privacy_lib.Privacy | None = privacy_lib.choice()
+  personalization: personal.Personalization | None = part.optional(
+    {"--personalize": personal.Personalization}, "without --personalize"
+  )
+  privacy: privacy_lib.Privacy | None = part.optional(
+    privacy_lib.KINDS, "in a run that is not private"
+  )
   exact_siblings: str = flag.field(
     "refused",
     "Whether runs of one --output_dir may measure exactly clients whom other runs protect, or train"
@@ -168,12 +182,12 @@ class RunConfig(part.Part):
   @property
   def epsilon(self) -> float | None:
     """The privacy budget of the run; None without one."""
-    return None if self.privacy is None else self.privacy.budget
+    return self.privacy.epsilon if isinstance(self.privacy, privacy_lib.Budget) else None
 
   @property
   def algorithm(self) -> str:
     """The value of --algorithm."""
-    return methods.name_of(self.method)
+    return methods.METHODS.name_of(type(self.method))
 
   @property
   def final_learning_rate(self) -> float:
@@ -207,14 +221,12 @@ class RunConfig(part.Part):
     return [f"--{name}={text}" for name, text in self.to_flags().items()]
 
 
-_T = TypeVar("_T", bound=RunConfig)
 # By the flags that may name parts from outside, which have flags of their own.
 TABLES = {"algorithm": methods.METHODS, "threshold": parts.THRESHOLDS}
 
 
 @functools.cache
 def _flags(*kinds: tuple[type[part.Part], ...]) -> Mapping[str, flag.Flag]:
-  del kinds
   return part.flags(RunConfig)
 
 
@@ -261,8 +273,12 @@ def of(*, secure: bool = False, **values: Any) -> RunConfig:
     ValueError: If a value is out of its range, belongs to a part that was not chosen, or
       contradicts `secure`.
   """
-  config = _of(RunConfig, values)
-  return _of(RunConfig, {**values, **_secured(config, values)}) if secure else config
+  load(values)
+  unknown = set(values) - set(flags())
+  if unknown:
+    raise TypeError(f"Found {min(unknown)!r}; expected the names of flags of a run.")
+  config = part.build(RunConfig, values)
+  return of(**{**values, **_secured(config, values)}) if secure else config
 
 
 def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,17 +301,9 @@ def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
   return {"update_sum": "distributed", **({"threshold": "tree"} if is_open else {})}
 
 
-def _of(kind: type[_T], values: Mapping[str, Any]) -> _T:
-  load(values)
-  unknown = set(values) - set(flags())
-  if unknown:
-    raise TypeError(f"Found {min(unknown)!r}; expected the names of flags of a run.")
-  return part.build(kind, values)
-
-
-def replace(config: _T, **values: Any) -> _T:
+def replace(config: RunConfig, **values: Any) -> RunConfig:
   """Returns a config with other values of flags, by their names; see `of`."""
-  return _of(type(config), {**config.values(), **values})
+  return of(**{**config.values(), **values})
 
 
 def resolved(
@@ -355,18 +363,3 @@ def ends_as(texts: Mapping[str, str], config: RunConfig) -> bool:
   """Returns whether a finished run with these texts of its flags has all rounds of a config."""
   is_whole = texts.get("stop") != "converged" or config.stop == "converged"
   return texts.get("num_rounds") == str(config.num_rounds) and is_whole
-
-
-def check_same(
-  folder: os.PathLike[str],
-  texts: Mapping[str, str],
-  config: RunConfig,
-  followed: Iterable[str] = (),
-) -> None:
-  """Raises a `ValueError` if `differences` keep the run in a folder from being continued."""
-  different = differences(texts, config, followed)
-  if different:
-    raise ValueError(
-      f"Found a run with other flags in {os.fspath(folder)} ({'; '.join(different)}); choose"
-      " another --output_dir or --run_name, or remove that folder."
-    )

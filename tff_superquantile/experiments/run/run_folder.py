@@ -1,33 +1,7 @@
-"""Reads the folders of runs.
+"""Reads the folders of runs, OUTPUT_DIR/TASK/METHOD/seed_S/.
 
-A run lives in `OUTPUT_DIR/TASK/METHOD/seed_S/`:
-
-    flags.txt          the resolved flags, one `--name=value` a line
-    manifest.json      versions, seed, machine, git revision, times, seconds a round, rounds done,
-                       the round of the model that was kept, the SHA-256 of flags.txt and of the
-                       last of the evaluations.json (see `privacy.evaluation.entries`)
-    columns.json       what the columns of a table became (--task=own): means, standard deviations,
-                       categories, classes; for later tables and exports
-    rounds.csv         one row a round; evaluation columns are blank between evaluations
-    test_clients.csv   `client_id,num_examples,loss,error` of every client (also `train_`,
-                       `validation_`), and but for training clients the measures of
-                       `tff_superquantile.measures`, nan where a client has none; errors
-                       are fractions
-    PART_clients.csv   the same of three models of a test client (--personalize), on examples that
-                       none is tuned on: "shared", "personal", and "chosen", the one that it keeps,
-                       1 in `is_personal` for its own; they are entries of metrics.json, too
-    clients/           `round_NUMBER.parquet`, the results of every client at an evaluation: the
-                       columns of test_clients.csv after `round` and `split`, of the measures only
-                       that of --metric
-    weights.npz        the model that was kept, arrays trainable_0 ... and non_trainable_0 ...
-    diverged.txt       why the run ended before its time; only there if its model diverged
-    metrics.json       {split: {"loss" | "error" | measure: {statistic: number}}}, a measure also
-                       with the number of clients that have one ("num_clients"), and {split:
-                       {"pooled": ...}}, the same of all examples together (`evaluation.Measured`);
-                       written last, so a folder that has it is a finished run
-
-Everything here tolerates a run in progress: a missing file reads as empty, and a row that is torn
-because its writer was killed or has not got further yet is left out.
+docs/how_to/read_results.md lists their files. `metrics.json` is written last, so a folder that has
+it is a finished run. Everything here tolerates a run in progress, as `run_files` does.
 """
 
 from __future__ import annotations
@@ -258,13 +232,18 @@ class Run:
     """Identifies the run's model: results of another one are out of date."""
     return hashlib.sha256((self.path / WEIGHTS).read_bytes()).hexdigest()[:16]
 
-  def has_clients(self, split: str, ids: Sequence[str]) -> bool:
-    """Returns whether these are the clients on which the run left results; also if it left none."""
-    return list(self.clients(split).get("client_id", ids)) == list(ids)
+  def check_same(self, config: run_config.RunConfig, followed: Iterable[str]) -> None:
+    """Raises a `ValueError` if `run_config.differences` keep the run from being continued."""
+    different = run_config.differences(self.flags, config, followed)
+    if different:
+      raise ValueError(
+        f"Found a run with other flags in {self.path} ({'; '.join(different)}); choose another"
+        " --output_dir or --run_name, or remove that folder."
+      )
 
   def check_clients(self, split: str, ids: Sequence[str]) -> None:
-    """Raises a `ValueError` unless these are the clients on which the run was evaluated."""
-    if not self.has_clients(split, ids):
+    """Raises a `ValueError` unless these are the clients on which the run left results, if any."""
+    if list(self.clients(split).get("client_id", ids)) != list(ids):
       raise ValueError(
         f"Found other {split} clients than those of {self.path / f'{split}_clients.csv'}; expected"
         " the data that the run had: pass its --data_dir."

@@ -42,7 +42,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
   manifest.check_same_data(folder, task.data_digest)
   with run_folder.lock(folder):
     earlier = run_folder.Run(folder, run.seed)
-    run = _continue(run, earlier)
+    _check_goes_on(run, earlier)
     job = hook.Job(run, task, earlier)
     job.load = functools.partial(_load, job)
     job.hooks = [kind(job) for kind in hooks.taking_part(run)]
@@ -66,24 +66,23 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
   return run_folder.Run(folder, run.seed)
 
 
-def _continue(run: run_config.RunConfig, earlier: run_folder.Run) -> run_config.RunConfig:
-  """Returns the config with which a run goes on; refuses other or lost flags and fewer rounds."""
+def _check_goes_on(run: run_config.RunConfig, earlier: run_folder.Run) -> None:
+  """Raises a `ValueError` for other or lost flags and fewer rounds than there are."""
   if not earlier.flags:
     if accounts.rounds_released(earlier):
       raise ValueError(
         f"Found rounds, but no flags.txt, in {earlier.path}; bring the file back, without which"
         " nobody knows how the run goes on, choose another --output_dir, or remove that folder."
       )
-    return run
-  # These follow from the budget and the clients, and are not known yet.
-  run_config.check_same(earlier.path, earlier.flags, run, private.followed(run))
+    return
+  # What follows from the budget and the clients is not known yet.
+  earlier.check_same(run, private.followed(run))
   if (earlier.last_round or 0) > run.num_rounds:
     raise ValueError(
       f"Found {earlier.last_round} rounds done in {earlier.path}, more than"
       f" --num_rounds={run.num_rounds}; ask for at least as many, choose another"
       " --output_dir, or remove that folder."
     )
-  return run
 
 
 def _load(job: hook.Job) -> None:
@@ -103,8 +102,7 @@ def _train(job: hook.Job) -> None:
     each.before()
   run, secret = job.config, job.secret
   of_private = () if secret is None else (secret.release, secret.noise_key)
-  of_cohorts = () if secret is None else (*of_private, secret.key)
-  select_clients = selection.build_selection(clients, run, *of_cohorts)
+  select_clients = selection.build_selection(clients, run, secret)
   process = build.build_process(run, job.trained, clients, *of_private)
   # Nothing above has failed, so from here on the folder is this run's.
   _begin(job)
@@ -139,15 +137,12 @@ def _train(job: hook.Job) -> None:
 
 def _begin(job: hook.Job) -> None:
   """Writes what a folder has from the beginning of its run."""
-  task, folder = job.task, job.folder
-  of_run = manifest.build(job.config, task.error, task.data_digest)
+  folder = job.folder
   flags = "\n".join(job.config.to_arguments()) + "\n"
-  num_clients = {split: len(files.client_ids) for split, files in job.splits.items()}
-  of_flags = manifest.of_flags(flags, job.earlier.manifest)
-  job.manifest = {**of_run, "num_clients": num_clients, **of_flags, **job.manifest}
+  job.manifest = {**manifest.build(job, flags), **job.manifest}
   atomic_files.write_json(folder / "manifest.json", job.manifest)
-  if task.columns:
-    atomic_files.write(folder / run_folder.COLUMNS, task.columns)
+  if job.task.columns:
+    atomic_files.write(folder / run_folder.COLUMNS, job.task.columns)
   # With its flags the run has begun: what binds it is there before.
   atomic_files.write(folder / "flags.txt", flags)
   for each in job.hooks:

@@ -107,14 +107,12 @@ class ClientFiles:
     the path of the client's file (so the graphs of all directories are equal), the seed, int64 [2],
     and the client's index among `client_ids`, int32, or `WITHOUT_EXAMPLES`; see `min_examples`.
     """
-    if client_id not in self._positions:
-      self._indices([client_id])  # Raises.
+    (index,) = self._indices([client_id])
     array = np.asarray(seed)
     if array.shape != (2,) or array.dtype.kind not in "iu":
       raise ValueError(
         f"Found a seed of shape {array.shape} and type {array.dtype}; expected two integers."
       )
-    index = self._positions[client_id]
     has_enough = self.num_examples[index] >= self.min_examples
     return collections.OrderedDict(
       path=self.path(client_id),

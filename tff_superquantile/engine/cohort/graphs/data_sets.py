@@ -48,7 +48,6 @@ class Source:
 
   def __init__(self, data_set: tf.data.Dataset):
     self._data_set = weakref.ref(data_set)
-    self._is_fixed: bool | None = None
     self.is_shuffled = False
     self._draws_in_shuffles_alone = False
     self._paths: list[bytes] = []
@@ -70,18 +69,13 @@ class Source:
     )
     return tf.compat.v1.GraphDef.FromString(serialized.numpy())
 
-  @property
-  def is_fixed(self) -> bool:
-    """Tells whether every reading of one `version` gives the same elements."""
-    if self._is_fixed is None:
-      self._is_fixed = self._examine()
-    return self._is_fixed
-
   def version(self) -> tuple[tuple[int, ...], ...]:
     """Returns what changes when a file does that is read; for a data set that `is_fixed`."""
     return shuffles.versions(self._paths)
 
-  def _examine(self) -> bool:
+  @functools.cached_property
+  def is_fixed(self) -> bool:
+    """Tells whether every reading of one `version` gives the same elements."""
     try:
       graph_def = self._graph_def(_FAIL_ON_STATE)
     except tf.errors.OpError:
@@ -137,43 +131,36 @@ def begin(tensor: tf.Tensor) -> tf.Tensor:
 _sources: "weakref.WeakKeyDictionary[tf.data.Dataset, Source]" = weakref.WeakKeyDictionary()
 
 
-class _Lists:
-  """The data sets of lists, so that equal lists are read once."""
-
-  def __init__(self) -> None:
-    self._data_sets: collections.OrderedDict[bytes, tuple[tf.data.Dataset, int]]
-    self._data_sets = collections.OrderedDict()
-    self._bytes = 0
-
-  def data_set(
-    self,
-    elements: Sequence[Sequence[np.ndarray]],
-    empty: Sequence[np.ndarray],
-    pack: Callable[[Iterator[Any]], Any],
-  ) -> tf.data.Dataset:
-    """Returns a data set of elements, arrays that `pack` packs; of `empty` if there are none."""
-    hasher = hashlib.sha256(repr((len(elements), pack(iter(map(_kind, empty))))).encode())
-    for array in itertools.chain(*elements):
-      content = pickle.dumps(array.tolist()) if array.dtype == np.object_ else array.tobytes()
-      hasher.update(b"%r %d " % (array.shape, len(content)))
-      hasher.update(content)
-    key = hasher.digest()
-    if key not in self._data_sets:
-      size = sum(array.nbytes for array in itertools.chain(*elements))
-      self._data_sets[key] = _of_runs(elements, empty, pack), size
-      self._bytes += size
-    self._data_sets.move_to_end(key)
-    return self._data_sets[key][0]
-
-  def forget(self) -> None:
-    """Forgets the oldest lists, if there are many; called between computations."""
-    while self._bytes > _MAX_BYTES_OF_LISTS:
-      _, (_, size) = self._data_sets.popitem(last=False)
-      self._bytes -= size
+# The data sets of lists with their bytes, by digests, so that equal lists are read once. What was
+# used last is last.
+_of_lists: collections.OrderedDict[bytes, tuple[tf.data.Dataset, int]] = collections.OrderedDict()
 
 
-def _kind(array: np.ndarray) -> str:
-  return f"{array.dtype} {array.ndim}"
+def of_list(
+  elements: Sequence[Sequence[np.ndarray]],
+  empty: Sequence[np.ndarray],
+  pack: Callable[[Iterator[Any]], Any],
+) -> tf.data.Dataset:
+  """Returns a data set of elements, arrays that `pack` packs; of `empty` if there are none."""
+  kinds = (f"{array.dtype} {array.ndim}" for array in empty)
+  hasher = hashlib.sha256(repr((len(elements), pack(kinds))).encode())
+  for array in itertools.chain(*elements):
+    content = pickle.dumps(array.tolist()) if array.dtype == np.object_ else array.tobytes()
+    hasher.update(b"%r %d " % (array.shape, len(content)))
+    hasher.update(content)
+  key = hasher.digest()
+  if key not in _of_lists:
+    size = sum(array.nbytes for array in itertools.chain(*elements))
+    _of_lists[key] = _of_runs(elements, empty, pack), size
+  _of_lists.move_to_end(key)
+  return _of_lists[key][0]
+
+
+def forget_lists() -> None:
+  """Forgets the oldest lists, if there are many; called between computations."""
+  total = sum(size for _, size in _of_lists.values())
+  while total > _MAX_BYTES_OF_LISTS:
+    total -= _of_lists.popitem(last=False)[1][1]
 
 
 def _of_runs(
@@ -191,10 +178,6 @@ def _of_runs(
     for run in runs or [[array[np.newaxis][:0] for array in empty]]
   ]
   return functools.reduce(tf.data.Dataset.concatenate, parts)
-
-
-_lists = _Lists()
-of_list, forget_lists = _lists.data_set, _lists.forget
 
 
 def source(value: Any, sequence: tff.SequenceType) -> Source:

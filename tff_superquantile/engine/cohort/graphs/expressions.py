@@ -27,11 +27,11 @@ class Expression:
   Attributes:
     order: A number larger than that of every expression on which it depends.
     op: The type of the op; "root" for a given value, "parameter" for a variable of a loop.
+    digest: Equal for equal expressions of equal roots, also those of other computations.
     node: Its NodeDef; None for roots and parameters.
     inputs: The inputs of the op. For conditions and loops, the values that are computed before they
       are entered, the predicate and the initial variables first.
     bodies: The two branches of a condition, or the condition and the body of a loop.
-    digest: Equal for equal expressions of equal roots, also those of other computations.
     roots: The names of the roots that it depends on.
     reads: Whether it depends on a file.
     is_pure: Whether it depends on nothing but its roots.
@@ -41,15 +41,15 @@ class Expression:
 
   order: int
   op: str
-  node: Any  # tf.compat.v1.NodeDef
-  inputs: tuple[Ref, ...]
-  bodies: tuple["Body", ...]
   digest: bytes
-  roots: frozenset[str]
-  reads: bool
-  is_pure: bool
-  functions: tuple[Any, ...]
-  of_shape: bool
+  node: Any = None  # tf.compat.v1.NodeDef
+  inputs: tuple[Ref, ...] = ()
+  bodies: tuple["Body", ...] = ()
+  roots: frozenset[str] = frozenset()
+  reads: bool = False
+  is_pure: bool = False
+  functions: tuple[Any, ...] = ()
+  of_shape: bool = False
 
 
 class Body(NamedTuple):
@@ -79,25 +79,10 @@ class Pool:
     """Returns the order of the newest expression."""
     return self._count
 
-  def _add(
-    self,
-    op: str,
-    node: tf.compat.v1.NodeDef | None,
-    inputs: tuple[Ref, ...],
-    bodies: tuple[Body, ...],
-    digest: bytes,
-    roots: frozenset[str],
-    reads: bool,
-    is_pure: bool,
-    functions: tuple[Any, ...] = (),
-  ) -> Expression:
+  def _add(self, op: str, digest: bytes, **attributes: Any) -> Expression:
     if digest not in self._by_digest:
       self._count += 1
-      refs = [*inputs, *(ref for body in bodies for ref in body.outputs)]
-      of_shape = op in ops.SHAPES or any(ref.expression.of_shape for ref in refs)
-      self._by_digest[digest] = Expression(
-        self._count, op, node, inputs, bodies, digest, roots, reads, is_pure, functions, of_shape
-      )
+      self._by_digest[digest] = Expression(self._count, op, digest, **attributes)
     return self._by_digest[digest]
 
   def root(self, name: str, reads: bool = False, is_pure: bool = True) -> Expression:
@@ -107,12 +92,12 @@ class Pool:
     whenever it is used; some data sets do not.
     """
     digest = hashlib.sha256(f"root {name}".encode()).digest()
-    return self._add("root", None, (), (), digest, frozenset([name]), reads, is_pure)
+    return self._add("root", digest, roots=frozenset([name]), reads=reads, is_pure=is_pure)
 
   def parameter(self) -> Expression:
     """Makes a new variable of a loop, unlike all others."""
     digest = hashlib.sha256(f"parameter {self._count}".encode()).digest()
-    return self._add("parameter", None, (), (), digest, frozenset(), False, False)
+    return self._add("parameter", digest)
 
   def apply(
     self,
@@ -143,26 +128,21 @@ class Pool:
       hasher.update(b"%d " % ref.index)
     return self._add(
       node.op,
-      node,
-      tuple(inputs),
-      tuple(bodies),
       hasher.digest(),
-      frozenset().union(*(ref.expression.roots for ref in refs)),
-      node.op == "ReadFile" or any(ref.expression.reads for ref in refs),
-      not stateful and all(ref.expression.is_pure for ref in refs),
-      tuple(functions),
+      node=node,
+      inputs=tuple(inputs),
+      bodies=tuple(bodies),
+      roots=frozenset().union(*(ref.expression.roots for ref in refs)),
+      reads=node.op == "ReadFile" or any(ref.expression.reads for ref in refs),
+      is_pure=not stateful and all(ref.expression.is_pure for ref in refs),
+      functions=tuple(functions),
+      of_shape=node.op in ops.SHAPES or any(ref.expression.of_shape for ref in refs),
     )
 
 
-def _is_constant(ref: Ref, value: int) -> bool:
-  node = ref.expression.node
-  return (
-    node is not None and node.op == "Const" and tf.make_ndarray(node.attr["value"].tensor) == value
-  )
-
-
 def shuffles_with_seed(expression: Expression) -> bool:
-  """Tells whether a data set has an order that follows from a seed."""
-  return "Shuffle" in expression.op and not all(
-    _is_constant(seed, 0) for seed in expression.inputs[2:4]
+  """Tells whether a data set has an order that may follow from a seed, which is no constant 0."""
+  seeds = [ref.expression for ref in expression.inputs[2:4]]
+  return "Shuffle" in expression.op and any(
+    seed.op != "Const" or tf.make_ndarray(seed.node.attr["value"].tensor) != 0 for seed in seeds
   )

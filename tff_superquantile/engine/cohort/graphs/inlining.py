@@ -68,12 +68,8 @@ class _Graph:
 
   def parse(self, name: str) -> tuple[str, str | None, int]:
     """Splits a tensor's name into (node, output argument or None, index)."""
-    parts = name.split(":")
-    if len(parts) == 1:
-      return parts[0], None, 0
-    if len(parts) == 2:
-      return parts[0], None, int(parts[1])
-    return parts[0], parts[1], int(parts[2])
+    node, *parts = name.split(":")
+    return node, parts[0] if len(parts) == 2 else None, int(parts[-1]) if parts else 0
 
 
 def _computed(refs: Sequence[Ref]) -> list[Ref]:
@@ -99,9 +95,7 @@ class _Evaluator:
 
   def run(self, names: Sequence[str]) -> tuple[Ref, ...]:
     """Returns the values of some tensors, and adds the nodes that must run first to `effects`."""
-    order = self._order([self._graph.parse(name)[0] for name in names])
-    for name in order:
-      self._results[name] = self._evaluate(self._graph.nodes[name])
+    self.run_for_effect([self._graph.parse(name)[0] for name in names])
     return tuple(self._ref(name) for name in names)
 
   def run_for_effect(self, names: Sequence[str]) -> None:
@@ -175,32 +169,32 @@ class _Evaluator:
       raise errors.UnsupportedError(f"an op {node.op}, which calls functions")
     expression = self._pool.apply(node, inputs, functions=functions)
     if node.op in ops.READS:
-      state.note_look()
+      state.looks += 2 if state.num_loops else 1
     if ops.has_effect(node.op):
       self.effects.append(expression)
     return expression
 
   def _condition(self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref]) -> _Result:
-    library, before = self._graph.library, self._state.copy()
+    library, before = self._graph.library, dict(self._state.held)
     branches, after = [], []
     since = len(self._pool)
     for name in ("then_branch", "else_branch"):
-      self._state.restore(before)
+      self._state.held = dict(before)
       function = library[node.attr[name].func.name]
       branches.append(function_body(function, inputs[1:], library, self._pool, self._state))
-      after.append(self._state.copy())
+      after.append(self._state.held)
     # The last value of a variable is one more result.
-    changed = [key for key in before if any(state[key] != before[key] for state in after)]
+    changed = [key for key in before if any(held[key] != before[key] for held in after)]
     branches = [
-      branch._replace(outputs=(*branch.outputs, *(state[key] for key in changed)))
-      for branch, state in zip(branches, after)
+      branch._replace(outputs=(*branch.outputs, *(held[key] for key in changed)))
+      for branch, held in zip(branches, after)
     ]
     inputs = [ref for ref in inputs if not self._state.is_handle(ref)]
     outside = walks.used_from_outside(branches, since)
     expression = self._pool.apply(node, [inputs[0], *_computed(inputs[1:]), *outside], branches)
     first = len(branches[0].outputs) - len(changed)
     results = {key: Ref(expression, first + i) for i, key in enumerate(changed)}
-    self._state.restore({**before, **results})
+    self._state.held = {**before, **results}
     if any(branch.effects for branch in branches):
       self.effects.append(expression)
     return expression
@@ -282,7 +276,7 @@ class _Evaluator:
     `step` takes the loop's variables to whether it goes on, their next values, and effects. Of
     `elements_of_loop`, what the loop uses is computed once, before it.
     """
-    state, before, since = self._state, self._state.copy(), len(self._pool)
+    state, before, since = self._state, dict(self._state.held), len(self._pool)
     # The values of the component's own variables are variables of the loop, too.
     keys = list(before)
     initial = [*inputs, *before.values()]
@@ -292,9 +286,9 @@ class _Evaluator:
     ]
 
     def run(own: Sequence[Ref]) -> tuple[Sequence[Ref], list[Ref], Sequence[Expression]]:
-      state.restore(dict(zip(keys, own[len(inputs) :])))
+      state.held = dict(zip(keys, own[len(inputs) :]))
       condition, outputs, effects = step(own[: len(inputs)])
-      return condition, [*outputs, *(state[key] for key in keys)], effects
+      return condition, [*outputs, *(state.held[key] for key in keys)], effects
 
     state.num_loops += 1
     _, outputs, _ = run(parameters)
@@ -321,7 +315,7 @@ class _Evaluator:
     results = [
       Ref(expression, next(positions)) if change else i for i, change in zip(initial, changes)
     ]
-    state.restore(dict(zip(keys, results[len(inputs) :])))
+    state.held = dict(zip(keys, results[len(inputs) :]))
     return tuple(results[: len(inputs)])
 
 
@@ -365,7 +359,7 @@ def graph_body(
   body = _run(graph, results, pool, state)
   return body._replace(
     effects=tuple(dict.fromkeys((*effects, *body.effects))),
-    looks_again=state.looks_in_loop or state.looks > 1,
+    looks_again=state.looks > 1,
   )
 
 

@@ -5,7 +5,7 @@ nothing but functions of its arguments, and a client's variables need no place i
 values that they would hold: to assign a variable is to give its name to another value.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -79,40 +79,22 @@ class State:
 
   Attributes:
     scans: From what stands for a data set that a ScanDataset makes to that op and its inputs.
+    held: What each variable holds, by its handle.
     num_loops: In how many loops that point is.
-    looks: How often the computation so far goes over a data set.
-    looks_in_loop: Whether it does so in a loop.
+    looks: How often the computation so far goes over a data set, twice for a loop that does.
   """
 
   def __init__(self) -> None:
     self.scans: dict[Ref, Scan] = {}
+    self.held: dict[Ref, Ref] = {}
     self.num_loops = 0
     self.looks = 0
-    self.looks_in_loop = False
     # From the handle of a variable to its type.
     self._handles: dict[Ref, tf.compat.v1.AttrValue] = {}
-    self._values: dict[Ref, Ref] = {}
-
-  def note_look(self) -> None:
-    """Notes that an op goes over a data set."""
-    self.looks += 1
-    self.looks_in_loop = self.looks_in_loop or self.num_loops > 0
 
   def is_handle(self, ref: Ref) -> bool:
     """Tells whether a value stands for a variable."""
     return ref in self._handles
-
-  def __getitem__(self, handle: Ref) -> Ref:
-    """Returns what a variable holds."""
-    return self._values[handle]
-
-  def copy(self) -> dict[Ref, Ref]:
-    """Returns what each variable holds, by its handle."""
-    return dict(self._values)
-
-  def restore(self, held: Mapping[Ref, Ref]) -> None:
-    """Sets all variables: to what `copy` returned, or to other values."""
-    self._values = dict(held)
 
   def apply(
     self, node: tf.compat.v1.NodeDef, inputs: Sequence[Ref], pool: expressions.Pool
@@ -131,15 +113,15 @@ class State:
     if handle not in self._handles:
       raise errors.UnsupportedError("a variable from outside of the component")
     if node.op == "AssignVariableOp":
-      self._values[handle] = operands[0]
+      self.held[handle] = operands[0]
       return ()
     if node.op == "VarIsInitializedOp":
-      return (make(ops.constant(handle in self._values, tf.bool)),)
-    if handle not in self._values:
+      return (make(ops.constant(handle in self.held, tf.bool)),)
+    if handle not in self.held:
       raise errors.UnsupportedError("a variable without an initial value")
-    held, dtype = self._values[handle], self._handles[handle]
+    held, dtype = self.held[handle], self._handles[handle]
     if node.op in _INCREMENTS:
-      self._values[handle] = make(ops.make_node(_INCREMENTS[node.op], T=dtype), held, *operands)
+      self.held[handle] = make(ops.make_node(_INCREMENTS[node.op], T=dtype), held, *operands)
       return ()
     if node.op == "VariableShape":
       return (make(ops.make_node("Shape", T=dtype, out_type=node.attr["out_type"]), held),)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import aggregations
 from tff_superquantile.engine.cohort import computation
@@ -19,29 +18,31 @@ Leaf = values.Leaf
 Template = Any
 
 
-def _specs(templates: Iterable[Template]) -> list[tf.TensorSpec]:
-  return [leaf.tensor for template in templates for leaf in values.flatten(template)]
+def _tensors(values_: Iterable[Any]) -> list[tf.Tensor]:
+  """Lists the tensors of values, or the specs of templates."""
+  return [leaf.tensor for value in values_ for leaf in values.flatten(value)]
 
 
 def _template(value: Any) -> Template:
   """Puts the specs of a value's tensors in their place."""
-  return aggregations.map_leaves(
+  return values.map_leaves(
     lambda leaf: Leaf(tf.TensorSpec(leaf.tensor.shape, leaf.tensor.dtype), leaf.stacked), value
   )
 
 
-def _server_template(type_spec: tff.Type) -> Template:
-  specs = [leaf._replace(stacked=False).spec for leaf in values.leaf_types(type_spec)]
-  return values.pack(type_spec, iter([Leaf(spec, False) for spec in specs]))
+def _server_templates(plan: plans.Plan, names: Iterable[str]) -> dict[str, Template]:
+  """Returns templates of what the server has of some calls, by their names."""
+  templates = {}
+  for name in names:
+    type_spec = plan.calls[name].type_signature
+    specs = (leaf._replace(stacked=False).spec for leaf in values.leaf_types(type_spec))
+    templates[name] = values.pack(type_spec, (Leaf(spec, False) for spec in specs))
+  return templates
 
 
 def _filled(template: Template, tensors: Iterator[tf.Tensor]) -> Any:
   """Puts tensors in the place of specs."""
-  return aggregations.map_leaves(lambda leaf: leaf._replace(tensor=next(tensors)), template)
-
-
-def _tensors(values_: Iterable[Any]) -> list[tf.Tensor]:
-  return [leaf.tensor for value in values_ for leaf in values.flatten(value)]
+  return values.map_leaves(lambda leaf: leaf._replace(tensor=next(tensors)), template)
 
 
 # The tensors of some values, by their names.
@@ -73,13 +74,13 @@ class Stage:
     self._program = program
     self._plan = plan
     self._stage = stage
-    self._given = {name: _server_template(plan.type_of(name)) for name in stage.received}
+    self._given = _server_templates(plan, stage.received)
     self._given.update((name, kept[name]) for name in stage.carried)
     self.kept: dict[str, Template] = {}
     self.partials: dict[str, Template] = {}
     # The first trace fills the templates.
-    self._function = program.cohort_function(self._compute, _specs(self._given.values()))
-    specs = _specs(self.partials.values())
+    self._function = program.cohort_function(self._compute, _tensors(self._given.values()))
+    specs = _tensors(self.partials.values())
     merge = tf.function(self._merge, input_signature=[specs, specs], autograph=False)
     self.merge = merge.get_concrete_function()
 
@@ -87,7 +88,7 @@ class Stage:
     """Returns a block's partial aggregates, and what the stage keeps for it."""
     given = [tensor for name in self._given for tensor in computed[name]]
     results = iter(self._function([*arrays, *given]))
-    partials = [next(results) for _ in _specs(self.partials.values())]
+    partials = [next(results) for _ in _tensors(self.partials.values())]
     return partials, _by_name(self.kept, results)
 
   def _compute(
@@ -138,10 +139,10 @@ class Step:
     self._step = step
     self._totals = totals
     self._returns = returns
-    self._known = {name: _server_template(plan.type_of(name)) for name in step.known}
-    self._kept = {name: _server_template(plan.type_of(name)) for name in step.kept}
+    self._known = _server_templates(plan, step.known)
+    self._kept = _server_templates(plan, step.kept)
     specs = [leaf.argument_spec for leaf in program.parameters if not leaf.stacked]
-    signature = [specs, _specs(self._known.values()), _specs(totals.values())]
+    signature = [specs, _tensors(self._known.values()), _tensors(totals.values())]
     function = tf.function(self._compute, input_signature=signature, autograph=False)
     self._function = function.get_concrete_function()
 

@@ -120,10 +120,6 @@ class Plan:
     if uri == "federated_aggregate" and self._names(argument[3]):
       raise errors.UnsupportedError("a merge that depends on other values")
 
-  def type_of(self, name: str) -> tff.Type:
-    """Returns the type of a call's result."""
-    return self.calls[name].type_signature
-
   def aggregation(self, name: str) -> aggregations.Aggregation:
     """Returns the aggregation that the call of that name does."""
     return aggregations.AGGREGATIONS[self._aggregations[name]]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from privacy.settings import flag
 from privacy.settings import part
-from tff_superquantile import measures
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,16 +25,6 @@ class Start(part.Part):
     "Fingerprint of the file of --initial_weights, from which alone the run goes on; None for that"
     " which is there.",
     name="initial_weights_fingerprint",
-  )
-
-
-def start() -> Any:
-  """Returns the field of a run's start: None for the task's own initial weights."""
-  kinds = {"--initial_weights": Start}
-  return part.chosen_by(
-    lambda flags: next(iter(kinds)) if flags.get("initial_weights") else None,
-    kinds,
-    "in a run that starts anew",
   )
 
 
@@ -69,20 +57,6 @@ class Best(Keep):
 
 # By the value of --keep.
 KEEPS: dict[str, type[Keep]] = {"last": Last, "best": Best}
-
-
-def metric() -> Any:
-  """Returns the field that is --metric."""
-  return flag.field(
-    None,
-    "The measure of test clients that reports lead with, and of validation clients by which --tune"
-    " and --keep=best choose: error, loss, balanced_error (the mean over classes of the share of"
-    " their examples that are missed), ranking_error (1 - AUC), calibration_error, or mae of labels"
-    " that are numbers; less is better in each. None for error, or for a table of which one class"
-    " has more than 80 % of the examples, balanced_error.",
-    choices=measures.NAMES,
-    is_incidental=True,  # What changes a run is in --best_by.
-  )
 
 
 def best_by(metric: str | None) -> str:

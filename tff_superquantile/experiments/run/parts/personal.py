@@ -54,13 +54,3 @@ class Personalization(part.Part):
   def is_done(self, metrics: Mapping[str, Any]) -> bool:
     """Returns whether a finished run's metrics have what is asked for."""
     return bool(metrics.get(PERSONAL, {}).get("asked") == self.asked)
-
-
-def choice() -> Any:
-  """Returns the field of a run's personalization: None for none."""
-  kinds = {"--personalize": Personalization}
-  return part.chosen_by(
-    lambda flags: next(iter(kinds)) if flags.get("personalize") is not None else None,
-    kinds,
-    "without --personalize",
-  )

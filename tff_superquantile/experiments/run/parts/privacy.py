@@ -82,11 +82,6 @@ class Privacy(part.Part):
     """The numbers that a round releases beside the updates."""
     return (self.clip,) if isinstance(self.clip, parts.AdaptiveClip) else ()
 
-  @property
-  def budget(self) -> float | None:
-    """epsilon of the whole run; None where its noise is given."""
-    return None
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Budget(Privacy):
@@ -105,32 +100,20 @@ class Budget(Privacy):
     " modelled error.",
   )
 
-  @property
-  def budget(self) -> float | None:
-    return self.epsilon
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Noise(Privacy):
   """Noise, from which the cost follows."""
 
 
-def _chosen(flags: Mapping[str, Any]) -> str | None:
-  named = ("epsilon", "update_noise_multiplier")
-  return next((f"--{name}" for name in named if flags.get(name) is not None), None)
+KINDS: dict[str, type[Privacy]] = {"--epsilon": Budget, "--update_noise_multiplier": Noise}
 
 
 def is_private(flags: Mapping[str, Any]) -> bool:
   """Returns whether values of flags, by name, are of a private run."""
-  return _chosen(flags) is not None
+  return part.asked(KINDS, flags) is not None
 
 
 def usual_sampling(flags: Mapping[str, Any]) -> str:
   """Returns the sampling of cohorts where values of flags name none."""
   return (cohorts.Poisson if is_private(flags) else cohorts.FixedSize).sampling
-
-
-def choice() -> Any:
-  """Returns the field of a run's privacy: None for a run without."""
-  kinds: dict[str, type[Privacy]] = {"--epsilon": Budget, "--update_noise_multiplier": Noise}
-  return part.chosen_by(_chosen, kinds, "in a run that is not private")

@@ -59,14 +59,8 @@ class Server(part.Part, abc.ABC):
   learning_rate: float
 
   @abc.abstractmethod
-  def build(self) -> Any:
-    """Returns the `tff.learning.optimizers.Optimizer`."""
-
-
-def _optimizers() -> Any:
-  import tensorflow_federated as tff  # --help needs no TensorFlow.
-
-  return tff.learning.optimizers
+  def build(self, optimizers: Any) -> Any:
+    """Returns the `Optimizer` of `tff.learning.optimizers`, which --help has not imported."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,8 +69,8 @@ class Sgd(Server):
 
   learning_rate: float = _learning_rate(1.0)
 
-  def build(self) -> Any:
-    return _optimizers().build_sgdm(self.learning_rate)
+  def build(self, optimizers: Any) -> Any:
+    return optimizers.build_sgdm(self.learning_rate)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,8 +79,8 @@ class Adam(Server):
 
   learning_rate: float = _learning_rate(0.01)
 
-  def build(self) -> Any:
-    return _optimizers().build_adam(self.learning_rate, **_MOMENTS)
+  def build(self, optimizers: Any) -> Any:
+    return optimizers.build_adam(self.learning_rate, **_MOMENTS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,11 +89,9 @@ class Yogi(Server):
 
   learning_rate: float = _learning_rate(0.01)
 
-  def build(self) -> Any:
+  def build(self, optimizers: Any) -> Any:
     start = _ADAPTIVITY**2
-    return _optimizers().build_yogi(
-      self.learning_rate, **_MOMENTS, initial_preconditioner_value=start
-    )
+    return optimizers.build_yogi(self.learning_rate, **_MOMENTS, initial_preconditioner_value=start)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,9 +100,9 @@ class Adagrad(Server):
 
   learning_rate: float = _learning_rate(0.1)
 
-  def build(self) -> Any:
+  def build(self, optimizers: Any) -> Any:
     # TFF adds epsilon to the sum of squares, below the root.
-    return _optimizers().build_adagrad(
+    return optimizers.build_adagrad(
       self.learning_rate, initial_preconditioner_value=0.0, epsilon=_ADAPTIVITY**2
     )
 

@@ -39,6 +39,7 @@ class BestModel(hook.Hook):
     self._path = job.folder / "checkpoints" / _FILE
     self._rounds_per_evaluation = job.config.rounds_per_evaluation
     self._patience = keep.patience
+    self._column = keep.best_by.replace(".", "_")
     _, self._quantity, self._statistic = keep.best_by.split(".")
     self.measured = {SPLIT: self._quantity}
     self.round_num: int | None = None
@@ -79,10 +80,6 @@ class BestModel(hook.Hook):
 
   def evaluated(self, results: hook.Results, described: hook.Described) -> hook.Values:
     return {self._column: described[SPLIT][self._quantity][self._statistic]}
-
-  @property
-  def _column(self) -> str:
-    return f"{SPLIT}_{self._quantity}_{self._statistic}"
 
   def consider(self, weights: Any, values: Mapping[str, float], round_num: int) -> None:
     """Keeps a model if it is better than all before; NaN is no better than infinity."""

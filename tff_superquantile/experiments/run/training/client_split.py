@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Any
 
 import tasks
 from tasks import request as request_lib
@@ -15,29 +16,25 @@ from tff_superquantile.experiments.run.training import siblings
 _SPLIT_SEED = 0  # Of private runs.
 
 
-def fill_in(config: run_config.RunConfig) -> run_config.RunConfig:
-  """Fills in --client_split and --split_seed: those of the run if it has begun.
+def fill_in(config: run_config.RunConfig) -> tuple[run_config.RunConfig, run_folder.Run]:
+  """Fills in --client_split and --split_seed: those of the run, which it returns, if it has begun.
 
   A run that begins splits by_id, and a private one by the same seed whatever its own is: clients
   that one run tests on would be protected by the next. Those of earlier versions split by --seed.
   """
-  split, seed = config.task.client_split, config.task.split_seed
+  split, seed, run = config.task.client_split, config.task.split_seed, run_folder.of_config(config)
   # Folds, which a private run cannot have, take no seed.
   lacks_seed = seed is None and config.is_private and not config.task.folds
   if split is None or lacks_seed:
-    begun = run_folder.of_config(config).flags
-    split = split or (run_config.client_split_of(begun) if begun else request_lib.BY_ID)
+    split = split or (run_config.client_split_of(run.flags) if run.flags else request_lib.BY_ID)
     if lacks_seed:
-      of_run = begun.get("split_seed") if begun else _SPLIT_SEED
+      of_run = run.flags.get("split_seed") if run.flags else _SPLIT_SEED
       seed = None if of_run is None else int(of_run)
-  return _with_split(config, split, seed)
+  return _with_task(config, client_split=split, split_seed=seed), run
 
 
-def _with_split(
-  config: run_config.RunConfig, split: str | None, seed: int | None
-) -> run_config.RunConfig:
-  task = dataclasses.replace(config.task, client_split=split, split_seed=seed)
-  return dataclasses.replace(config, task=task)
+def _with_task(config: run_config.RunConfig, **changes: Any) -> run_config.RunConfig:
+  return dataclasses.replace(config, task=dataclasses.replace(config.task, **changes))
 
 
 class ClientSplit(hook.Hook):
@@ -45,12 +42,11 @@ class ClientSplit(hook.Hook):
 
   @staticmethod
   def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
-    config, run = fill_in(config), run_folder.of_config(config)
+    config, run = fill_in(config)
     places = {name: getattr(config.task, name) for name in ("data_dir", "glove")}
-    places = {name: os.path.abspath(path) for name, path in places.items() if path}
-    config = dataclasses.replace(config, task=dataclasses.replace(config.task, **places))
+    config = _with_task(config, **{n: os.path.abspath(path) for n, path in places.items() if path})
     if not task.follows_client_split:
-      return _with_split(config, None, config.task.split_seed)
+      return _with_task(config, client_split=None)
     if run.flags:
       return config
     apart = dataclasses.replace(config.request(), client_split=None)

@@ -55,8 +55,7 @@ class Ending(hook.Hook):
     if stop == "never" or not task.most_rounds:
       return {"stop": stop}
     # Each method of a cross-validation has several runs.
-    is_folded = config.values().get("folds")
-    return {"stop": stop, "num_rounds": task.most_rounds // (2 if is_folded else 1)}
+    return {"stop": stop, "num_rounds": task.most_rounds // (2 if config.task.folds else 1)}
 
   @staticmethod
   def takes_part(config: run_config.RunConfig) -> bool:

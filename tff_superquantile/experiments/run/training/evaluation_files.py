@@ -36,14 +36,10 @@ def write(
   return path
 
 
-def find(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Returns the files of a folder that may be missing, by round."""
-  return sorted(folder.glob("round_*.parquet"))
-
-
-def round_of(path: pathlib.Path) -> int:
-  """Returns the round of a file."""
-  return int(path.stem.removeprefix("round_"))
+def find(folder: pathlib.Path) -> dict[int, pathlib.Path]:
+  """Returns the files of a folder that may be missing, by round and in their order."""
+  paths = sorted(folder.glob(f"round_{'[0-9]' * 7}.parquet"))
+  return {int(path.stem.removeprefix("round_")): path for path in paths}
 
 
 def read(folder: pathlib.Path, split: str) -> dict[str, np.ndarray]:
@@ -52,7 +48,7 @@ def read(folder: pathlib.Path, split: str) -> dict[str, np.ndarray]:
   from pyarrow import parquet
 
   tables = []
-  for path in find(folder):
+  for path in find(folder).values():
     try:
       # Without threads, which a fork of this process would lack.
       table = parquet.read_table(path, filters=[("split", "=", split)], use_threads=False)

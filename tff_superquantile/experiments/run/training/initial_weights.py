@@ -50,15 +50,11 @@ def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
     delta=delta,
   )
   earlier = [statements.StartingModel(**start) for start in run.manifest.get(_STARTS, [])]
+  family = config.task.name.partition("_")[0]  # emnist_linear and emnist_convnet share clients.
   return [
-    dataclasses.replace(start, same_population=_is_same_population(start.task, config))
+    dataclasses.replace(start, same_population=start.task.partition("_")[0] == family)
     for start in (first, *earlier)
   ]
-
-
-def _is_same_population(task: str, config: run_config.RunConfig) -> bool:
-  """Returns whether two tasks may share clients: emnist_linear and emnist_convnet do."""
-  return task.partition("_")[0] == config.task.name.partition("_")[0]
 
 
 class InitialWeights(hook.Hook):

@@ -1,6 +1,7 @@
 """The measurements of a run: rows of rounds.csv, statistics and the results of every client."""
 
 from collections.abc import Mapping
+import datetime
 import os
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from tff_superquantile import evaluation
 from tff_superquantile.experiments.run import hook
-from tff_superquantile.experiments.run import manifest
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run.training import evaluation_files
 from tff_superquantile.simulation import training_loop
@@ -22,8 +22,6 @@ _RELEASED_STATISTICS = ("mean", "p90", "superquantile_90")
 # So many times the loss before training are worth a word, or end the run.
 _SUSPICIOUS_GROWTH, _LARGEST_GROWTH = 10.0, 1e6
 _REMEDY = "; expected it to fall: lower --client_learning_rate."
-
-Described = Mapping[str, Mapping[str, float]]
 
 
 class Growth(hook.Hook):
@@ -70,12 +68,9 @@ class Growth(hook.Hook):
 class ClientResults(hook.Hook):
   """Writes the results of an evaluation as one file, when its round is released.
 
-  So no file is written twice, but for a round that a resumed run repeats, with the same rows. A
-  round is released before its checkpoint: a run that was killed has the files of all evaluations
-  up to its checkpoint. What is later than the first round that a process releases was left by
-  one that was killed, and goes then; in a private run, whose releases are final, it stays. There
-  all files have the time at which the run started, as times of writing, like those of events, would
-  tell how long its rounds took, and so the sizes of its cohorts.
+  Files that are later than the first round that a process releases were left by one that was
+  killed, and go then; in a private run, whose releases are final, they stay. There all files have
+  the time at which the run started, as times of writing would tell the sizes of its cohorts.
   """
 
   def begin(self) -> None:
@@ -90,16 +85,16 @@ class ClientResults(hook.Hook):
   async def release(self, value: Any, key: int) -> None:
     """Writes the file of round `key`, from 0, if it was evaluated; `value` has its own file."""
     if self._removes_later:
-      for path in evaluation_files.find(self._folder):
-        if evaluation_files.round_of(path) >= key:
+      for round_num, path in evaluation_files.find(self._folder).items():
+        if round_num >= key:
           path.unlink()
       self._removes_later = False
     if self._results:
       columns = {split: results.columns() for split, results in self._results.items()}
       path = evaluation_files.write(self._folder, key, columns)
       if self.job.config.is_private:
-        started = manifest.seconds(self.job.manifest["started"])
-        os.utime(path, (started, started))
+        started = datetime.datetime.fromisoformat(self.job.manifest["started"])
+        os.utime(path, (started.timestamp(), started.timestamp()))
     self._results = {}
 
 
@@ -132,7 +127,7 @@ def describe(metrics: evaluation.ClientMetrics, weighted: bool = False) -> dict[
   }
 
 
-def of_test_clients(described: Described) -> dict[str, float]:
+def of_test_clients(described: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
   """Returns the values of a row of rounds.csv by name, from `describe`."""
   return {
     f"test_{quantity}_{name}": described[quantity][name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tff_superquantile.experiments.run import hook
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.simulation import progress
 from tff_superquantile.simulation import release_managers
 
@@ -22,33 +21,23 @@ class RoundsTable(hook.Hook):
     await self._manager.release(value, key)
 
 
-class Events(hook.Hook):
-  """Writes events, whose times would tell the sizes of a private run's cohorts."""
-
-  @staticmethod
-  def takes_part(config: run_config.RunConfig) -> bool:
-    return not config.is_private
-
-  def begin(self) -> None:
-    self._manager = release_managers.ScalarReleaseManager(self.job.folder / "tensorboard")
-
-  async def release(self, value: hook.Values, key: int) -> None:
-    await self._manager.release(value, key)
-
-  def end(self, is_whole: bool) -> None:
-    self._manager.close()
-
-
-class Bar(hook.Hook):
-  """Shows the rounds on a bar."""
+class Shown(hook.Hook):
+  """Shows the rounds on a bar, and as events, whose times would tell sizes of private cohorts."""
 
   def begin(self) -> None:
     job = self.job
     name = f"{job.config.task.name} {job.earlier.method} {job.folder.name}"
     self._bar = progress.ProgressBar(name, job.config.num_rounds, error=job.task.error)
+    self._events = None
+    if not job.config.is_private:
+      self._events = release_managers.ScalarReleaseManager(job.folder / "tensorboard")
 
   async def release(self, value: hook.Values, key: int) -> None:
     self._bar.show(value, key)
+    if self._events is not None:
+      await self._events.release(value, key)
 
   def end(self, is_whole: bool) -> None:
     self._bar.close()
+    if self._events is not None:
+      self._events.close()

@@ -100,10 +100,7 @@ class Personalizing(hook.Hook):
     )
 
   def _write(self, run: run_folder.Run, epochs: int, results: evaluation.Personalized) -> None:
-    """Writes the results of each client, and then their statistics, which say that they are there.
-
-    Clients with a single example have none.
-    """
+    """Writes the results of each client, and then their statistics, which say that these exist."""
     metrics = dict(run.metrics)
     for name in personal.PARTS:
       of_part = getattr(results, name)

@@ -45,13 +45,13 @@ class PrivateRounds(hook.Hook):
     population = len(job.splits["train"].client_ids)
     num_parameters = sum(np.size(weights) for weights in job.model.initial_weights[0])
     job.config, release = private.calibrate(job.config, population, num_parameters, earlier.flags)
-    self._account = accounts.Account(job.config, release, job.folder, job.starts)
+    self._account = accounts.Account(job.config, release, job.folder, num_parameters, job.starts)
     of_noise = noise_key.of_noise(key, commitments, job.config, earlier)
     job.secret = hook.Secret(release, of_noise, key, self._account.released)
     job.manifest[noise_key.COMMITMENTS] = commitments
     # It follows from what is public.
-    job.manifest[run_folder.RELATIVE_NOISE] = self._account.relative_noise(num_parameters)
-    print(self._account.describe(num_parameters), flush=True)
+    job.manifest[run_folder.RELATIVE_NOISE] = self._account.relative_noise
+    print(self._account.describe(), flush=True)
 
   def begin(self) -> None:
     self._account.write(0)  # The ledger may have been lost, or be an old one.

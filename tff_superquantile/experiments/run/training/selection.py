@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from privacy import cohorts as cohorts_lib
-from privacy import releases
+from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import cohorts
@@ -16,14 +16,11 @@ from tff_superquantile.simulation import seeds
 def build_selection(
   files: client_files.ClientFiles,
   config: run_config.RunConfig,
-  release: releases.Release | None = None,
-  noise_key: bytes | None = None,
-  key: bytes | None = None,
+  secret: hook.Secret | None = None,
 ) -> Callable[[int], list[Any]]:
   """Builds the function from a round's number to the handles of its cohort."""
-  if release is not None:
-    assert noise_key is not None
-    return _build_private_selection(files, config, release, noise_key, key or noise_key)
+  if secret is not None:
+    return _build_private_selection(files, config, secret)
   sample = cohorts.build_sampler(config.cohort, files.client_ids, config.seed)
   size = config.method.num_trained(int(config.cohort.expected))
 
@@ -37,14 +34,10 @@ def build_selection(
 
 
 def _build_private_selection(
-  files: client_files.ClientFiles,
-  config: run_config.RunConfig,
-  release: releases.Release,
-  noise_key: bytes,
-  key: bytes,
+  files: client_files.ClientFiles, config: run_config.RunConfig, secret: hook.Secret
 ) -> Callable[[int], list[Any]]:
   """Builds the accounted cohorts from the key, or from the seed if all may know them."""
-  contacted = release.contacted
+  release, key, contacted = secret.release, secret.key, secret.release.contacted
   if isinstance(release.cohort, cohorts_lib.Poisson):
     sample = cohorts.build_poisson_sampler(
       files.client_ids, contacted, key, max_clients=release.num_shares
@@ -62,7 +55,7 @@ def _build_private_selection(
 
   def select(round_num: int) -> list[Any]:
     def seed(client_id: str) -> np.ndarray:
-      return seeds.client_seed(noise_key, round_num, client_id)
+      return seeds.client_seed(secret.noise_key, round_num, client_id)
 
     cohort = sample(round_num)
     handles = [

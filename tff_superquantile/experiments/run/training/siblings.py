@@ -68,11 +68,6 @@ def _population(flags: Mapping[str, str]) -> tuple[str, ...]:
   return (task.partition("_")[0], flags.get("data", "files"), table, seed)
 
 
-def is_generated(flags: Mapping[str, str]) -> bool:
-  """Returns whether a run's clients are nobody, as its data are generated."""
-  return flags.get("task", "synthetic") == "synthetic" or flags.get("data") == "standin"
-
-
 def check(
   path: pathlib.Path,
   config: run_config.RunConfig,
@@ -82,7 +77,9 @@ def check(
   start: run_folder.Run | None = None,
 ) -> None:
   """Refuses to protect a client whom another run measures exactly, and the other way round."""
-  if config.exact_siblings == run_config.ALLOWED or is_generated(config.to_flags()):
+  # Clients of generated data are nobody.
+  is_generated = config.task.name == "synthetic" or config.task.is_standin
+  if config.exact_siblings == run_config.ALLOWED or is_generated:
     return
   others = find(path, config)
   if not own.protected:

@@ -284,11 +284,6 @@ METHODS = plugins.Kinds(
 )
 
 
-def name_of(method: Method) -> str:
-  """Returns the value of --algorithm."""
-  return METHODS.name_of(type(method))
-
-
 def parameters(kind: type[Method]) -> list[flag.Flag]:
   """Returns the parameters of a method that its name tells, in their order."""
   named = [parameter for parameter in part.own_flags(kind).values() if parameter.short]
@@ -297,7 +292,7 @@ def parameters(kind: type[Method]) -> list[flag.Flag]:
 
 def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
   """Refuses a method whose parameters are missing or contradict each other or its run."""
-  algorithm = name_of(method)
+  algorithm = METHODS.name_of(type(method))
   for name, parameter in part.own_flags(type(method)).items():
     if parameter.is_required and getattr(method, name) is None:
       raise ValueError(f"Found --algorithm={algorithm} without --{parameter.name}; give one.")

@@ -46,12 +46,10 @@ class Method(part.Part, abc.ABC):
 
   def num_trained(self, clients_per_round: int) -> int | None:
     """Returns how many clients of a cohort train, if that is not the whole cohort."""
-    del clients_per_round
     return None
 
   def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
     """Raises a `ValueError` if the method contradicts itself, or the rest of its run."""
-    del is_private, cohort
 
 
 class PrivateMethod(Method):
