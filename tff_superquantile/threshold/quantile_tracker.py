@@ -140,16 +140,22 @@ def build_tracker(
 
   @tff.federated_computation
   def initialize():
-    return tff.federated_eval(initial_state, tff.SERVER)
+    # Private runs of version 0.3 have checkpoints of this structure.
+    return tff.federated_zip(
+      collections.OrderedDict(
+        query=tff.federated_eval(initial_state, tff.SERVER), sum=tff.federated_value((), tff.SERVER)
+      )
+    )
 
   @tff.federated_computation(
     initialize.type_signature.result, tff.FederatedType(process.LOSS_TYPE, tff.CLIENTS)
   )
   def next_of_losses(state, losses):
-    params = tff.federated_broadcast(tff.federated_map(sample_params, state))
+    params = tff.federated_broadcast(tff.federated_map(sample_params, state["query"]))
     bits = tff.federated_map(count_at_client, (params, losses))
     counts = tff.federated_secure_sum(bits, max_input=1)
-    new_state, threshold, measurements = tff.federated_map(at_server, (state, counts))
+    new_query, threshold, measurements = tff.federated_map(at_server, (state["query"], counts))
+    new_state = tff.federated_zip(collections.OrderedDict(query=new_query, sum=state["sum"]))
     return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
 
   def report_fn(loss, weight, client):
