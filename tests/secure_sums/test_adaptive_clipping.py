@@ -1,6 +1,5 @@
 """Sums of updates that are clipped to an adaptive norm: against numpy, their noise, a client."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -168,53 +167,6 @@ def test_the_norm_finds_the_quantile_of_those_that_train(z_w, z_b, gamma, k):
     log_norms.append(np.log(float(state["clip_norm"]) * np.sqrt(1.0 - k**2)))
   rank = np.average(stats.norm.cdf(np.mean(log_norms[40:]) - longer), weights=shares)
   assert rank == pytest.approx(gamma, abs=0.04)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Lengths(secure_sums.Number):
-  """The sum of s_i |u_i| and of all sums before it; a client claims to add what it likes."""
-
-  name = "lengths"
-  noise_multiplier = 1.5
-  sensitivity = 2.0
-  initial = 0.5
-
-  def of_client(self, length, limit, share):
-    return tf.where(length > 1e30, tf.constant(np.nan, length.dtype), share * length)
-
-  def of_round(self, state, mean, share_sum):
-    total = state + mean * share_sum
-    return total, total
-
-
-@pytest.mark.parametrize("is_adaptive", [False, True])
-def test_a_further_number_travels_with_its_own_noise(is_adaptive):
-  z_w, z_b, gamma = 0.3, 2.0, 0.5
-  number = _Lengths()
-  in_noise = [z_w / z for z in ([z_b] if is_adaptive else []) + [number.noise_multiplier]]
-  clip_norm = secure_sums.AdaptiveClipNorm(z_b, 0.7, gamma) if is_adaptive else 0.7
-  factory = secure_sums.AdaptiveClippingSumFactory(
-    clip_norm, z_w, lambda result: tf.constant(_EXPECTED), _KEY, numbers=[number]
-  )
-  process = factory.create(_VALUE_TYPE)
-  of_key = secure_sums.GaussianSum(np.hypot(1.0, np.linalg.norm(in_noise)), z_w, _KEY, "updates")
-  shapes = [*([size] for size in _SIZES), *([()] * len(in_noise))]
-  state, total = process.initialize(), 0.5
-  noises = problems.noise_of_rounds(of_key, shapes, 3)
-  for clients, noise in zip((_EXTREME, [], _EXTREME[:3]), noises):
-    norm = float(state["clip_norm"]) if is_adaptive else 0.7
-    expected, next_norm = _round(norm, clients, noise[:6], z_w, z_b, gamma, 0.0)
-    output = process.next(state, clients)
-    state = output.state
-    np.testing.assert_allclose(_flat(output.result), expected, rtol=1e-5, atol=1e-5)
-    lengths = [np.linalg.norm(_flat(update).clip(-1e20, 1e20)) for update, _ in clients]
-    # What is beyond the sensitivity is cut, and what is no number is nothing.
-    added = [min(s * n, 2.0) * (n < 1e20) for n, (_, s) in zip(lengths, clients)]
-    total += np.sum(added) + noise[-1] / z_w * number.noise_multiplier * number.sensitivity
-    assert output.measurements["lengths"] == pytest.approx(total, rel=1e-5, abs=1e-5)
-    if is_adaptive:
-      assert state["clip_norm"] == pytest.approx(next_norm, rel=1e-5)
-  assert set(state) == {"lengths", "sum", *(["clip_norm"] if is_adaptive else [])}
 
 
 @pytest.mark.parametrize("norm,client", [(1e9, _client(3e38)), (1e-9, _client(0.0))])

@@ -2,7 +2,6 @@
 
 from tff_superquantile.secure_sums.adaptive_clipping import AdaptiveClipNorm
 from tff_superquantile.secure_sums.adaptive_clipping import AdaptiveClippingSumFactory
-from tff_superquantile.secure_sums.adaptive_clipping import Number
 from tff_superquantile.secure_sums.gaussian_sum import GaussianSum
 from tff_superquantile.secure_sums.noisy_sum import DistributedGaussianSumFactory
 from tff_superquantile.secure_sums.noisy_sum import NoisySumFactory
@@ -13,5 +12,4 @@ __all__ = (
   "DistributedGaussianSumFactory",
   "GaussianSum",
   "NoisySumFactory",
-  "Number",
 )

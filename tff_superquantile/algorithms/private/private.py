@@ -1,7 +1,7 @@
 """Makes a learning process private: `Private`, and the noisy sum of what its clients report."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import dataclasses
 import math
 import numbers as numbers_lib
@@ -111,8 +111,6 @@ class Private:
       noise multiplier, for one entry more than the model has weights where shares are summed: each
       client makes its share of the noise, the server adds those that a cohort lacks; in rounds of
       more reports than shares the sum is zero. None for noise that the server adds.
-    numbers: Numbers that a round releases besides, which lower its noise multiplier as the count of
-      an adaptive clip norm does; not with an `update_sum`.
 
   Raises:
     TypeError: If a value is not of its type.
@@ -125,7 +123,6 @@ class Private:
   share_weight: float = SHARE_WEIGHT
   noise_key: noise_source.NoiseKey = None
   update_sum: sum_mechanism.SumMechanism | None = None
-  numbers: Sequence[adaptive_clipping.Number] = ()
 
   def __post_init__(self) -> None:
     rules = dict(share_weight=checks.fraction, noise_multiplier=checks.scale)
@@ -149,11 +146,6 @@ class Private:
       raise ValueError(
         "Found an update_sum, whose modulus follows from a fixed clip norm, with a clip norm that"
         " adapts; expected a number for clip_norm, or noise that the server adds."
-      )
-    if self.numbers:
-      raise ValueError(
-        f"Found an update_sum with the number {self.numbers[0].name} beside it; expected noise that"
-        " the server adds, to both."
       )
     summed = self.update_sum.clip_norm, self.update_sum.noise_multiplier
     if summed != (self.clip_norm, self.noise_multiplier):
@@ -188,20 +180,18 @@ class Private:
     many clients train.
     """
     share_weight = self.share_weight if expected_share_sum is None else 0.0
-    clip_norm, has_numbers = self.clip_norm, bool(self.numbers)
-    # What a share of 1 adds to S, which is in units of the norm where numbers travel beside it.
-    unit = share_weight
-    if isinstance(clip_norm, float) and not has_numbers:
-      unit = share_weight * clip_norm
+    clip_norm = self.clip_norm
+    # What a share of 1 adds to S, which is in units of a norm that adapts.
+    unit = share_weight * clip_norm if isinstance(clip_norm, float) else share_weight
 
     def share_sum(result: Any) -> tf.Tensor:
       if not share_weight:
         return tf.constant(expected_share_sum, tf.float32)
       return tf.maximum(result[1] / unit, least_divisor(self.noise_multiplier, share_weight))
 
-    if has_numbers or not isinstance(clip_norm, float):
+    if not isinstance(clip_norm, float):
       adaptive = adaptive_clipping.AdaptiveClippingSumFactory(
-        clip_norm, self.noise_multiplier, share_sum, self.noise_key, share_weight, self.numbers
+        clip_norm, self.noise_multiplier, share_sum, self.noise_key, share_weight
       )
       return PrivateSum(adaptive, lambda update, share, client: (update, share), share_sum)
 
