@@ -98,8 +98,8 @@ EXPERIMENTS
 
 COMMANDS
     doctor          Checks this machine and .venv, in twenty seconds, and states
-                    a remedy for each failure: versions, memory and disk, a
-                    secure sum and a private median, data sets. It takes
+                    a remedy for each failure: versions and disk, a private
+                    run of one round, data sets. It takes
                     the options --output_dir and --cache_dir.
     download        Downloads a data set now, checks it and keeps it in the
                     cache, such as for machines that have no network. An

@@ -333,7 +333,7 @@ def _of_instability(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     f" {small.spread / large.spread:.1f} times as large.",
     rows.Verdict.UNCHECKED,
     "Sent140 is not here. docs/results.md finds the paper’s cause, few clients in a round’s tail"
-    " (“Why theta = 0.1 is unstable”).",
+    " (“Why theta 0.1 is unstable”).",
     "the synthetic task",
     source="synthetic",
   )
