@@ -177,9 +177,9 @@ def _refuse(
     return
   number, first = len(set().union(*wrong.values())), paths[0]
   place = f"{first} (and {len(paths) - 1} more)" if len(paths) > 1 else str(first)
-  flags = next((run.flags for run in by_run if run.path == first), {})
-  if config.is_private and privacy.is_private(flags):
-    its, own = run_config.from_flags(flags).to_flags(), config.to_flags()
+  other = next((run.config for run in by_run if run.path == first), None)
+  if config.is_private and other is not None and other.is_private:
+    its, own = other.to_flags(), config.to_flags()
     its.setdefault("split_seed", its["seed"])
     alike = (f"--{name}={its[name]}" for name in _OF_SPLIT if its.get(name) != own.get(name))
     remedy = f"split alike, by {' '.join(alike)}, or {remedy}"
