@@ -410,7 +410,7 @@ def test_names_of_columns_may_have_line_breaks(ask):
   assert [f["name"] for f in json.loads(one.columns)["features"]] == ["v", "v\nw"]
   put = {"v\nw": _TURN, "x" * 9999: _TURN}
   assert len(ask(put=put)[0].description) < 9999
-  _refused(lambda: ask(put=put, label_column="yy"), r"site, y, v, 'v\nw', xxx")
+  _refused(lambda: ask(put=put, label_column="yy"), r"'site', 'y', 'v', 'v\nw', 'xxx")
 
 
 @pytest.fixture(params=["pipe", "socket", "device", "folder", "broken link"])
