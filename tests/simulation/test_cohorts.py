@@ -94,6 +94,12 @@ def test_impossible_cohorts_are_refused(build, size, message):
     build(_CLIENTS, size, 0)
 
 
+@pytest.mark.parametrize("build", [cohorts.build_fixed_size_sampler, cohorts.build_poisson_sampler])
+def test_cohorts_of_nobody_are_refused(build):
+  with pytest.raises(ValueError, match="population = 0"):
+    build([], 1, seed=0)
+
+
 def test_who_is_there_follows_the_hour_as_documented():
   num_clients, num_days = 1000, 40
   sample = cohorts.build_spaced_sampler(range(num_clients), num_clients, 1, seed=0)

@@ -84,11 +84,15 @@ def _words(size: tf.Tensor, seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def _choose(values: np.ndarray, masses: np.ndarray, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-  """Draws from int64 [n] by integer masses with the sum 2^62: each by 62 bits of a word."""
+  """Draws from int64 [n] by integer masses with the sum 2^62: each by 62 bits of a word.
+
+  More than `_MOST_CELLS` values are to be consecutive, so that the graph need not hold them.
+  """
   words = _words(size, seed, tf.int64)
   if masses.size > _MOST_CELLS:
     numbers = tf.bitwise.bitwise_and(words, np.int64(2**_MASS_BITS - 1))
-    return tf.gather(values, tf.searchsorted(np.cumsum(masses), numbers, side="right"))
+    places = tf.searchsorted(np.cumsum(masses), numbers, side="right", out_type=tf.int64)
+    return places + values[0]
   own, other = _alias(masses)
   bits = (own.size - 1).bit_length()
   cell_size, cells = 2 ** (_MASS_BITS - bits), np.arange(2**bits)
@@ -142,10 +146,11 @@ def _draw(stddev: float, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _draw_and_reject(stddev: tf.Tensor, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-  """Draws noise, int64 [size], without a table: discrete Laplace noise of which three in four stay.
+  """Draws noise, int64 [size], without a table: discrete Laplace noise, of which some stays.
 
   A difference of two geometric numbers is x with a probability proportional to exp(-|x| / stddev),
-  and stays with exp(-(|x| / stddev - 1)^2 / 2). More stay than are needed, but for less than 1e-20.
+  and stays with exp(-(|x| / stddev - 1)^2 / 2). For stddev >= 2, as in `complete`, three in four
+  stay, and fewer than are needed, which is an error, with a probability of less than 1e-20.
   """
   uniform = tf.random.stateless_uniform([3, 2 * size + 100], seed, dtype=tf.float64)
   scale = tf.maximum(stddev, 1e-9)  # Without noise zero is the only value, and stays.

@@ -23,7 +23,7 @@ def build_fixed_size_sampler(
 
   The same round always gets the same cohort, here and below.
   """
-  cohorts_lib.FixedSize(len(client_ids), clients_per_round)  # It checks these, as those below do.
+  cohorts_lib.of("fixed_size", len(client_ids), clients_per_round)  # It checks these, as below.
 
   def sample(round_num: int) -> list[str]:
     rng = seeds.generator(seed, "cohort", round_num)
@@ -46,7 +46,7 @@ def build_poisson_sampler(
   Cohorts of more than `max_clients` lose clients at random; `privacy.noise.dominating_pairs` says
   what that changes in the accounting. The seed of a private run is its key.
   """
-  probability = cohorts_lib.Poisson(len(client_ids), clients_per_round).probability
+  probability = cohorts_lib.of("poisson", len(client_ids), clients_per_round).probability
 
   def sample(round_num: int) -> list[str]:
     rng = seeds.generator(seed, "cohort", round_num)

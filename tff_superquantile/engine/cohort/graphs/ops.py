@@ -137,7 +137,7 @@ def _function_digest(function: Any, library: Functions) -> bytes:
     inputs = (places.get(name, name).encode() for name in node.input)
     parts += [node.name.encode(), *inputs, digest(node, library)]
   for results in (function.ret, function.control_ret):
-    parts += [f"{name} {results[name]}".encode() for name in sorted(results)]
+    parts += [f"{n} {places.get(results[n], results[n])}".encode() for n in sorted(results)]
   return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tff_superquantile.engine.cohort.graphs import ops
@@ -16,6 +17,7 @@ Nodes = Mapping[str, tf.compat.v1.NodeDef]
 _CONSTANT = frozenset(("CacheDatasetV2", "SparseTensorSliceDataset"))
 # What lies below shuffles is kept up to these numbers; larger data sets are read anew.
 _MAX_ELEMENTS, _MAX_BYTES = 2**16, 2**28
+_ELEMENTS_AT_ONCE = 256
 
 
 def by_name(graph_def: tf.compat.v1.GraphDef) -> dict[str, tf.compat.v1.NodeDef]:
@@ -81,14 +83,20 @@ def has_seed(shuffle: tf.compat.v1.NodeDef, nodes: Nodes) -> bool:
   return any(map(tf.make_ndarray, seeds))
 
 
+def _is_handle(node: tf.compat.v1.NodeDef) -> bool:
+  return node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum
+
+
 def files_of(part: Iterable[tf.compat.v1.NodeDef], nodes: Nodes) -> list[bytes] | None:
   """Returns the files that a part of a graph reads, or None if it differs from time to time."""
   paths = []
   for node in part:
     if node.op == "SqlDataset":  # What TFF's own SqlClientData makes.
       paths.append(tf.make_ndarray(nodes[maker(node.input[1])].attr["value"].tensor)[()])
-    elif node.op not in _CONSTANT and not node.op.startswith("_") and ops.is_stateful(node.op):
-      return None
+    elif node.op not in _CONSTANT and not node.op.startswith("_"):
+      # Whatever else has a handle, such as that of a table, may hold other values later.
+      if ops.is_stateful(node.op) or any(_is_handle(nodes[maker(n)]) for n in node.input):
+        return None
   return paths
 
 
@@ -98,9 +106,9 @@ def versions(paths: Iterable[bytes]) -> tuple[tuple[int, ...], ...]:
   return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
 
 
-# The elements below shuffles, a tensor a component, by digests; None for what was seen once. What
-# was used last is last.
-_kept: collections.OrderedDict[Any, Sequence[Any] | None] = collections.OrderedDict()
+# The elements below shuffles, a tensor a component, and their bytes, by digests; None for what was
+# seen once. What was used last is last.
+_kept: collections.OrderedDict[Any, tuple[Sequence[Any], int] | None] = collections.OrderedDict()
 
 
 def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
@@ -155,16 +163,17 @@ def _elements(below: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Se
   key = _digest(below, result.input[0]), versions(paths)
   if key in _kept and _kept[key] is None:
     try:
-      _kept[key] = _read(below, shuffle)
+      read = _read(below, shuffle)
     except (tf.errors.OpError, TypeError, ValueError):  # Elements of several shapes, or no tensors.
-      _kept[key] = ()
-    sizes = [sum(tensor.ByteSize() for tensor in tensors or ()) for tensors in _kept.values()]
+      read = ()
+    _kept[key] = read, sum(tensor.ByteSize() for tensor in read)
+    sizes = [entry[1] if entry else 0 for entry in _kept.values()]
     while sum(sizes) > _MAX_BYTES or len(sizes) > _MAX_ELEMENTS:
       _kept.popitem(last=False)
       del sizes[0]
-  elements = _kept.setdefault(key, None)
+  kept = _kept.setdefault(key, None)
   _kept.move_to_end(key)
-  return elements or ()
+  return kept[0] if kept else ()
 
 
 def _digest(graph_def: tf.compat.v1.GraphDef, result: str) -> bytes:
@@ -175,9 +184,9 @@ def _digest(graph_def: tf.compat.v1.GraphDef, result: str) -> bytes:
   @functools.cache
   def digest(name: str) -> bytes:
     node = nodes[maker(name)]
-    is_handle = node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum
-    parts = [b"" if is_handle else ops.digest(node, library), name.partition(":")[2].encode()]
-    return hashlib.sha256(b"".join([*parts, *map(digest, node.input)])).digest()
+    own = b"" if _is_handle(node) else ops.digest(node, library)
+    parts = [own, name.partition(":")[2].encode(), *map(digest, node.input)]
+    return hashlib.sha256(b"".join(parts)).digest()
 
   return digest(result)
 
@@ -186,8 +195,12 @@ def _read(below: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Sequen
   attributes = shuffle.attr["output_types"].list.type, shuffle.attr["output_shapes"].list.shape
   specs = tuple(tf.TensorSpec(tf.TensorShape(shape), dtype) for dtype, shape in zip(*attributes))
   variant = tf.raw_ops.DatasetFromGraph(graph_def=below.SerializeToString())
-  elements = tf.data.experimental.from_variant(variant, specs).take(_MAX_ELEMENTS + 1)
-  for batch in elements.batch(_MAX_ELEMENTS + 1):
-    if len(batch[0]) <= _MAX_ELEMENTS:
-      return [tf.make_tensor_proto(tensor.numpy()) for tensor in batch]
-  return ()
+  batches: list[list[np.ndarray]] = []
+  num_elements = num_bytes = 0
+  for batch in tf.data.experimental.from_variant(variant, specs).batch(_ELEMENTS_AT_ONCE):
+    batches.append([tensor.numpy() for tensor in batch])
+    num_elements += len(batch[0])
+    num_bytes += sum(array.nbytes for array in batches[-1])
+    if num_elements > _MAX_ELEMENTS or num_bytes > _MAX_BYTES:
+      return ()
+  return [tf.make_tensor_proto(np.concatenate(arrays)) for arrays in zip(*batches)]
