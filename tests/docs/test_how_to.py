@@ -197,7 +197,7 @@ def _check_docker(verb, arguments):
 
 @pytest.mark.parametrize("words", _commands())
 def test_command_exists(words, capsys, tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)  # Where --plot is written.
+  monkeypatch.chdir(tmp_path)  # Where files are written.
   while re.fullmatch(r"[A-Z_]+=.*", words[0]):
     words = words[1:]
   program, *arguments = words
