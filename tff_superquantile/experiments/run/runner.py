@@ -52,7 +52,8 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
         each.finished()
       return earlier
     run_files.remove_leftovers(folder)
-    (folder / run_folder.DIVERGED).unlink(missing_ok=True)
+    for mark in (run_folder.DIVERGED, run_folder.FAILED):
+      (folder / mark).unlink(missing_ok=True)
     try:
       _train(job)
     except training_loop.DivergedError as error:
