@@ -50,7 +50,7 @@ def _public(path, test=("a", "b")):
 
 
 def _compose(folder):
-  (members,) = experiment.read([folder]).values()
+  (members,) = experiment.read([folder]).populations.values()
   return experiment.compose(members)
 
 
@@ -101,9 +101,9 @@ def test_where_it_cannot_be_told_runs_overlap(tmp_path):
 
 
 def test_data_sets_that_are_known_to_be_others_are_apart(tmp_path):
-  for task in ("emnist_linear", "emnist_conv", "sent140_linear", "own", "clinic"):
+  for task in ("emnist_linear", "emnist_convnet", "sent140_linear", "own", "clinic"):
     _run(tmp_path / task / "m/seed_0", task, (task,) if task == "sent140_linear" else (), task=task)
-  found = {name: len(members) for name, members in experiment.read([tmp_path]).items()}
+  found = {name: len(members) for name, members in experiment.read([tmp_path]).populations.items()}
   assert found == {"emnist": 2, "sent140": 1, "other data": 2}
 
 
@@ -114,7 +114,7 @@ def test_one_key_for_two_runs_has_no_bound_and_a_copy_costs_nothing(tmp_path):
   assert found.failures == () and "is a copy of another run" in found.notes[0]
   assert found.spent.epsilon == pytest.approx(_epsilon(_ROUNDS), rel=2e-2)
   # A link to it, or its folder given twice, is the same folder.
-  assert len(next(iter(experiment.read([tmp_path, first]).values()))) == 2
+  assert len(next(iter(experiment.read([tmp_path, first]).populations.values()))) == 2
   _run(tmp_path / "other", "same", release=flat.release(40, 8, None, 4.0))
   (failure,) = _compose(tmp_path).failures
   assert "have one key" in failure and failure.endswith("has no bound.")
