@@ -70,16 +70,24 @@ _MEASURED_BESIDE = (
 )
 
 
-def population(task: str) -> str:
-  """Returns the data set of a task's clients, `OTHER_DATA` but for public ones.
+def population(task: str) -> str | None:
+  """Returns the data set of a task's clients: a public one, or `OTHER_DATA`.
 
-  Only clients of different data sets are known to be others.
+  None stands for a task from outside that has the name of a public one, and may be either.
 
   Args:
     task: The name of a task, or of the folder of its runs.
   """
-  is_public = _PUBLIC_FOLDER.fullmatch(task)
-  return task.partition("_")[0] if is_public else OTHER_DATA
+  word = task.partition("_")[0]
+  if _PUBLIC_FOLDER.fullmatch(task):
+    return word
+  return None if word in {name.partition("_")[0] for name in _PUBLIC_TASKS} else OTHER_DATA
+
+
+def may_share(task: str, other: str) -> bool:
+  """Returns whether tasks may have clients in common: only different data sets are known not to."""
+  populations = population(task), population(other)
+  return None in populations or len(set(populations)) == 1
 
 
 def from_outside(flags: Mapping[str, str]) -> list[str]:
@@ -110,7 +118,7 @@ class StartingModel:
 
   run: str  # The end of its folder, TASK/METHOD/seed_S.
   task: str  # The folder of its task.
-  same_population: bool  # Whether both may have clients in common, by their `population`.
+  same_population: bool  # Whether both may have clients in common: `may_share`.
   fingerprint: str  # That of its weights.
   epsilon: float | None  # What it spent; None for a run without privacy.
   delta: float | None  # That of `epsilon`; None for a run without privacy.

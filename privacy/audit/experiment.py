@@ -168,7 +168,8 @@ def read(folders: Sequence[str | os.PathLike[str]]) -> Found:
     else:
       runs[home][path] = clients
   members = [*(_read(folder, names) for folder, names in runs.items()), *members]
-  populations = {m.population for m in members if m.population and m.ledger}
+  private = (member.population for member in members if member.ledger is not None)
+  populations = list(dict.fromkeys(population or statements.OTHER_DATA for population in private))
   if not populations:
     raise ValueError(
       f"Found no {ledger_lib.FILE_NAME} in or below {', '.join(map(str, folders))}; expected"
@@ -179,9 +180,8 @@ def read(folders: Sequence[str | os.PathLike[str]]) -> Found:
     for path in found.unread
     if not any(path.is_relative_to(run / name) for run in runs for name in _OF_MODEL)
   )
-  private = {m.population: None for m in members if m.population in populations}
   return Found(
-    {str(name): [m for m in members if m.population in (name, None)] for name in private},
+    {name: [m for m in members if m.population in (name, None)] for name in populations},
     tuple(unread),
   )
 

@@ -137,11 +137,10 @@ def exposing(ledger: ledger_lib.Ledger, task: str) -> list[statements.StartingMo
   What such a run has released may reveal all data of its training clients, and so may a model that
   starts from it: for a client of both no epsilon is finite, whatever the later run spends.
   """
-  own = statements.population(task)
   return [
     start
     for start in ledger.starts
-    if start.epsilon is None and (start.same_population or statements.population(start.task) == own)
+    if start.epsilon is None and (start.same_population or statements.may_share(start.task, task))
   ]
 
 

@@ -50,9 +50,8 @@ def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
     delta=delta,
   )
   earlier = [statements.StartingModel(**start) for start in run.manifest.get(_STARTS, [])]
-  own = statements.population(config.task.name)
   return [
-    dataclasses.replace(start, same_population=statements.population(start.task) == own)
+    dataclasses.replace(start, same_population=statements.may_share(start.task, config.task.name))
     for start in (first, *earlier)
   ]
 
