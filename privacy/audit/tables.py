@@ -1,8 +1,9 @@
 """Finds the tables of clients below some folders, wherever they lie and whatever they are called.
 
 A table of clients is a text file whose first line that is not blank names a column `client_id`,
-separated by commas, semicolons, tabulators, bars or blanks; or a Parquet file with such a column,
-where pyarrow is installed. Any other file that is no text is one of which nothing is known.
+separated by commas, semicolons, tabulators, bars or blanks; a JSON file, or one of JSON lines, with
+such an entry at any depth; or a Parquet file with such a column, where pyarrow is installed. Any
+other file that is no text is one of which nothing is known.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import Iterable, Iterator
 import csv
 import dataclasses
 import io
+import json
 import os
 import pathlib
 import re
+from typing import Any
 
 CLIENT_ID = "client_id"
 _HEAD = 1 << 16  # Bytes in which there is a header.
@@ -50,7 +53,7 @@ def find(folders: Iterable[pathlib.Path]) -> Found:
       for file in files:
         try:
           clients = _read(file)
-        except (OSError, ValueError, csv.Error):
+        except (OSError, ValueError, RecursionError, csv.Error):
           unread.append(file)
           continue
         if clients:
@@ -91,6 +94,8 @@ def _read(path: pathlib.Path) -> frozenset[str]:
   if encoding == "utf-8-sig" and b"\0" in head:
     raise ValueError(path)
   text = head.decode(encoding, errors="replace")
+  if text.lstrip()[:1] in ("{", "["):
+    return _of_json(path.read_text(encoding, errors="replace"))
   column = _column(next(filter(str.strip, text.splitlines()), ""))
   if column is None:
     return frozenset()
@@ -125,6 +130,26 @@ def _of_text(stream: Iterable[str], separator: str, place: int) -> frozenset[str
   return frozenset(
     name for name in names if name and (separator != "|" or not _RULE.fullmatch(name))
   )
+
+
+def _of_json(text: str) -> frozenset[str]:
+  """Returns the names in the entries of a JSON text, or of JSON lines."""
+  if CLIENT_ID not in text.lower():
+    return frozenset()
+  try:
+    left: list[tuple[Any, bool]] = [(json.loads(text), False)]
+  except ValueError:
+    left = [(json.loads(line), False) for line in text.splitlines() if line.strip()]
+  names = set()
+  while left:
+    value, is_name = left.pop()
+    if isinstance(value, dict):
+      left += ((below, is_name or key.lower() == CLIENT_ID) for key, below in value.items())
+    elif isinstance(value, list):
+      left += ((below, is_name) for below in value)
+    elif is_name and value is not None:
+      names.add(str(value))
+  return frozenset(names)
 
 
 def _of_parquet(path: pathlib.Path) -> frozenset[str]:

@@ -201,6 +201,9 @@ _TABLES = {
   "markdown": "| client_id | loss |\n|---|---:|\n| a | 0.1 |\n| z | 0.2 |\n",
   "comment": "# client_id, loss\r\na, 0.1\r\nz, 0.2\r\n",
   "column": "client_id\na\nz",
+  "json": '{"models": {"constant": {"client_id": ["a", "z"], "loss": [0.1, 0.2]}}}',
+  "records": '[{"client_id": "a", "loss": 0.1}, {"Client_Id": "z", "loss": 0.2}]',
+  "lines": '{"client_id": "a"}\n{"client_id": "z"}\n',
 }
 
 
@@ -221,6 +224,7 @@ def test_a_table_counts_wherever_it_lies_and_whatever_it_is_called(tmp_path, kin
     (folder / name).unlink()
   (folder / "later.csv").write_text("client_id,loss\nb,0.1\n")  # Of a test client alone.
   (folder / "README").write_text("About a column client_id.\nz,0.1\n")
+  (folder / "other.json").write_text('[{"client_ids": ["z"], "site": "client_id z"}]')
   (folder / "other.csv").write_text("site,client_ids\nz,z\n\nclient_id,loss\nz,0.2\n")
   assert _compose(tmp_path).failures == ()
 
