@@ -94,7 +94,8 @@ class Register:
       sets = {digest: frozenset(clients) for digest, clients in kept["sets"].items()}
       for name, values in kept["entries"].items():
         of_role = {role: sets[values[role]] for role in (_PROTECTED, _MEASURED)}
-        entries[name] = _Entry(**{**values, **of_role, "others": tuple(values["others"])})
+        entry = _Entry(**{**values, **of_role, "others": tuple(values["others"])})
+        entries[self._name(self.root / name)] = entry  # A folder may have moved behind a link.
     except (AttributeError, KeyError, TypeError) as error:
       raise ValueError(
         f"Found that {self._path} is damaged; expected the register of the experiment's clients:"
