@@ -193,7 +193,7 @@ class History:
 
   def step(self, name):
     """Takes a step by its name, and looks at all files."""
-    before = self._contents()
+    before = self.contents()
     try:
       with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         code = self.STEPS[name](self)
@@ -204,11 +204,12 @@ class History:
       code = error.code
     self.steps.append((name, {None: "done", 0: "done"}.get(code, "refused")))
     if code == 2:
-      assert self._contents() == before, self.steps
+      assert self.contents() == before, self.steps
     _, where = read(self.output_dir, self.names)
     assert not where, (self.steps, where)
 
-  def _contents(self):
+  def contents(self):
+    """The experiment's files, and its register."""
     register = self.output_dir / "checkpoints/clients.json"
     files = [*_files(self.output_dir), *([register] if register.exists() else [])]
     return {path: path.read_bytes() for path in files if path.name != "lock"}

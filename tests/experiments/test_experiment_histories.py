@@ -56,6 +56,15 @@ def test_the_same_clients_are_told_in_disguise(tmp_path, cache_dir, first, secon
       history.STEPS[second](history)
 
 
+def test_a_run_that_is_refused_late_leaves_no_entry(tmp_path, cache_dir):
+  history = experiment_histories.History(tmp_path / "own", cache_dir, "own", seed=0)
+  history.step("private")
+  [key], before = history.output_dir.rglob("noise_key"), history.contents()
+  with pytest.raises(ValueError, match="Found the noise key of the run in"):
+    history.STEPS["private"](history, noise_key_file=str(key), run_name="again")
+  assert history.contents() == before
+
+
 _HOSPITAL = """
 import numpy as np
 import tensorflow as tf

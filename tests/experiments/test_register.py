@@ -152,9 +152,15 @@ def test_what_a_run_has_entered_that_never_began_counts_while_it_is_at_work(tmp_
     _enter(first, protected="x")
 
 
-def test_a_refused_run_is_withdrawn(tmp_path):
-  folder = tmp_path / "own/a/seed_0"
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_refused_run_is_withdrawn(tmp_path, is_linked):
+  folder = tmp_path / "out/own/a/seed_0"
+  if is_linked:
+    (tmp_path / "disk").mkdir()
+    folder.parents[1].mkdir(parents=True)
+    folder.parent.symlink_to(tmp_path / "disk")
   _enter(folder, protected="x", begins=False)
+  assert _contents(tmp_path)
   register.withdraw(folder)
   assert _contents(tmp_path) == {}
 
@@ -197,7 +203,7 @@ def test_what_is_gone_counts_no_more(tmp_path):
 )
 @pytest.mark.parametrize("how", ["of an earlier version", "copied", "in the place of another"])
 def test_a_run_without_an_entry_is_read_on_the_safe_side(tmp_path, config, is_finished, how):
-  folder, own = tmp_path / "own/a/seed_0", tmp_path / "own/b/seed_0"
+  folder, own = tmp_path / "tuning/own/a/seed_0", tmp_path / "own/b/seed_0"
   if how == "in the place of another":
     _enter(folder, config=config)
     shutil.rmtree(folder)
@@ -214,7 +220,7 @@ def test_a_run_without_an_entry_is_read_on_the_safe_side(tmp_path, config, is_fi
         _enter(own, protected, measured)
   # It is read once.
   kept = entries.Register(tmp_path)._entries
-  assert kept["own/a/seed_0"].token == token or token == ""
+  assert kept["tuning/own/a/seed_0"].token == token or token == ""
 
 
 def test_a_run_that_lost_its_flags_may_be_anything(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 import dataclasses
 import fcntl
 import hashlib
@@ -177,14 +177,15 @@ class Register:
       for path in (self._path, folder / _KEY):
         path.unlink(missing_ok=True)
       return
-    sets: dict[str, list[str]] = {}
+    # Most runs have the same clients, which are written once.
+    of_sets = {getattr(e, role) for e in self._entries.values() for role in (_PROTECTED, _MEASURED)}
+    lists = {clients: sorted(clients) for clients in of_sets}
+    digests = {clients: _digest(names) for clients, names in lists.items()}
+    sets = {digests[clients]: names for clients, names in lists.items()}
     entries = {}
-    for name, entry in sorted(self._entries.items()):
-      entries[name] = dataclasses.asdict(entry)
-      for role in (_PROTECTED, _MEASURED):
-        clients = sorted(getattr(entry, role))
-        digest = hashlib.blake2b("".join(clients).encode(), digest_size=12).hexdigest()
-        sets[digest], entries[name][role] = clients, digest
+    for name, entry in self._entries.items():
+      of_role = {role: digests[getattr(entry, role)] for role in (_PROTECTED, _MEASURED)}
+      entries[name] = {**vars(entry), **of_role}
     folder.chmod(0o700)
     if self._key and not (folder / _KEY).exists():
       atomic_files.write(folder / _KEY, self._key.hex() + "\n", mode=0o600)
@@ -266,6 +267,10 @@ class Register:
     if os.path.isabs(name):
       return os.path.lexists(task)
     return role == _MEASURED and task.exists() and not all(map(_has_runs, task.iterdir()))
+
+
+def _digest(commitments: Sequence[str]) -> str:
+  return hashlib.blake2b("".join(commitments).encode(), digest_size=12).hexdigest()
 
 
 def _has_runs(path: pathlib.Path) -> bool:
