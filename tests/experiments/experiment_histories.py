@@ -164,14 +164,14 @@ class History:
     self._folder, self.output_dir = folder, folder / "runs"
     folder.mkdir()
     self.names = _names(0, _NUM_CLIENTS)
-    self._data = folder / "data" / ("table.csv" if task == "own" else "digits.parquet")
-    self._later = folder / "later" / self._data.name
+    self.data = folder / "data" / ("table.csv" if task == "own" else "digits.parquet")
+    self._later = folder / "later" / self.data.name
     self._disk = folder / "disk"
     self._write = _write_table if task == "own" else _write_digits
-    self._write(self._data, self.names)
+    self._write(self.data, self.names)
     self._flags = dict(
       task=task,
-      data_dir=str(self._data),
+      data_dir=str(self.data),
       output_dir=str(self.output_dir),
       cache_dir=str(cache_dir),
       num_rounds=2,
@@ -228,7 +228,7 @@ class History:
 
   def _private(self, **flags):
     if self._random.random() < 0.2:
-      flags["split_seed"] = self._random.randrange(3)
+      flags.setdefault("split_seed", self._random.randrange(3))
     epsilon = self._random.choice((5.0, 10.0))
     self._train(epsilon=epsilon, delta=1e-3, clip_norm=1.0, **flags)
 
@@ -282,17 +282,17 @@ class History:
 
   def same_clients(self, disguise):
     """Returns other data of the same clients."""
-    path = self._data.parent / f"{disguise}{self._data.suffix}"
+    path = self.data.parent / f"{disguise}{self.data.suffix}"
     if not path.exists():
       path = self.DISGUISES[disguise](self, path)
     return path
 
   def _as_parquet(self, path):
-    frame = pd.read_csv(self._data) if self._data.suffix == ".csv" else None
+    frame = pd.read_csv(self.data) if self.data.suffix == ".csv" else None
     if frame is not None:
       frame.to_parquet(path := path.with_suffix(".parquet"))
       return path
-    return shutil.copy(self._data, path)
+    return shutil.copy(self.data, path)
 
   def _without_some(self, path):
     """Of a table whose tested clients were removed, any client may be tested on."""
@@ -301,8 +301,8 @@ class History:
     return path
 
   DISGUISES = {
-    "copy": lambda self, path: shutil.copy(self._data, path),
-    "link": lambda self, path: path.symlink_to(self._data) or path,
+    "copy": lambda self, path: shutil.copy(self.data, path),
+    "link": lambda self, path: path.symlink_to(self.data) or path,
     "parquet": _as_parquet,
     "rest": _without_some,
   }
