@@ -4,8 +4,6 @@ Each program gives here what it gives in TFF's runtime, or fails here as there.
 """
 
 import collections
-import contextlib
-import sqlite3
 import subprocess
 import sys
 
@@ -497,38 +495,6 @@ def test_a_call_within_a_graph_is_computed_and_leaves_no_mark():
   )
   done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
   assert done.stdout.split() == ["3"] * 3, done.stderr
-
-
-@pytest.mark.parametrize("is_shuffled", [False, True])
-@pytest.mark.parametrize("kind", ["text", "flat map", "records", "sql", "cached"])
-def test_files_that_change_are_read_anew(kind, is_shuffled, tmp_path):
-  path, records, table = (str(tmp_path / name) for name in ("text", "records", "table"))
-
-  def write(number):
-    (tmp_path / "text").write_text("1.0\n" * number)
-    with tf.io.TFRecordWriter(records) as writer:
-      for _ in range(number):
-        writer.write(b"1.0")
-    with contextlib.closing(sqlite3.connect(table)) as database:
-      database.execute("create table if not exists t (x real)")
-      database.execute("delete from t")
-      database.executemany("insert into t values (?)", [[1.0]] * number)
-      database.commit()
-
-  write(1)
-  lines = tf.data.TextLineDataset(path).map(tf.strings.to_number)
-  held = {
-    "text": lines,
-    "flat map": tf.data.Dataset.from_tensors(path).flat_map(tf.data.TextLineDataset),
-    "records": tf.data.TFRecordDataset(records),
-    "sql": tf.data.experimental.SqlDataset("sqlite", table, "select x from t", (tf.float64,)),
-    "cached": lines.cache(),
-  }[kind].map(lambda x: tf.constant(1.0))
-  held = held.shuffle(9) if is_shuffled else held
-  tff.framework.set_default_context(cohort_context.CohortContext())
-  for number in (3, 7, 7, 2):
-    write(number)
-    assert _counted([held]) == [number]
 
 
 def test_a_data_set_without_an_end_is_refused_unless_it_is_cut():

@@ -39,7 +39,7 @@ def digest(block: tff.framework.CompiledComputation) -> bytes:
   proto, graph_def = block.proto, Source(block).graph_def
   if stateful := [n.op for n in op_types.nodes_of(graph_def) if op_types.is_stateful(n.op)]:
     raise errors.UnsupportedError(f"a component with {', '.join(stateful)}")
-  library = {function.signature.name: function for function in graph_def.library.function}
+  library = op_types.functions_by_name(graph_def)
   around = (proto.type, proto.tensorflow.parameter, proto.tensorflow.result)
   parts = [each.SerializeToString(deterministic=True) for each in around]
   for node in graph_def.node:

@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 
 from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import data_sets
 
 
 def element_types(type_spec: tff.Type | None) -> list[tff.Type]:
@@ -61,10 +62,13 @@ class Sequence:
     elements: AnySequence[Any] | None = None,
     is_made: bool = False,
   ):
-    """Initializes a sequence from a data set's serialized GraphDef or from its elements."""
+    """Initializes a sequence from a data set's serialized GraphDef or from its elements.
+
+    Of the resources of who serialized it, nothing is found.
+    """
     self.element_type = element_type
     self.is_made = is_made
-    self._serialized = serialized
+    self._serialized = serialized and data_sets.without_resources(serialized)
     self._elements = elements
 
   def to_proto(self) -> executor_pb2.Value:
