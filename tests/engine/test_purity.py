@@ -1,4 +1,4 @@
-"""What is kept of data sets is what TFF's runtime gives; what is not known to be pure is not kept."""
+"""What is kept of data sets is what TFF gives; what is not known to be pure is not kept."""
 
 import contextlib
 import functools

@@ -58,6 +58,7 @@ class Source:
     proto, self.type_signature = block.proto.tensorflow, block.type_signature
     self.graph_def = tf.compat.v1.GraphDef()
     proto.graph_def.Unpack(self.graph_def)
+    op_types.drop_xla(self.graph_def)
     self.parameters = tensor_names(proto.parameter)
     self.results = tensor_names(proto.result)
     parameter_type = self.type_signature.parameter

@@ -71,7 +71,8 @@ class Read(NamedTuple):
     """Returns the specs of `parts`."""
     rank, dtype = self.spec.shape.rank, self.spec.dtype
     if form is not Form.APART:
-      return (tf.TensorSpec([None] * (rank + (form is Form.ROWS)), dtype),)
+      clients = [None] if form is Form.ROWS else []
+      return (tf.TensorSpec([*clients, *self.spec.shape], dtype),)
     lengths = tf.TensorSpec([None, rank], tf.int32)
     return tf.TensorSpec([None], dtype), tf.TensorSpec([None], tf.int64), lengths
 

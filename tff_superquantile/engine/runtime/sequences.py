@@ -62,13 +62,13 @@ class Sequence:
     elements: AnySequence[Any] | None = None,
     is_made: bool = False,
   ):
-    """Initializes a sequence from a data set's serialized GraphDef or from its elements.
-
-    Of the resources of who serialized it, nothing is found.
-    """
+    """Initializes a sequence from a data set's serialized GraphDef or from its elements."""
     self.element_type = element_type
     self.is_made = is_made
-    self._serialized = serialized and data_sets.without_resources(serialized)
+    if serialized is not None:
+      graph_def = tf.compat.v1.GraphDef.FromString(serialized)
+      serialized = data_sets.as_another_process(graph_def).SerializeToString()
+    self._serialized = serialized
     self._elements = elements
 
   def to_proto(self) -> executor_pb2.Value:

@@ -95,28 +95,23 @@ class Source:
       shuffles.fuse_with_repeats(graph_def)
       if shuffles.may_be_repeated(graph_def):
         graph_def = self._graph_def()
-    forget_others(graph_def)
-    return shuffles.keep_what_is_below(graph_def).SerializeToString()
+    return shuffles.keep_what_is_below(as_another_process(graph_def)).SerializeToString()
 
 
-def forget_others(graph_def: tf.compat.v1.GraphDef) -> None:
-  """Renames what stands for the resources of this process, but for tables, so that none is found.
+def as_another_process(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
+  """Changes a data set's graph to what it is in TFF's worker, and returns it.
 
-  A data set makes what it does not find anew: the order in which it shuffles, the elements that it
-  keeps, its draws. So each call begins with the first ones, as in TFF's worker, where nothing of
-  this process is found. What cannot be made anew, as an iterator, is an error here and there.
+  What stands for the resources of this process, but for tables, gets names that nobody has. A data
+  set makes anew what it does not find: the order in which it shuffles, the elements that it keeps,
+  its draws. So each call begins with the first ones. What cannot be made anew, as an iterator, is
+  an error here and there. XLA compiles nothing.
   """
+  ops.drop_xla(graph_def)
   for node in filter(purity.is_handle, ops.nodes_of(graph_def)):
     for handle in node.attr["value"].tensor.resource_handle_val:
       if "Lookup" not in handle.maybe_type_name:
         handle.name = _NOBODYS
-
-
-def without_resources(serialized: bytes) -> bytes:
-  """Returns a data set's serialized GraphDef as `forget_others` leaves it."""
-  graph_def = tf.compat.v1.GraphDef.FromString(serialized)
-  forget_others(graph_def)
-  return graph_def.SerializeToString()
+  return graph_def
 
 
 def begin(tensor: tf.Tensor) -> tf.Tensor:
