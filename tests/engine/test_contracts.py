@@ -507,3 +507,93 @@ def test_a_data_set_without_an_end_is_refused_unless_it_is_cut():
   assert list(at_clients(cut)([endless])) == [5]
   with pytest.raises(tf.errors.InvalidArgumentError, match="^Found a data set without an end"):
     _counted([endless])
+
+
+_BATCHES = tff.SequenceType(tff.TensorType(np.float32, [None]))
+
+
+def _assigned(method, declared):
+  """The computation that assigns batches, doubled, to a variable of three numbers."""
+
+  def component(batches):
+    held = tf.Variable(tf.zeros(3), shape=declared)
+
+    @tf.function
+    def run():
+      for batch in batches:
+        getattr(held, method)(2 * batch)
+      return tf.reduce_sum(held.read_value()), tf.size(held.read_value())
+
+    return run()
+
+  return at_clients(tff.tensorflow.computation(component, _BATCHES))
+
+
+@pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub"])
+def test_variables_keep_their_shape_as_in_tffs_runtime(native, method):
+  one = tf.data.Dataset.range(1, 8).map(lambda i: tf.cast(i, tf.float32))
+  full, short = one.take(6).batch(3), one.batch(3)  # The last batch has one number.
+  for declared in ([3], [None]):
+    program = _assigned(method, declared)
+    for held in ([full, full], [full, short]):
+      expected = outcome(native, program, held)
+      for of_context in (cohort_context.CohortContext(), runtime.create_sync_context(2)):
+        assert_same(outcome(of_context, program, held), expected)
+      is_refused = held[1] is short and (declared == [3] or method != "assign")
+      assert (expected is _FAILS) == is_refused
+
+
+def test_variables_of_each_type_change_as_in_tffs_runtime(native):
+  @tff.tensorflow.computation(np.int32)
+  def component(x):
+    results = []
+    for dtype in "uint8 uint16 uint32 uint64 int8 int16 int32 int64 half float double".split():
+      number = tf.cast(x, dtype)
+      held = tf.Variable(number, shape=[])
+      with tf.control_dependencies([held.assign_add(number + 1)]):
+        with tf.control_dependencies([held.assign_sub(number - 3)]):
+          results.append(held.read_value())
+    return results
+
+  expected = invoke(native, at_clients(component), [5, 2])
+  assert_same(invoke(cohort_context.CohortContext(), at_clients(component), [5, 2]), expected)
+
+
+def _compiled(function):
+  return tf.function(function, jit_compile=True)
+
+
+XLAS = {
+  "a row beyond the end": _compiled(lambda i: tf.gather([10.0, 20.0], i)),
+  "a division by zero": _compiled(lambda i: tf.cast(8 // (i - 5), tf.float32)),
+  "draws by a seed": _compiled(lambda i: tf.random.stateless_truncated_normal([], [i, 1])),
+  "within a function": tf.function(_compiled(lambda i: tf.gather([10.0, 20.0], i))),
+  "within a branch": tf.function(
+    lambda i: tf.cond(i > 2, lambda: _compiled(lambda: tf.gather([1.0, 2.0], i))(), lambda: 3.0)
+  ),
+}
+
+
+@pytest.mark.parametrize("name", XLAS)
+def test_xla_computes_nothing_that_raises_in_tffs_worker(native, name):
+  """In components with a variable and without, and in what data sets map."""
+  function, numbers = XLAS[name], tff.SequenceType(np.int32)
+  components = [
+    tff.tensorflow.computation(function, np.int32),
+    tff.tensorflow.computation(lambda i: function(i) + tf.Variable(0.0), np.int32),
+    tff.tensorflow.computation(lambda d: d.reduce(0.0, lambda a, i: a + function(i)), numbers),
+    tff.tensorflow.computation(
+      lambda d: d.map(function).reduce(0.0, lambda total, x: total + x), numbers
+    ),
+  ]
+  one = tf.data.Dataset.from_tensor_slices
+  for value in (1, 5):
+    for component, held in zip(components, ([value], [value], [one([value])], [one([value])])):
+      expected = outcome(native, at_clients(component), held)
+      found = outcome(cohort_context.CohortContext(), at_clients(component), held)
+      assert_same(found, expected)
+    sums = tff.tensorflow.computation(lambda d: d.reduce(0.0, lambda total, x: total + x), _NUMBERS)
+    held = [one([value]).map(function)]
+    expected = outcome(native, at_clients(sums), held)
+    for of_context in (cohort_context.CohortContext(), runtime.create_sync_context(2)):
+      assert_same(outcome(of_context, at_clients(sums), held), expected)

@@ -11,12 +11,14 @@ from calls import invoke
 import numpy as np
 import pure_programs
 import pytest
+import random_data_sets
 import tensorflow as tf
 
 # TensorFlow exports no class for what it knows of its ops.
 from tensorflow.python.framework import op_def_registry
 import tensorflow_federated as tff
 
+from tff_superquantile.engine import runtime
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.graphs import elements
@@ -211,3 +213,105 @@ def test_what_reads_files_reads_them_in_each_call(tmp_path, is_shuffled):
     assert len({*found[:3]}) == 3 and found[3:] == found[:1] * 2, name
     is_kept = name == "sql of TFF" and not is_shuffled
     assert data_sets.source(one, _NUMBERS).is_fixed == is_kept, name
+
+
+def test_what_draws_without_a_seed_draws_in_each_call():
+  """Each of two equal data sets its own numbers."""
+  tff.framework.set_default_context(cohort_context.CohortContext())
+  program, one = at_clients(_digits), _DATA.range(5)
+  mixed = functools.partial(_DATA.sample_from_datasets, [_DATA.range(40), _DATA.range(50, 99)])
+  more = {
+    "a mixture": mixed,
+    "a mixture in a function": lambda: _DATA.range(1).flat_map(lambda _: mixed()),
+    "shuffled in a function": lambda: _DATA.range(1).flat_map(
+      lambda _: _DATA.range(99).shuffle(99)
+    ),
+    "in one order": lambda: _DATA.range(99).shuffle(99, reshuffle_each_iteration=False),
+  }
+  for name in (*random_data_sets.drawing(one), *more):
+    held = [{**random_data_sets.drawing(one), **more}[name]() for _ in range(2)]
+    found = [int(number) for _ in range(3) for number in program(held)]
+    assert len(set(found)) == 6, (name, found)
+
+
+def test_what_has_resources_begins_anew_in_each_call(native):
+  """All clients at once, and client by client."""
+  makers = random_data_sets.beginning_anew(_DATA.range(6), 3)
+  held = [make() for make in makers.values()]
+  kept = _DATA.range(90).shuffle(90, reshuffle_each_iteration=False)
+  drawn = _DATA.range(9).map(lambda _: tf.random.uniform([], 0, 99, tf.int64)).cache()
+  for one in held:
+    list(one.take(3))  # The user looks, too.
+  program = at_clients(_digits)
+  expected = invoke(native, program, held)
+  for of_context in (cohort_context.CohortContext(), runtime.create_sync_context(2)):
+    for _ in range(2):
+      found = invoke(of_context, program, held)
+      assert dict(zip(makers, found)) == dict(zip(makers, expected))
+    others = [tuple(invoke(of_context, program, [kept, drawn])) for _ in range(3)]
+    assert all(len(set(own)) == 3 for own in zip(*others))
+
+
+def test_an_op_that_is_not_listed_is_read_anew(monkeypatch):
+  held = _DATA.range(3).map(lambda x: tf.cond(x > 0, lambda: x * x, lambda: x))
+  monkeypatch.setattr(purity, "OPS", purity.OPS - {"Mul"})
+  assert data_sets.Source(_DATA.range(3).map(lambda x: x + x)).is_fixed
+  assert not data_sets.Source(held).is_fixed
+  assert not data_sets.Source(
+    _DATA.range(3).map(lambda x: tf.switch_case(tf.cast(x, tf.int32), [lambda: x, lambda: x * x]))
+  ).is_fixed
+
+
+def test_what_threads_may_give_in_any_order_is_read_anew():
+  options = tf.data.Options()
+  options.deterministic = False
+  one = _DATA.range(9)
+  for held in (
+    one.map(abs, 2, False),
+    one.map(abs, 2).with_options(options),
+    one.batch(2, num_parallel_calls=2, deterministic=False),
+    one.interleave(_DATA.from_tensors, num_parallel_calls=2, deterministic=False),
+  ):
+    assert not data_sets.Source(held).is_fixed
+
+
+def test_sqlite_files_with_a_log_are_read_anew(tmp_path):
+  """Another process writes them while the file itself stays as it is."""
+  _write(tmp_path, [1])
+  held = _sql(str(tmp_path / "table"), _QUERY)
+  program, of_context = at_clients(_digits), cohort_context.CohortContext()
+  with contextlib.closing(sqlite3.connect(tmp_path / "table")) as database:
+    database.execute("pragma journal_mode=wal")
+    for number in (2, 3):
+      database.execute("update examples set serialized_example_proto = ?", [str(number)])
+      database.commit()
+      assert invoke(of_context, program, [held]) == [1009 + number]
+
+
+def test_a_cache_in_a_file_is_read_anew(tmp_path):
+  held = _DATA.range(3).cache(str(tmp_path / "cache"))
+  assert not data_sets.Source(held).is_fixed and data_sets.Source(_DATA.range(3).cache()).is_fixed
+
+
+def test_files_that_a_component_reads_by_itself_are_read_in_each_call(tmp_path):
+  """Of a name in a data set, and of one that it knows."""
+  path = str(tmp_path / "lines")
+
+  @tff.tensorflow.computation(tff.SequenceType(np.str_), tff.SequenceType(np.int64))
+  def component(names, numbers):
+    total = numbers.reduce(np.int64(0), lambda n, x: n + x)
+    texts = [tf.io.read_file(name) for name in (path, names.get_single_element())]
+    return total, [tf.strings.to_number(tf.strings.split(text)[0], tf.int64) for text in texts]
+
+  @tff.federated_computation(
+    *(tff.FederatedType(kind, tff.CLIENTS) for kind in component.type_signature.parameter)
+  )
+  def program(names, numbers):
+    return tff.federated_map(component, (names, numbers))
+
+  of_context = cohort_context.CohortContext()
+  held = [_DATA.from_tensors(path)], [_DATA.range(4)]
+  for number in (5, 6):
+    random_data_sets.write(tmp_path, number)
+    total, read = invoke(of_context, program, *held)[0]
+    assert (total, *read) == (6, number, number)

@@ -392,4 +392,6 @@ def plan(refs: Sequence[Ref], stacked: Iterable[Ref], known: Iterable[Ref]) -> s
 def _is_listed(node: tf.compat.v1.NodeDef) -> bool:
   if "data_format" in node.attr and node.attr["data_format"].s != b"NHWC":
     return False
+  if "incompatible_shape_error" in node.attr and not node.attr["incompatible_shape_error"].b:
+    return False  # One truth value then, instead of an error.
   return node.op in OPS

@@ -16,6 +16,7 @@ import tensorflow_federated as tff
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import ops
 from tff_superquantile.engine.cohort.graphs import purity
+from tff_superquantile.engine.cohort.graphs import rewriting
 from tff_superquantile.engine.cohort.graphs import shuffles
 
 # What `DatasetToGraphV2` is to do about functions that draw numbers, or call Python: nothing.
@@ -104,9 +105,9 @@ def as_another_process(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
   What stands for the resources of this process, but for tables, gets names that nobody has. A data
   set makes anew what it does not find: the order in which it shuffles, the elements that it keeps,
   its draws. So each call begins with the first ones. What cannot be made anew, as an iterator, is
-  an error here and there. XLA compiles nothing.
+  an error here and there.
   """
-  ops.drop_xla(graph_def)
+  rewriting.drop_xla(graph_def)
   for node in filter(purity.is_handle, ops.nodes_of(graph_def)):
     for handle in node.attr["value"].tensor.resource_handle_val:
       if "Lookup" not in handle.maybe_type_name:

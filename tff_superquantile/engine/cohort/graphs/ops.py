@@ -34,8 +34,6 @@ _PURE = frozenset(
 # TensorFlow does not mark this one.
 _SHUFFLES = frozenset(("ShuffleDataset", "ShuffleAndRepeatDataset"))
 
-_WITHOUT_XLA = "_without_xla"
-
 # Maps a function's name to its FunctionDef, a protocol buffer that TensorFlow does not export.
 Functions = Mapping[str, Any]
 
@@ -71,6 +69,13 @@ def is_stateful(op: str) -> bool:
 def has_effect(op: str) -> bool:
   """Tells whether an op must run though nobody needs its results: a random draw need not."""
   return is_stateful(op) and not op.startswith("Random") and op not in _SHUFFLES
+
+
+def reads_text(op: str) -> bool:
+  """Tells whether the first input of an op is text, such as the name of a file."""
+  registered = op_def_registry.get(op)
+  inputs = [] if registered is None else list(registered.input_arg)
+  return bool(inputs) and inputs[0].type == tf.string.as_datatype_enum
 
 
 def makes_resource(op: str) -> bool:
@@ -110,31 +115,6 @@ def output_offset(node: tf.compat.v1.NodeDef, argument: str | None, library: Fun
 def called(attr: tf.compat.v1.AttrValue) -> list[str]:
   """Lists the names of the functions in an attribute: one, or several as of a case's branches."""
   return [attr.func.name] if attr.HasField("func") else [f.name for f in attr.list.func]
-
-
-def drop_xla(graph_def: tf.compat.v1.GraphDef) -> None:
-  """Has TensorFlow's kernels compute what its author wants XLA to compile, as TFF's worker does.
-
-  Compiled, reads out of range and divisions by zero give numbers instead of errors. Functions get
-  names of their own, since TensorFlow knows those with the same name as they were.
-  """
-  holders = (*nodes_of(graph_def), *graph_def.library.function)
-  marks = [(each.attr, name) for each in holders for name in each.attr if name.startswith("_Xla")]
-  for attributes, name in marks:
-    del attributes[name]
-  names = functions_by_name(graph_def)
-  if not marks:
-    return
-  for node in nodes_of(graph_def):
-    node.op += _WITHOUT_XLA if node.op in names else ""
-    for attr in node.attr.values():
-      for function in [attr.func] if attr.HasField("func") else attr.list.func:
-        function.name += _WITHOUT_XLA if function.name in names else ""
-  for gradient in graph_def.library.gradient:
-    gradient.function_name += _WITHOUT_XLA
-    gradient.gradient_func += _WITHOUT_XLA
-  for function in graph_def.library.function:
-    function.signature.name += _WITHOUT_XLA
 
 
 def functions_of(node: tf.compat.v1.NodeDef, library: Functions) -> list[Any]:

@@ -118,6 +118,14 @@ def _is_known(node: tf.compat.v1.NodeDef, functions: Collection[str]) -> bool:
   return node.op in OPS and in_order and calls_known
 
 
+def may_read(op: str) -> bool:
+  """Tells whether an op may read what a text names, and TensorFlow does not know it.
+
+  If it knows the text, it reads once for all calls.
+  """
+  return op not in OPS and not ops.is_stateful(op) and ops.reads_text(op)
+
+
 def is_handle(node: tf.compat.v1.NodeDef) -> bool:
   """Tells whether a node is a constant that stands for what lives outside of the graph."""
   return node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum
