@@ -115,7 +115,7 @@ class _Drawer:
         lambda value, spec: tf.constant(value, spec.dtype), element, specs
       )
       found = found.concatenate(tf.data.Dataset.from_tensors(tensors))
-    is_number = isinstance(specs, tf.TensorSpec) and not specs.shape and not _is_other(specs)
+    is_number = isinstance(specs, tf.TensorSpec) and specs.shape.rank == 0 and not _is_other(specs)
     return self.other(found) if is_number and self.chance(0.8) else found
 
   def other(self, one):
