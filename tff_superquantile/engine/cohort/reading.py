@@ -15,6 +15,7 @@ import tensorflow as tf
 from tff_superquantile.engine.cohort import emission
 from tff_superquantile.engine.cohort import values
 from tff_superquantile.engine.cohort.graphs import data_sets
+from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
 from tff_superquantile.engine.cohort.graphs import walks
 
@@ -165,6 +166,15 @@ class Reader:
     return list(map(list, zip(*of_refs)))
 
 
+def _values_read(
+  reader: Reader, clients: Sequence[Mapping[tuple[bytes, int], np.ndarray]]
+) -> list[Read]:
+  return [
+    Read(ref, spec, [client[key] for client in clients])
+    for ref, spec, key in zip(reader.refs, reader.specs, reader.keys)
+  ]
+
+
 class Store:
   """Keeps what was read, up to a number of bytes; what was not used for longest goes first."""
 
@@ -206,7 +216,18 @@ class Store:
       self._bytes += sum(value.nbytes for value in own)
     while self._bytes > self._max_bytes:
       self._forget(self._clients.popitem(last=False)[1])
-    return [
-      Read(ref, spec, [clients[name][key] for name in names])
-      for ref, spec, key in zip(reader.refs, reader.specs, reader.keys)
-    ]
+    return _values_read(reader, [clients[name] for name in names])
+
+  def read_once(self, reader: Reader, arrays: Sequence[np.ndarray]) -> list[Read]:
+    """Returns what a cohort reads for one call, in which each client has draws of its own.
+
+    More than the store may keep is an `UnsupportedError`.
+    """
+    names = list(zip(*(arrays[i].tolist() for i in reader.positions)))
+    clients, num_bytes = [], 0
+    for own in reader(names):
+      clients.append(dict(zip(reader.keys, own)))
+      num_bytes += sum(value.nbytes for value in own)
+      if num_bytes > self._max_bytes:
+        raise errors.UnsupportedError("clients that read more than is kept in memory")
+    return _values_read(reader, clients)

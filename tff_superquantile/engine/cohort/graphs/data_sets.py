@@ -69,6 +69,15 @@ class Source:
     library = ops.functions_by_name(graph_def)
     return purity.files_of(others, nodes, library), bool(of_shuffles)
 
+  @functools.cached_property
+  def may_be_read_again(self) -> bool:
+    """Tells whether reading it is known to change nothing, whatever it draws and however often."""
+    try:
+      graph_def = self._graph_def()
+    except tf.errors.OpError:
+      return False
+    return all(map(purity.has_no_effect, ops.nodes_of(graph_def)))
+
   def version(self) -> tuple[tuple[Any, ...], ...] | None:
     """Returns what changes when a file does that is read; None for a data set not to be kept."""
     paths, _ = self._known
