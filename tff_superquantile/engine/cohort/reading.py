@@ -17,6 +17,7 @@ from tff_superquantile.engine.cohort import values
 from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
+from tff_superquantile.engine.cohort.graphs import sessions
 from tff_superquantile.engine.cohort.graphs import walks
 
 # The number of clients whose files are read in one call; these are in memory twice.
@@ -134,13 +135,18 @@ class Reader:
       _, flat, shapes = tf.while_loop(lambda i, *_: i < num_clients, step, (0, flat, shapes))
       return [array.concat() for array in flat], [array.stack() for array in shapes]
 
-    traced = tf.function(read, autograph=False).get_concrete_function(
-      *[tf.TensorSpec([], tf.string) for _ in self._dtypes]
-    )
-    self.specs: list[tf.TensorSpec] = traced.structured_outputs  # Of what a client reads.
-    signature = [tf.TensorSpec([None], tf.string) for _ in self._dtypes]
-    function = tf.function(read_all, input_signature=signature, autograph=False)
-    self._read_all = function.get_concrete_function()
+    with tf.Graph().as_default():
+      of_client = read(*(tf.compat.v1.placeholder(tf.string, []) for _ in self._dtypes))
+    self.specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in of_client]
+    with tf.Graph().as_default() as graph:
+      names = [tf.compat.v1.placeholder(tf.string, [None]) for _ in self._dtypes]
+      flat, shapes = read_all(*names)
+    # A session need not rewrite the functions of data sets, which takes longer than most of them do.
+    fetched = [tensor.name for tensor in (*flat, *shapes)]
+    self._read_all = sessions.Sessions(graph, [tensor.name for tensor in names], fetched, "")
+    nodes = [n for e in walks.walk(refs) for f in e.functions for n in f.node_def]
+    nodes += [e.node for e in walks.walk(refs) if e.node is not None]
+    self._repeats = any("Repeat" in node.op for node in nodes)
 
   def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
     """Yields the values of each client, in the order of `refs`."""
@@ -153,16 +159,16 @@ class Reader:
 
   def _read_part(self, clients: Sequence[_Names]) -> list[list[np.ndarray]]:
     names = [
-      [source.serialized() for source in column] if dtype == tf.variant else column
+      [source.serialized(self._repeats) for source in column] if dtype == tf.variant else column
       for column, dtype in zip(zip(*clients), self._dtypes)
     ]
-    flat, shapes = self._read_all(*names)
+    results = self._read_all(*names)
     of_refs = []
-    for one_flat, all_shapes in zip(flat, shapes):
+    for one_flat, all_shapes in zip(results[: len(self.refs)], results[len(self.refs) :]):
       ends = np.cumsum(np.prod(all_shapes, axis=1, dtype=np.int64))
-      parts = np.split(one_flat.numpy(), ends[:-1])
+      parts = np.split(one_flat, ends[:-1])
       # Copies, so that one client can be forgotten and the others kept.
-      of_refs.append([part.reshape(s).copy() for part, s in zip(parts, all_shapes.numpy())])
+      of_refs.append([part.reshape(s).copy() for part, s in zip(parts, all_shapes)])
     return list(map(list, zip(*of_refs)))
 
 
