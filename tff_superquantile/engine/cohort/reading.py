@@ -2,8 +2,8 @@
 
 import collections
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent import futures
 import enum
+import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
 from tff_superquantile.engine.cohort.graphs import sessions
 from tff_superquantile.engine.cohort.graphs import walks
+from tff_superquantile.engine.processes import interruptions
 
 # The number of clients whose files are read in one call; these are in memory twice.
 _CLIENTS_A_CALL = 64
@@ -141,7 +142,7 @@ class Reader:
     with tf.Graph().as_default() as graph:
       names = [tf.compat.v1.placeholder(tf.string, [None]) for _ in self._dtypes]
       flat, shapes = read_all(*names)
-    # A session need not rewrite the functions of data sets, which takes longer than most of them do.
+    # A session need not rewrite the functions of data sets, which takes longer than most of them.
     fetched = [tensor.name for tensor in (*flat, *shapes)]
     self._read_all = sessions.Sessions(graph, [tensor.name for tensor in names], fetched, "")
     nodes = [n for e in walks.walk(refs) for f in e.functions for n in f.node_def]
@@ -152,10 +153,9 @@ class Reader:
     """Yields the values of each client, in the order of `refs`."""
     size = max(1, min(_CLIENTS_A_CALL, math.ceil(len(clients) / self._parallel)))
     parts = [clients[first : first + size] for first in range(0, len(clients), size)]
-    with futures.ThreadPoolExecutor(self._parallel, thread_name_prefix="reads") as pool:
-      # Files are read in this thread, as others would not make it faster.
-      at_once = map if self._parallel == 1 else pool.map
-      yield from itertools.chain.from_iterable(at_once(self._read_part, parts))
+    tasks = [functools.partial(self._read_part, part) for part in parts]
+    of_parts = interruptions.results(tasks, self._parallel, self._read_all.cancel)
+    yield from itertools.chain.from_iterable(of_parts)
 
   def _read_part(self, clients: Sequence[_Names]) -> list[list[np.ndarray]]:
     names = [

@@ -15,6 +15,7 @@ from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
 from tff_superquantile.engine.cohort.graphs import ops
 from tff_superquantile.engine.cohort.graphs import walks
+from tff_superquantile.engine.processes import interruptions
 
 
 class Discovery(mapping.Mapper):
@@ -136,7 +137,7 @@ class CohortFunction:
       function, _ = self._function(reads, forms, at_once)
       # Data sets that have been read need not be handed over.
       tensors = [data_sets.as_tensor(a, _is_used(t)) for a, t in zip(arrays, function.inputs)]
-      return function(tensors, constants)
+      return interruptions.call(lambda: function(tensors, constants))
 
     try:
       return compute(at_once=True)
