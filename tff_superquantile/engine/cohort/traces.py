@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from absl import logging
 import numpy as np
 import tensorflow as tf
 
@@ -68,6 +69,14 @@ class Discovery(mapping.Mapper):
     return _nothing(work.types, True)
 
 
+# Said once, for the first computation that gains little.
+_HINT = (
+  "The engine reads data sets client by client in each round, which takes about as long as in TFF's"
+  " runtime, since %s. Data sets that are made once, with `seed=` in each shuffle and without"
+  " Python code, are read once."
+)
+
+
 def _nothing(types: Sequence[values.LeafType], stacked: bool) -> list[tf.Tensor]:
   specs = (leaf._replace(stacked=stacked).spec for leaf in types)
   return [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
@@ -107,7 +116,9 @@ class CohortFunction:
     self._looks_again = discovery.looks_again
     self._makes_data_sets = discovery.makes_data_sets
     # What one look finds is what one component finds: it may be read before, for one call.
-    self._may_read_once = not (discovery.looks_again or discovery.shares_looks)
+    self._why_not_before = ""
+    if discovery.looks_again or discovery.shares_looks:
+      self._why_not_before = "clients go over a data set several times, each time in another order"
     self._functions: dict[tuple[tuple[reading.Form, ...], bool], tuple[Any, bool]] = {}
 
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
@@ -126,8 +137,8 @@ class CohortFunction:
     reads: list[reading.Read] = []
     if self._reader is not None and not is_live:
       reads = self.store.read(self._reader, arrays)
-    elif self._reader is not None and self._may_read_once:
-      reads = self._read_once(self._reader, arrays, sources)
+    elif sources:
+      reads = self._read_once(arrays, sources)
     forms = tuple(read.form() for read in reads)
     if reading.Form.APART in forms:
       forms = (reading.Form.APART,) * len(reads)
@@ -148,7 +159,6 @@ class CohortFunction:
 
   def _read_once(
     self,
-    reader: reading.Reader,
     arrays: Sequence[np.ndarray],
     sources: Sequence[data_sets.Source],
   ) -> list[reading.Read]:
@@ -156,14 +166,19 @@ class CohortFunction:
 
     Only what reading leaves as it is, and may thus be read again after a failure, is read here.
     """
-    if not all(source.may_be_read_again for source in sources):
-      return []
-    try:
-      return self.store.read_once(reader, arrays)
-    except (tf.errors.OpError, errors.UnsupportedError):
-      # A client may need less than all elements, which are endless, wrong or too many.
-      self._may_read_once = False
-      return []
+    why = self._why_not_before
+    if self._reader is None:
+      why = why or "no part of what they compute is known to be of their data sets alone"
+    elif not all(source.may_be_read_again for source in sources):
+      why = why or "a data set calls Python, or has a state or an op of which nothing is known"
+    elif not why:
+      try:
+        return self.store.read_once(self._reader, arrays)
+      except (tf.errors.OpError, errors.UnsupportedError) as error:
+        # A client may need less than all elements, which are endless, wrong or too many.
+        self._why_not_before = why = errors.sentence(error)
+    logging.log_first_n(logging.WARNING, _HINT, 1, why)
+    return []
 
   def _function(
     self, reads: Sequence[reading.Read], forms: tuple[reading.Form, ...], at_once: bool
