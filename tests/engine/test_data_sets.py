@@ -548,7 +548,7 @@ def test_an_error_beyond_what_a_client_needs_is_none(monkeypatch):
         break
     return total
 
-  (base,) = numbers([1.0, 2.0])
+  (base,) = numbers([1.0, 1.0, 2.0])
   broken = base.shuffle(1).map(lambda x: tf.debugging.check_numerics(x / (2 - x), "no number"))
   of_context = cohort_context.CohortContext()
   for _ in range(2):
