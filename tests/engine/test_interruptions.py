@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM within a call: they are answered within a second, and the next call is right."""
+"""Ctrl-C and SIGTERM within a call are answered within a second, and the next call is right."""
 
 import os
 import signal
