@@ -159,7 +159,10 @@ class Reader:
 
   def _read_part(self, clients: Sequence[_Names]) -> list[list[np.ndarray]]:
     names = [
-      [source.serialized(self._repeats) for source in column] if dtype == tf.variant else column
+      np.array(
+        [each.serialized(self._repeats) for each in column] if dtype == tf.variant else column,
+        np.object_,
+      )
       for column, dtype in zip(zip(*clients), self._dtypes)
     ]
     results = self._read_all(*names)
