@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import pickle
+import threading
 from typing import Any
 import weakref
 
@@ -29,6 +30,11 @@ _TENSORFLOWS_OWN = tf.data.experimental.OptimizationOptions()
 _MAX_BYTES_OF_LISTS = 2**28
 # A name that no resource has, so that a data set does not find its own and makes a new one.
 _NOBODYS = "of no data set"
+# The graphs of data sets that are the same each time, once they are needed again, up to so many
+# bytes; what was used last is last. Several threads read data sets.
+_serialized: collections.OrderedDict[tuple[int, bool], bytes] = collections.OrderedDict()
+_MAX_BYTES_OF_SERIALIZED = 2**28
+_lock = threading.RLock()
 
 
 class Source:
@@ -38,6 +44,7 @@ class Source:
     self._data_set = weakref.ref(data_set)
     element = tff.types.tensorflow_to_type(data_set.element_spec)
     self.type = tff.SequenceType(element)
+    self._was_serialized = False
 
   @property
   def data_set(self) -> tf.data.Dataset:
@@ -69,6 +76,15 @@ class Source:
     library = ops.functions_by_name(graph_def)
     return purity.files_of(others, nodes, library), bool(of_shuffles)
 
+  @functools.cached_property
+  def may_be_read_again(self) -> bool:
+    """Tells whether reading it is known to change nothing, whatever it draws and however often."""
+    try:
+      graph_def = self._graph_def()
+    except tf.errors.OpError:
+      return False
+    return all(map(purity.has_no_effect, ops.nodes_of(graph_def)))
+
   def version(self) -> tuple[tuple[Any, ...], ...] | None:
     """Returns what changes when a file does that is read; None for a data set not to be kept."""
     paths, _ = self._known
@@ -84,19 +100,45 @@ class Source:
     """Tells whether the second reading of one that `is_fixed` has another order than the first."""
     return self._known[1]
 
-  def serialized(self) -> bytes:
-    """Returns the data set as `begin` takes it.
+  def serialized(self, reader_repeats: bool = True) -> bytes:
+    """Returns the data set as `begin` takes it, for a reader that may repeat it, or does not.
 
     The orders in which it was read so far, and the elements that it keeps, are not a part of it;
     what lies below a shuffle is kept, so that the order alone is drawn anew.
     """
+    with _lock:
+      key = id(self), reader_repeats
+      if key not in _serialized:
+        graph_def, seen = self._to_be_read(reader_repeats), self._was_serialized
+        self._was_serialized = True
+        serialized = graph_def.SerializeToString()
+        if not (seen and self._is_the_same):
+          return serialized
+        _serialized[key] = serialized
+        weakref.finalize(self, _serialized.pop, key, None)
+        size = sum(map(len, _serialized.values()))
+        while size > _MAX_BYTES_OF_SERIALIZED:
+          size -= len(_serialized.popitem(last=False)[1])
+        return serialized
+      _serialized.move_to_end(key)
+      return _serialized[key]
+
+  @functools.cached_property
+  def _is_the_same(self) -> bool:
+    """Tells whether the graph is the same each time: it reads no file, and draws orders alone."""
+    graph_def = self._graph_def()
+    others = [node for node in graph_def.node if node.op != "ShuffleDatasetV3"]
+    nodes, library = ops.by_name(graph_def), ops.functions_by_name(graph_def)
+    return purity.files_of(others, nodes, library) == []
+
+  def _to_be_read(self, reader_repeats: bool) -> tf.compat.v1.GraphDef:
     has_own_options = self.data_set.options().experimental_optimization != _TENSORFLOWS_OWN
     graph_def = self._graph_def(as_it_is=not has_own_options)
     if not has_own_options:
       shuffles.fuse_with_repeats(graph_def)
-      if shuffles.may_be_repeated(graph_def):
+      if shuffles.may_be_repeated(graph_def, reader_repeats):
         graph_def = self._graph_def()
-    return shuffles.keep_what_is_below(as_another_process(graph_def)).SerializeToString()
+    return shuffles.keep_what_is_below(as_another_process(graph_def))
 
 
 def as_another_process(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:

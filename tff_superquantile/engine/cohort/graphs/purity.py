@@ -92,6 +92,17 @@ _QUERY = re.compile(
 )
 _SQLITE, _SQLITES_JOURNALS = b"SQLite format 3\0", slice(18, 20)
 
+# What changes nothing, though it draws or reads files and gives others each time. A seed of an op's
+# own says that the op goes on where it was, and is not among them (`has_no_effect`).
+_DRAWS = frozenset(
+  "DummySeedGenerator Multinomial RandomGamma RandomPoissonV2 RandomShuffle RandomStandardNormal"
+  " RandomUniform RandomUniformInt TruncatedNormal".split()
+)
+_READS = frozenset(
+  "FixedLengthRecordDatasetV2 ReadFile ShuffleAndRepeatDatasetV2 ShuffleDatasetV3 SqlDataset"
+  " TFRecordDatasetV2 TextLineDataset".split()
+)
+
 Nodes = Mapping[str, tf.compat.v1.NodeDef]
 
 
@@ -124,6 +135,13 @@ def may_read(op: str) -> bool:
   If it knows the text, it reads once for all calls.
   """
   return op not in OPS and not ops.is_stateful(op) and ops.reads_text(op)
+
+
+def has_no_effect(node: tf.compat.v1.NodeDef) -> bool:
+  """Tells whether an op, beside the functions that it calls, is known to change nothing."""
+  if node.op in _DRAWS:
+    return not any(node.attr[name].i for name in ("seed", "seed2"))
+  return node.op in OPS or node.op in _READS
 
 
 def is_handle(node: tf.compat.v1.NodeDef) -> bool:

@@ -91,6 +91,7 @@ class Sessions:
     self._graph, self._fed, self._fetched = graph, list(fed), list(fetched)
     self._initializer = initializer
     self._used: list[str] = []
+    self._open_ones: weakref.WeakSet[tf.compat.v1.Session] = weakref.WeakSet()
     with graph.as_default():
       for node in queues:
         same = tf.compat.v1.GraphDef(node=[node])
@@ -106,6 +107,7 @@ class Sessions:
   def _open(self) -> list[Callable[..., Any]]:
     """Returns what to call in a new session, in order: the initializer, the graph, the queues."""
     session = tf.compat.v1.Session(graph=self._graph, config=_config(self._reads))
+    self._open_ones.add(session)
 
     def build(**options: list[str]) -> Callable[..., Any]:
       if not options.get("target") and not options.get("fetch"):
@@ -119,6 +121,13 @@ class Sessions:
       build(feed=self._fed, fetch=self._fetched),
       build(fetch=self._used),
     ]
+
+  def cancel(self) -> None:
+    """Ends the runs that are under way by an error; later ones have new sessions."""
+    _discard(self._idle)
+    for session in list(self._open_ones):
+      self._open_ones.discard(session)
+      session.close()
 
   def __call__(self, *fed: np.ndarray) -> list[Any]:
     """Runs the graph: one array a tensor; text without dimensions comes as bytes."""

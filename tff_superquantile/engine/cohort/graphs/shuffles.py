@@ -45,7 +45,7 @@ def fuse_with_repeats(graph_def: tf.compat.v1.GraphDef) -> None:
       node.attr["reshuffle_each_iteration"].CopyFrom(shuffle.attr["reshuffle_each_iteration"])
 
 
-def may_be_repeated(graph_def: tf.compat.v1.GraphDef) -> bool:
+def may_be_repeated(graph_def: tf.compat.v1.GraphDef, reader_repeats: bool) -> bool:
   """Tells whether a shuffle may be fused with a repeat, of the data set or of who reads it.
 
   A batch between the two keeps them apart.
@@ -56,7 +56,11 @@ def may_be_repeated(graph_def: tf.compat.v1.GraphDef) -> bool:
   nodes = by_name(graph_def)
   inputs = {maker(name) for node in nodes.values() for name in node.input}
   # What repeats, or is handed over.
-  below = [node for node in nodes.values() if "Repeat" in node.op or node.name not in inputs]
+  below = [
+    node
+    for node in nodes.values()
+    if "Repeat" in node.op or (reader_repeats and node.name not in inputs)
+  ]
   while below:
     for node in (nodes[maker(name)] for name in below.pop().input):
       if node.op.startswith("ShuffleDataset"):
@@ -82,7 +86,10 @@ def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
   """Returns a graph with the elements of what lies below shuffles, if that is known to be pure."""
   shuffling = [node for node in graph_def.node if "Shuffle" in node.op]
   for shuffle in shuffling:
-    elements = _elements(_pruned(graph_def, shuffle.input[0]), shuffle)
+    user, nodes = shuffle, ops.by_name(graph_def)
+    while nodes[ops.maker(user.input[0])].op == "RepeatDataset":  # Its copies would all be kept.
+      user = nodes[ops.maker(user.input[0])]
+    elements = _elements(_pruned(graph_def, user.input[0]), shuffle)
     if not elements:
       continue
     kept = graph_def.node.add(name=f"{shuffle.name}/kept", op="TensorSliceDataset")
@@ -93,7 +100,7 @@ def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
       constant.attr["dtype"].type = tensor.dtype
       kept.input.append(constant.name)
       kept.attr["output_shapes"].list.shape.add(dim=tensor.tensor_shape.dim[1:])
-    shuffle.input[0] = kept.name
+    user.input[0] = kept.name
   return _pruned(graph_def) if shuffling else graph_def
 
 
