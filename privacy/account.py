@@ -29,6 +29,7 @@ if not __package__:
 
 try:
   from privacy import audit
+  from privacy.audit import results
   from privacy.command import answers
   from privacy.command import budget
   from privacy.command import flags
@@ -49,13 +50,12 @@ SUCCESS = 0
 CLAIM_FAILS = 1
 USAGE_ERROR = command_line.USAGE_ERROR
 define = flags.define
-_OF_RUN = ("privacy.json", "flags.txt", "rounds.csv")  # A run's folder has one of these.
 
 
 def main(args: argparse.Namespace) -> int:
   """Prints the answer of a command; returns the exit code."""
   if args.command == "audit":
-    files = [os.path.join(args.folders[0], name) for name in _OF_RUN]
+    files = [os.path.join(args.folders[0], name) for name in results.OF_RUN]
     is_run = len(args.folders) == 1 and any(map(os.path.exists, files))
     answer = (
       answers.of_audit(audit.audit_folder(args.folders[0]), args.folders[0])

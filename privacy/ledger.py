@@ -6,6 +6,7 @@ seed draw the same cohort and noise again: they release nothing new and count on
 """
 
 import collections
+from collections.abc import Mapping
 import dataclasses
 import json
 import math
@@ -202,10 +203,12 @@ def build_ledger(
   num_rounds_planned: int,
   rounds_done: int,
   starts: tuple[statements.StartingModel, ...] = (),
+  flags: Mapping[str, str] | None = None,
 ) -> Ledger:
   """Builds the ledger of a run after some rounds, quickly enough for every round.
 
-  The `meter` is the run's account; all else is as in `Ledger`.
+  The `meter` is the run's account and `flags` are its flags, texts by name, of which some limit the
+  guarantee; all else is as in `Ledger`.
   """
   release = meter.release
   epsilon = meter.epsilon_at_most(rounds_done, num_rounds_planned)
@@ -224,6 +227,6 @@ def build_ledger(
     epsilon_spent=epsilon,
     epsilon_server=server.server_epsilon(release, num_rounds_planned, meter.delta).epsilon,
     guarantee=tuple(statements.guarantee(release)),
-    not_covered=statements.not_covered(release, starts),
+    not_covered=statements.not_covered(release, starts, VERSION, flags),
     starts=starts,
   )

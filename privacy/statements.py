@@ -1,9 +1,11 @@
 """States a privacy guarantee in sentences: every number comes with them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
+import re
 
 from privacy import cohorts
+from privacy import parts
 from privacy import releases
 
 NOT_COVERED = (
@@ -44,6 +46,70 @@ _NOT_COVERED_IN_2 = (
   " cryptographic generator.",
   *NOT_COVERED[5:],
 )
+# The tasks of public data sets, whose clients are known not to be those of any other data.
+_PUBLIC_TASKS = (
+  *("emnist_convnet", "emnist_linear", "sent140_linear", "sent140_lstm"),
+  *("shakespeare", "synthetic"),
+)
+_PUBLIC_FOLDER = re.compile(
+  rf"({'|'.join(_PUBLIC_TASKS)})(_standin)?(_folds_[0-9]+)?(_held_out_[0-9.e-]+)?"
+)
+OTHER_DATA = "other data"
+# By flag, the parts of private runs that the project has, and whose releases it accounts for.
+OWN_PARTS: Mapping[str, frozenset[str]] = {
+  "algorithm": frozenset(
+    ("fed_avg", "q_fed_avg", "tilted_erm", "prop_fair", "semi_vred", "gifair", "superquantile")
+  ),
+  "threshold": parts.THRESHOLDS.own,
+  "task": frozenset((*_PUBLIC_TASKS, "own")),
+}
+_MEASURED_BESIDE = (
+  "Other runs of the experiment (--exact_siblings=allowed): they may measure exactly the clients"
+  " whom this run protects, or train on them without privacy. The guarantee is that of this run by"
+  " itself; for a client of such a run all together have no finite epsilon."
+)
+
+
+def population(task: str) -> str | None:
+  """Returns the data set of a task's clients: a public one, or `OTHER_DATA`.
+
+  None stands for a task from outside that has the name of a public one, and may be either.
+
+  Args:
+    task: The name of a task, or of the folder of its runs.
+  """
+  word = task.partition("_")[0]
+  if _PUBLIC_FOLDER.fullmatch(task):
+    return word
+  return None if word in {name.partition("_")[0] for name in _PUBLIC_TASKS} else OTHER_DATA
+
+
+def may_share(task: str, other: str) -> bool:
+  """Returns whether tasks may have clients in common: only different data sets are known not to."""
+  populations = population(task), population(other)
+  return None in populations or len(set(populations)) == 1
+
+
+def from_outside(flags: Mapping[str, str]) -> list[str]:
+  """Returns the flags of a private run that name parts that are not among the project's own."""
+  return [
+    f"--{name}={flags[name]}"
+    for name, own in OWN_PARTS.items()
+    if flags.get(name) not in (None, *own)
+  ]
+
+
+def of_flags(flags: Mapping[str, str]) -> tuple[str, ...]:
+  """States the limits of a guarantee that follow from the flags of its run, texts by name."""
+  outside, sentences = from_outside(flags), []
+  if outside:
+    sentences.append(
+      f"Parts from outside the project ({', '.join(outside)}): that they release what is accounted"
+      " for, and nothing else of a client, is the word of their authors."
+    )
+  if flags.get("exact_siblings") == "allowed":
+    sentences.append(_MEASURED_BESIDE)
+  return tuple(sentences)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +118,7 @@ class StartingModel:
 
   run: str  # The end of its folder, TASK/METHOD/seed_S.
   task: str  # The folder of its task.
-  # Whether both train on clients of one population. Tasks whose names have the same first word
-  # count as one, so that no overlap is missed.
-  same_population: bool
+  same_population: bool  # Whether both may have clients in common: `may_share`.
   fingerprint: str  # That of its weights.
   epsilon: float | None  # What it spent; None for a run without privacy.
   delta: float | None  # That of `epsilon`; None for a run without privacy.
@@ -81,15 +145,25 @@ def initial_weights(start: StartingModel) -> str:
 
 
 def not_covered(
-  release: releases.Release, starts: Sequence[StartingModel] = (), ledger_version: int = 3
+  release: releases.Release,
+  starts: Sequence[StartingModel] = (),
+  ledger_version: int = 3,
+  flags: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-  """States the limits of the guarantee of a run that starts from others, the latest first."""
+  """States the limits of the guarantee of a run with some flags.
+
+  Args:
+    release: What a round releases.
+    starts: The models from which the run starts, the latest first.
+    ledger_version: That of the run's ledger.
+    flags: The run's flags, texts by name; None without a run.
+  """
   limits: tuple[str, ...] = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED
   if isinstance(release.cohort, cohorts.Known):
     limits = _OF_KNOWN_COHORTS
   if isinstance(release.cohort, (cohorts.FixedSize, cohorts.Known)):
     limits = tuple(_PUBLIC_LIST if sentence == NOT_COVERED[0] else sentence for sentence in limits)
-  return (*(initial_weights(start) for start in starts), *limits)
+  return (*map(initial_weights, starts), *of_flags(flags or {}), *limits)
 
 
 def as_before(sentences: Sequence[str]) -> tuple[str, ...]:

@@ -174,8 +174,8 @@ def _check_sides(
     return
   remark = (test if train.client_ids else train).remark
   raise ValueError(
-    f"{request.data_dir or request.cache_dir} has {len(train.client_ids)} clients to train on and"
-    f" {len(test.client_ids)} to test on{remark}; expected at least one of either:"
+    f"Found {len(train.client_ids)} clients to train on and {len(test.client_ids)} to test on"
+    f"{remark} in {request.data_dir or request.cache_dir}; expected at least one of either:"
     f" {'lower --min_examples_per_client, or ' if remark else ''}"
     f"{'take another --split_seed, or ' if request.keeps_apart else ''}get more data."
   )

@@ -7,7 +7,8 @@ model), `manifest.json`, the names in `clients/`, what a finished run leaves bes
 budget follows from the parameters and from the largest number of rounds in the files; the sums to
 which clients add noise are derived anew from noise multipliers and numbers of clients; and the
 files must agree. manifest.json has the SHA-256 of flags.txt and of the last evaluation, so that no
-line of these two can be changed by itself.
+line of these two can be changed by itself. A run that starts from a model without privacy of what
+may be the same clients claims too much. `experiment` reads the runs of a folder together.
 
 What it cannot see: a change of all files that agree about it, made by somebody who computes the
 hashes anew. Runs of version 0.2.0 have no hashes; of their flags only those that the ledger has,

@@ -1,57 +1,69 @@
 """The runs below some folders, and what one client loses by all of them together.
 
 A run's ledger is about the run. An experiment publishes several: seeds, budgets, tuning, methods
-without privacy. What its files tell of who is in which of them, and what they do not:
+without privacy. This reads all files below the folders (`tables`) and believes no run, and no
+record of a run, about the others. What the files tell of who is in which of the runs, and what they
+do not:
 
 - Each run names the clients that it does not train on, with their exact losses and errors, in
   test_clients.csv and validation_clients.csv. All others of its data are its training clients, who
-  are named nowhere. So if another run names a client that this one does not, this one trains on it,
-  if both have the same data; and no epsilon is finite for a client whom one run protects and
-  another one measures exactly. What a run without privacy releases may reveal all data of those
-  whom it trains on.
+  are named nowhere. So if any other table, of a run or not, names a client that a private run does
+  not, this one trains on it, if both have the same data; and no epsilon is finite for a client whom
+  one run protects and another table measures exactly. What a run without privacy releases may
+  reveal all data of those whom it trains on, and so may a run that starts from its model.
 - Whether two runs have the same data cannot be told: manifests have commitments to the clients, but
   each under its run's own key. So runs are taken to have the same clients, unless they are of
-  different public data sets, as `_PUBLIC` names them. Tables of one's own may share people.
+  different public data sets (`statements.population`). Tables of one's own may share people.
+  Of a table that no run has written nothing is known: it may be about the clients of any run.
 - Commitments to the key show whether two runs have one: these have the same cohorts and noise, and
   do not compose. If flags and clients agree besides, one is a copy of the other and releases
   nothing new.
 - A client may be among the training clients of all runs that do not name it. So one client of all
   private runs is who loses most; the costs of these compose (`privacy.together`).
+- A start is among the runs if one of these has its weights, by their SHA-256.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-import csv
 import dataclasses
 import functools
-import io
+import hashlib
 import os
 import pathlib
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 from privacy import ledger as ledger_lib
+from privacy import statements
 from privacy import together
+from privacy.audit import findings
 from privacy.audit import flags as flags_lib
 from privacy.audit import results as results_lib
+from privacy.audit import tables
 from privacy.evaluation import entries
 
-# The first words of tasks whose clients are known not to be those of the others.
-_PUBLIC = ("emnist", "sent140", "shakespeare", "synthetic")
-_OTHER = "other data"
+_HELD_OUT = ("test", "validation")
+_EVALUATION = re.compile(r"round_[0-9]+\.parquet")
+# What a run's folder holds that is no text, and has no table.
+_OF_MODEL = ("checkpoints", "tensorboard", "weights.npz")
 
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-  """A run's folder, private or not."""
+  """A run's folder, private or not, or a table of clients that no run has written."""
 
-  folder: pathlib.Path  # Its path.
+  folder: pathlib.Path  # Its path, or that of the table.
   ledger: ledger_lib.Ledger | None  # That of a private run; None of any other.
   num_rounds: int  # The number of rounds that its files have.
-  population: str  # The data set of its clients, as far as it is known.
+  population: str | None  # The data set of its clients; None where it may be any.
   manifest: Mapping[str, Any]  # The content of manifest.json.
   named: frozenset[str]  # The clients of which it has exact numbers, by name.
-  is_named: bool  # Whether these are all clients that it does not train on.
+  is_named: bool  # Whether these are all clients that it measures.
+  held_out: frozenset[str] = frozenset()  # Those of `named` whom it does not train on.
+  beside: frozenset[str] = frozenset()  # Those of `named` in tables that are not the run's own.
+  flags: Mapping[str, str] = dataclasses.field(default_factory=dict)  # Those of the run, as texts.
+  is_run: bool = True
 
   @functools.cached_property
   def runs(self) -> list[together.Repeated]:
@@ -62,22 +74,38 @@ class Member:
     queries = [entry.query for entry in entries.read(self.folder) if entry.split == "train"]
     return [training, *(together.Repeated(query.release, 1) for query in queries)]
 
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """Identifies its model, as `StartingModel.fingerprint`; "" where there is none."""
+    path = self.folder / "weights.npz"
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
+
+  @property
+  def exposing(self) -> list[statements.StartingModel]:
+    """The starts without privacy that may have seen its training clients."""
+    return [] if self.ledger is None else findings.exposing(self.ledger, self.flags.get("task", ""))
+
   def binding(self, name: str) -> str:
     """Returns a commitment of its manifest; "" for none."""
     commitments = self.manifest.get("commitments")
     return str(commitments.get(name, "")) if isinstance(commitments, dict) else ""
 
-
-def _names(folder: pathlib.Path, split: str) -> list[str]:
-  """Returns the names in a file of clients; none where there is no file."""
-  if not (folder / f"{split}_clients.csv").is_file():
-    return []
-  text = results_lib.read_text(folder, f"{split}_clients.csv")
-  return [row[0] for row in list(csv.reader(io.StringIO(text)))[1:] if row]
+  def measures(self, private: Member) -> frozenset[str]:
+    """Returns the clients of whom it has exact numbers, and whom a private run may train on."""
+    return (self.beside if self is private else self.named) - private.held_out
 
 
-def _read(folder: pathlib.Path) -> Member:
-  text = (folder / "flags.txt").read_text("utf-8") if (folder / "flags.txt").is_file() else ""
+class Found(NamedTuple):
+  """What is below some folders."""
+
+  populations: Mapping[str, list[Member]]  # By the data set of their clients, and by path.
+  unread: tuple[pathlib.Path, ...]  # Files that may be tables of clients, and cannot be read.
+
+
+def _read(folder: pathlib.Path, names: Mapping[pathlib.Path, frozenset[str]]) -> Member:
+  """Reads a run's folder, in which tables name clients."""
+  is_begun = (folder / "flags.txt").is_file()
+  flags = flags_lib.read(results_lib.read_text(folder, "flags.txt")) if is_begun else {}
   ledger, num_rounds = None, 0
   if (folder / ledger_lib.FILE_NAME).exists():
     ledger = results_lib.read_ledger(folder)
@@ -88,52 +116,88 @@ def _read(folder: pathlib.Path) -> Member:
   except ValueError:
     manifest = {}
   numbers = results_lib.num_clients(manifest)
-  names = {split: _names(folder, split) for split in ("test", "validation")}
-  word = flags_lib.read(text).get("task", "").partition("_")[0]
+  own = {split: names.get(folder / f"{split}_clients.csv", frozenset()) for split in _HELD_OUT}
+  is_named = bool(numbers) and all(len(own[s]) == numbers.get(s, 0) for s in _HELD_OUT)
+  held_out = frozenset[str]().union(*own.values())
+  others = [
+    clients
+    for path, clients in names.items()
+    # Of a run that is not finished the names of those whom it evaluates are nowhere else.
+    if is_named or not (path.parent == folder / "clients" and _EVALUATION.fullmatch(path.name))
+  ]
   return Member(
     folder=folder,
     ledger=ledger,
     num_rounds=num_rounds,
-    population=word if word in _PUBLIC else _OTHER,
+    population=statements.population(flags.get("task", "")) if flags else None,
     manifest=manifest,
-    named=frozenset(name for of_split in names.values() for name in of_split),
-    is_named=bool(numbers) and all(len(names[s]) == numbers.get(s, 0) for s in names),
+    named=held_out.union(*names.values()),
+    is_named=is_named,
+    held_out=held_out,
+    beside=frozenset[str]().union(*others) - held_out,
+    flags=flags,
   )
 
 
-def read(folders: Sequence[str | os.PathLike[str]]) -> dict[str, list[Member]]:
-  """Reads the runs in and below some folders, by the data set of their clients and by path."""
-  members: dict[pathlib.Path, Member] = {}
-  for folder in map(pathlib.Path, folders):
+def _table(path: pathlib.Path, clients: frozenset[str]) -> Member:
+  """Returns a table that no run has written, of clients of whatever data."""
+  return Member(path, None, 0, None, {}, clients, is_named=True, is_run=False)
+
+
+def read(folders: Sequence[str | os.PathLike[str]]) -> Found:
+  """Reads the runs in and below some folders, and the tables of clients beside them.
+
+  Raises:
+    ValueError: If a folder is not there, a private run's files cannot be read, or none is private.
+  """
+  paths = list(map(pathlib.Path, folders))
+  for folder in paths:
     if not folder.is_dir():
       raise ValueError(f"Found no folder {os.fspath(folder)!r}; expected that of private runs.")
-    files = (path for name in ("flags.txt", ledger_lib.FILE_NAME) for path in folder.rglob(name))
-    for path in sorted({file.parent for file in files}):
-      if path.resolve() not in members:
-        members[path.resolve()] = _read(path)
-  populations: dict[str, list[Member]] = {}
-  for member in members.values():
-    populations.setdefault(member.population, []).append(member)
-  private = {name: of for name, of in populations.items() if any(m.ledger for m in of)}
-  if not private:
+  found = tables.find(paths)
+  runs: dict[pathlib.Path, dict[pathlib.Path, frozenset[str]]] = {
+    folder: {}
+    for folder in sorted(found.folders)
+    if any((folder / name).exists() for name in results_lib.OF_RUN)
+  }
+  members = []
+  for path, clients in found.names.items():
+    home = next((parent for parent in path.parents if parent in runs), None)
+    if home is None:
+      members.append(_table(path, clients))
+    else:
+      runs[home][path] = clients
+  members = [*(_read(folder, names) for folder, names in runs.items()), *members]
+  private = (member.population for member in members if member.ledger is not None)
+  populations = list(dict.fromkeys(population or statements.OTHER_DATA for population in private))
+  if not populations:
     raise ValueError(
       f"Found no {ledger_lib.FILE_NAME} in or below {', '.join(map(str, folders))}; expected"
       " the folder of a private run, or of several."
     )
-  return private
+  unread = (
+    path
+    for path in found.unread
+    if not any(path.is_relative_to(run / name) for run in runs for name in _OF_MODEL)
+  )
+  return Found(
+    {name: [m for m in members if m.population in (name, None)] for name in populations},
+    tuple(unread),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
 class Together:
   """What one client loses by all runs of one population."""
 
-  members: Sequence[Member]  # The runs.
+  members: Sequence[Member]  # The runs, and tables of clients beside them.
   # The cost for a client whom all private runs train on, and none measures exactly.
   spent: together.TotalCost
-  # The names of clients whom one run protects and another measures exactly.
+  # The names of clients whom one run protects and another table measures exactly.
   measured: frozenset[str]
   # Sentences on why no epsilon is finite for some clients; empty if there are none.
   failures: tuple[str, ...]
+  limits: tuple[str, ...]  # What the guarantees of private runs leave out by the runs' flags.
   notes: tuple[str, ...]  # Further remarks, in sentences.
 
   def sentence(self) -> str:
@@ -149,8 +213,13 @@ class Together:
     return f"NO finite epsilon for {who}; {cost} for {whom} whom no other run measures exactly."
 
 
-def compose(members: Sequence[Member]) -> Together:
-  """Accounts for all runs of one population, at least one of them private, for one client."""
+def compose(members: Sequence[Member], unread: Sequence[pathlib.Path] = ()) -> Together:
+  """Accounts for all runs of one population for one client.
+
+  Args:
+    members: The runs, at least one of them private, and tables of clients beside them.
+    unread: Files beside them that may be such tables, too, and cannot be read.
+  """
   private = [member for member in members if member.ledger is not None]
   failures, copies = _one_key(private)
   runs = [run for member in private if member not in copies for run in member.runs]
@@ -171,12 +240,19 @@ def compose(members: Sequence[Member]) -> Together:
     )
   if spent.method == together.SUM:
     notes.append("Epsilons and deltas are added up: they are out of reach of privacy losses.")
+  if unread:
+    notes.append(
+      f"Not read: {len(unread)} files, such as {unread[0]}, which are neither text nor Parquet that"
+      " can be read here (by pyarrow): whether they have numbers of clients is not known."
+    )
+  limits = _limits(private)
   return Together(
     members=members,
     spent=spent,
     measured=measured,
-    failures=(*failures, *exposed),
-    notes=(*notes, *_starts(private)),
+    failures=(*failures, *exposed, *_exposing_starts(private)),
+    limits=limits,
+    notes=(*notes, *_starts(private), *limits),
   )
 
 
@@ -207,22 +283,29 @@ def _measured(
   clients: set[str] = set()
   sentences = []
   for member in members:
-    others = [other for other in private if other is not member]
-    names = {name for other in others for name in member.named - other.named}
-    clients |= names
-    if names:
-      number = sum(bool(member.named - other.named) for other in others)
+    names = {other.folder: member.measures(other) for other in private if other is not member}
+    of_others = frozenset[str]().union(*names.values())
+    if of_others:
+      number = sum(map(bool, names.values()))
       sentences.append(
-        f"{member.folder} has exact numbers of {len(names)} clients, such as {min(names)}, whom"
-        f" {number} of the other private runs may train on: they do not name them."
+        f"{member.folder} has exact numbers of {len(of_others)} clients, such as {min(of_others)},"
+        f" whom {number} of the {'other ' * member.is_run}private runs may train on: they do not"
+        " name them."
       )
+    own = member.measures(member) if member.ledger is not None else frozenset()
+    if own:
+      sentences.append(
+        f"{member.folder} has exact numbers of {len(own)} clients, such as {min(own)}, in a table"
+        " beside those of its test and validation clients: it may train on them."
+      )
+    clients |= of_others | own
   unnamed = [m for m in members if not m.is_named and len(members) > 1]
   if unnamed:
     sentences.append(
       f"{_such_as(unnamed)} not named all clients that it measures exactly, as where a run has not"
       " finished: it cannot be excluded that another run protects them."
     )
-  public = [member for member in members if member.ledger is None]
+  public = [member for member in members if member.ledger is None and member.is_run]
   if public:
     sentences.append(
       f"{_such_as(public)} trained without privacy: what it releases may reveal all data of its"
@@ -238,15 +321,45 @@ def _such_as(members: Sequence[Member]) -> str:
   return f"Each of {len(members)} runs, such as {members[0].folder}, has"
 
 
+def _limits(private: Sequence[Member]) -> tuple[str, ...]:
+  """Returns what flags of private runs say of the limits of their guarantees, with the runs."""
+  by_sentence: dict[str, list[Member]] = {}
+  for member in private:
+    for sentence in statements.of_flags(member.flags):
+      by_sentence.setdefault(sentence, []).append(member)
+  return tuple(
+    f"Outside the guarantee of {_example(of)}: {sentence}" for sentence, of in by_sentence.items()
+  )
+
+
+def _example(members: Sequence[Member]) -> str:
+  """Names some runs by the first."""
+  more = f" and {len(members) - 1} more" if len(members) > 1 else ""
+  return f"{members[0].folder}{more}"
+
+
+def _exposing_starts(private: Sequence[Member]) -> list[str]:
+  """Returns sentences on models without privacy that have seen whom later runs protect."""
+  by_start: dict[str, list[Member]] = {}
+  for member in private:
+    for start in member.exposing:
+      by_start.setdefault(start.run, []).append(member)
+  return [
+    f"{run}, from whose model {_example(of)} started, was trained without privacy on what may be"
+    " the same clients: it may reveal all data of its training clients."
+    for run, of in by_start.items()
+  ]
+
+
 def _starts(private: Sequence[Member]) -> list[str]:
   """Returns sentences on runs whose models others start from, and which are not there."""
-  folders = [member.folder.resolve().as_posix() for member in private]
+  there = {member.fingerprint for member in private}
   starts = {
-    start.run: start
+    start.fingerprint or start.run: start
     for member in private
     if member.ledger is not None
     for start in member.ledger.starts
-    if not any(folder.endswith(start.run) for folder in folders)
+    if start.fingerprint not in there - {""} and start not in member.exposing
   }
   return [
     f"Not included: {start.run}, from whose model a run starts"

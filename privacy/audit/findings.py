@@ -1,6 +1,8 @@
 """The findings of an audit: the budget that was spent, and what contradicts the claim."""
 
+from collections.abc import Mapping
 import dataclasses
+import functools
 import os
 import pathlib
 
@@ -28,6 +30,7 @@ class Audit:
     epsilon_planned: The cost of all planned rounds.
     failures: Sentences that contradict the claim; empty if it holds.
     notes: Further remarks, in sentences.
+    not_covered: The limits of the guarantee that follow from ledger and flags, in sentences.
   """
 
   ledger: ledger_lib.Ledger
@@ -39,6 +42,7 @@ class Audit:
   epsilon_planned: float
   failures: tuple[str, ...]
   notes: tuple[str, ...]
+  not_covered: tuple[str, ...]
 
   @property
   def holds(self) -> bool:
@@ -70,13 +74,16 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
     epsilon_planned=planned.epsilon,
     failures=(
       *_failures(ledger, spent),
+      *_wrong_sentences(ledger, flags),
+      *_exposing_starts(ledger, flags),
       *flags_lib.contradictions(flags, ledger),
       *flags_lib.wrong_mechanisms(ledger),
       *flags_lib.wrong_coefficients(flags, ledger),
       *agreement.contradictions(ledger, flags, results),
       *wrong_evaluations,
     ),
-    notes=(*_notes(ledger, results, spent, planned), *flags_lib.from_outside(flags), *costs),
+    notes=(*_notes(ledger, results, spent, planned), *costs),
+    not_covered=statements.not_covered(release, ledger.starts, ledger.version, flags),
   )
 
 
@@ -107,14 +114,42 @@ def _failures(ledger: ledger_lib.Ledger, spent: accounting.Spent) -> list[str]:
       f"The ledger says that the run costs epsilon = {texts[0]} against the server; it is"
       f" {texts[1]}."
     )
-  sentences = (
-    tuple(statements.guarantee(release)),
-    statements.not_covered(release, ledger.starts, ledger.version),
-  )
-  before = tuple(map(statements.as_before, sentences))
-  if (ledger.guarantee, ledger.not_covered) not in (sentences, before):
-    failures.append("The ledger's sentences are not those that follow from its numbers.")
   return failures
+
+
+def _wrong_sentences(ledger: ledger_lib.Ledger, flags: Mapping[str, str]) -> list[str]:
+  """Returns that a ledger's sentences are others than follow from its numbers and the flags."""
+  guarantee = tuple(statements.guarantee(ledger.release))
+  limits = functools.partial(statements.not_covered, ledger.release, ledger.starts, ledger.version)
+  known = [limits(flags)]
+  if "exact_siblings" not in flags:  # Up to 0.3.0, where ledgers did not speak of flags.
+    known.append(limits())
+  before = statements.as_before
+  expected = [(guarantee, known[0]), *((before(guarantee), before(text)) for text in known)]
+  if (ledger.guarantee, ledger.not_covered) in expected:
+    return []
+  return ["The ledger's sentences are not those that follow from its numbers and the run's flags."]
+
+
+def exposing(ledger: ledger_lib.Ledger, task: str) -> list[statements.StartingModel]:
+  """Returns the starts without privacy that may have seen clients of a run's task.
+
+  What such a run has released may reveal all data of its training clients, and so may a model that
+  starts from it: for a client of both no epsilon is finite, whatever the later run spends.
+  """
+  return [
+    start
+    for start in ledger.starts
+    if start.epsilon is None and (start.same_population or statements.may_share(start.task, task))
+  ]
+
+
+def _exposing_starts(ledger: ledger_lib.Ledger, flags: Mapping[str, str]) -> list[str]:
+  return [
+    f"The run starts from {start.run}, which was trained without privacy on what may be the same"
+    " clients: for a client of both no epsilon is finite."
+    for start in exposing(ledger, flags.get("task", ""))
+  ]
 
 
 def _notes(

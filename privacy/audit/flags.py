@@ -70,17 +70,6 @@ def _entries(ledger: ledger_lib.Ledger) -> dict[str, Any]:
   return expected
 
 
-def from_outside(flags: dict[str, str]) -> list[str]:
-  """Returns a sentence on a threshold that is not the project's, which nothing here can judge."""
-  threshold = flags.get("threshold", "exact")
-  if threshold in parts.THRESHOLDS.own:
-    return []
-  return [
-    f"The run took --threshold={threshold} from outside the project: that it releases what the"
-    " ledger says is the word of its author."
-  ]
-
-
 def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str]:
   """Returns sentences on flags with other values than the ledger's, and on missing ones."""
   release = ledger.release
@@ -92,7 +81,8 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
     if rate is not None and norm is not None:
       flags["clip_norm"] = repr(rate * norm)
   entries = _entries(ledger)
-  if from_outside(flags) and entries["threshold"] is not None:
+  is_own = flags.get("threshold") in (None, *parts.THRESHOLDS.own)
+  if not is_own and entries["threshold"] is not None:  # `statements.from_outside` names it.
     flags["threshold"] = entries["threshold"]
   if flags.get("threshold") != parts.Tree.kind:
     flags.pop("num_bins", None)  # Its default means nothing to other thresholds.

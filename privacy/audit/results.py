@@ -22,6 +22,7 @@ _FALSE = ("", "None", "0", "0.0", "False", "false")
 _EVALUATED = re.compile(r"round_(\d+)\.parquet")
 # A private run never writes these: they hold exact numbers of its training clients, or times.
 _NEVER = ("train_clients.csv", "tensorboard")
+OF_RUN = ("privacy.json", "flags.txt", "rounds.csv")  # A run's folder has one of these.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +73,7 @@ def read(folder: pathlib.Path, has_begun: bool) -> RunRecords:
     rounds=rounds,
     manifest=read_object(folder / "manifest.json"),
     metrics=read_object(folder / "metrics.json"),
-    flags_digest=hashlib.sha256((folder / "flags.txt").read_bytes()).hexdigest(),
+    flags_digest=hashlib.sha256(_read_bytes(folder, "flags.txt")).hexdigest(),
     num_parameters=_num_parameters(folder / "weights.npz"),
     last_evaluated=max((int(m[1]) for m in map(_EVALUATED.fullmatch, names) if m), default=0),
     spare=tuple(name for name in _NEVER if (folder / name).exists()),
@@ -80,15 +81,18 @@ def read(folder: pathlib.Path, has_begun: bool) -> RunRecords:
 
 
 def read_text(folder: pathlib.Path, name: str) -> str:
-  """Returns the content of a file without which a folder is not that of a private run."""
+  """Returns the text of a file without which a folder is not that of a private run."""
+  return _read_bytes(folder, name).decode("utf-8", errors="replace")
+
+
+def _read_bytes(folder: pathlib.Path, name: str) -> bytes:
   if (folder / name).exists() and not (folder / name).is_file():  # A pipe is read for ever.
     raise ValueError(
       f"Found {name}, which is no file, in {os.fspath(folder)!r}; expected the folder of a private"
       " run."
     )
   try:
-    with open(folder / name, encoding="utf-8", errors="replace", newline="") as stream:
-      return stream.read()
+    return (folder / name).read_bytes()
   except FileNotFoundError:
     raise ValueError(
       f"Found no {name} in {os.fspath(folder)!r}; expected the folder of a private run."

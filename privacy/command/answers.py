@@ -146,7 +146,7 @@ def of_audit(audited: audit.Audit, folder: str) -> Answer:
     server_participations=audited.server.participations,
     server=audited.server.explanation,
     guarantee=statements.guarantee(release),
-    not_covered=statements.not_covered(entry.release, entry.starts, entry.version),
+    not_covered=audited.not_covered,
   )
   claimed, delta = entry.claim["epsilon"], entry.claim["delta"]
   lines = [

@@ -76,18 +76,24 @@ def compose(
 
 def audit_all(folders: Sequence[str]) -> answers.Answer:
   """Returns the answer of `audit` for all runs in and below folders: claims, and their sum."""
-  populations = [_population(name, members) for name, members in experiment.read(folders).items()]
+  found = experiment.read(folders)
+  populations = [
+    _population(name, members, found.unread) for name, members in found.populations.items()
+  ]
   holds = all(not entry["failures"] and not _wrong(entry) for entry in populations)
   values = dict(command="audit", folders=folders, holds=holds, populations=populations)
   lines = [line for entry in populations for line in _lines(entry, ", ".join(folders))]
   return answers.Answer(values, lines[:-1], holds)
 
 
-def _population(name: str, members: Sequence[experiment.Member]) -> dict[str, Any]:
-  """Returns the entry of the runs of one data set."""
+def _population(
+  name: str, members: Sequence[experiment.Member], unread: Sequence[pathlib.Path]
+) -> dict[str, Any]:
+  """Returns the entry of the runs of one data set, and of tables beside them."""
   runs = []
   for member in members:
     run = dict[str, Any](folder=os.fspath(member.folder), is_private=member.ledger is not None)
+    run["is_run"] = member.is_run
     if member.ledger is not None:
       audited = audit.audit_folder(member.folder)
       run |= dict(
@@ -98,7 +104,7 @@ def _population(name: str, members: Sequence[experiment.Member]) -> dict[str, An
         failures=audited.failures,
       )
     runs.append(run)
-  of_all = experiment.compose(members)
+  of_all = experiment.compose(members, unread)
   return dict(
     population=name,
     sentence=of_all.sentence(),
@@ -139,6 +145,6 @@ def _about(spent: dict[str, Any], sentences: Sequence[str]) -> list[str]:
 def _row(run: dict[str, Any]) -> str:
   """Returns the row of a run: its own epsilon, and whether its claim holds."""
   if not run["is_private"]:
-    return f"  {'no privacy':<26}{run['folder']}"
+    return f"  {'no privacy' if run['is_run'] else 'table of clients':<26}{run['folder']}"
   holds = "holds" if run["holds"] else "does NOT hold"
   return f"  {answers.as_text(run['epsilon']):<10}{holds:<16}{run['folder']}"

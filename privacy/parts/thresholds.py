@@ -245,7 +245,7 @@ def is_accounted(kind: type[Threshold]) -> bool:
   """
   own = next((base for base in kind.__mro__ if base in _KINDS), Exact)
   accounted = (name for name in dir(own) if name[0] != "_" and name != "check")
-  return issubclass(own, PrivateThreshold) and not plugins.changed(kind, accounted)
+  return issubclass(own, PrivateThreshold) and not plugins.changed(kind, own, accounted)
 
 
 def private_kinds() -> dict[str, type[PrivateThreshold]]:

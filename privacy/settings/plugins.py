@@ -108,14 +108,16 @@ def names(text: str | None) -> list[str]:
   return list(dict.fromkeys(filter(None, map(str.strip, (text or "").split(",")))))
 
 
-def changed(kind: type, names: Iterable[str]) -> list[str]:
-  """Returns which attributes of a class come from one that is not this project's."""
+def changed(kind: type, own: type, names: Iterable[str]) -> list[str]:
+  """Returns which attributes of a class are not those of `own`, a base of it that is known."""
 
-  def home(name: str) -> str:
-    homes = (own for own in kind.__mro__ if name in {**vars(own), **inspect.get_annotations(own)})
-    return next(homes).__module__.partition(".")[0]
+  def home(name: str) -> type:
+    homes = (
+      base for base in kind.__mro__ if name in {**vars(base), **inspect.get_annotations(base)}
+    )
+    return next(homes)
 
-  return [name for name in names if home(name) not in ("privacy", "tff_superquantile")]
+  return [name for name in names if home(name) not in own.__mro__]
 
 
 def _import_module(head: str, name: str) -> types.ModuleType:

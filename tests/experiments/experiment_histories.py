@@ -9,6 +9,8 @@ import collections
 import contextlib
 import hashlib
 import io
+import os
+import pathlib
 import random
 import re
 import shutil
@@ -135,14 +137,20 @@ def _text(path):
   return path.read_bytes().decode(errors="replace")
 
 
+def _files(output_dir):
+  """All files but those in checkpoints, also behind links."""
+  for parent, folders, files in os.walk(output_dir, followlinks=True):
+    folders[:] = set(folders) - {"checkpoints"}
+    yield from (pathlib.Path(parent, name) for name in files)
+
+
 def read(output_dir, names):
   """Returns the clients, of all `names`, whom a ledger protects, and where any of them is named."""
-  ledgers = [path.parent for path in output_dir.rglob("privacy.json")]
+  ledgers = [path.parent for path in _files(output_dir) if path.name == "privacy.json"]
   protected = set().union(*(_protected(run, names) for run in ledgers))
   where = {
     path: found
-    for path in output_dir.rglob("*")
-    if path.is_file() and "checkpoints" not in path.parts
+    for path in _files(output_dir)
     if (found := protected & set(re.findall(r"person\d{3}x", _text(path))))
   }
   return protected, where
@@ -156,13 +164,14 @@ class History:
     self._folder, self.output_dir = folder, folder / "runs"
     folder.mkdir()
     self.names = _names(0, _NUM_CLIENTS)
-    self._data = folder / "data" / ("table.csv" if task == "own" else "digits.parquet")
-    self._later = folder / "later" / self._data.name
+    self.data = folder / "data" / ("table.csv" if task == "own" else "digits.parquet")
+    self._later = folder / "later" / self.data.name
+    self._disk = folder / "disk"
     self._write = _write_table if task == "own" else _write_digits
-    self._write(self._data, self.names)
+    self._write(self.data, self.names)
     self._flags = dict(
       task=task,
-      data_dir=str(self._data),
+      data_dir=str(self.data),
       output_dir=str(self.output_dir),
       cache_dir=str(cache_dir),
       num_rounds=2,
@@ -173,7 +182,7 @@ class History:
     )
     if task == "own":
       self._flags.update(client_column="who", label_column="label")
-    self.steps = []
+    self.steps, self._num_moved = [], 0
 
   def live(self, num_steps):
     """Lets so many things happen, of which the first leaves a finished run."""
@@ -184,7 +193,7 @@ class History:
 
   def step(self, name):
     """Takes a step by its name, and looks at all files."""
-    before = self._contents()
+    before = self.contents()
     try:
       with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         code = self.STEPS[name](self)
@@ -195,16 +204,15 @@ class History:
       code = error.code
     self.steps.append((name, {None: "done", 0: "done"}.get(code, "refused")))
     if code == 2:
-      assert self._contents() == before, self.steps
+      assert self.contents() == before, self.steps
     _, where = read(self.output_dir, self.names)
     assert not where, (self.steps, where)
 
-  def _contents(self):
-    return {
-      path: path.read_bytes()
-      for path in self.output_dir.rglob("*")
-      if path.is_file() and path.name != "lock"
-    }
+  def contents(self):
+    """The experiment's files, and its register."""
+    register = self.output_dir / "checkpoints/clients.json"
+    files = [*_files(self.output_dir), *([register] if register.exists() else [])]
+    return {path: path.read_bytes() for path in files if path.name != "lock"}
 
   # Steps. Each returns an exit code, or ends with the error of a refusal.
 
@@ -213,12 +221,14 @@ class History:
     if self._flags["task"] == "own" and self._random.random() < 0.2:
       common["model"] = "mlp"
     if self._random.random() < 0.3:
+      common["data_dir"] = str(self.same_clients(self._random.choice(sorted(self.DISGUISES))))
+    if self._random.random() < 0.3:
       common["validation_fraction"] = 0.5
     runner.train(run_config.of(**{**common, **flags}))
 
   def _private(self, **flags):
     if self._random.random() < 0.2:
-      flags["split_seed"] = self._random.randrange(3)
+      flags.setdefault("split_seed", self._random.randrange(3))
     epsilon = self._random.choice((5.0, 10.0))
     self._train(epsilon=epsilon, delta=1e-3, clip_norm=1.0, **flags)
 
@@ -227,8 +237,8 @@ class History:
     given = dict(noise_key_file=str(self._random.choice(keys))) if keys else {}
     self._private(local_epochs=2, run_name="again", **given)
 
-  def _public(self):
-    self._train()
+  def _public(self, **flags):
+    self._train(**flags)
 
   def _other_tests(self):
     of_rows = self._flags["task"] == "own" and self._random.random() < 0.5
@@ -248,7 +258,8 @@ class History:
   def _evaluate(self):
     run = self._finished()
     arguments = [str(run), f"--split={self._random.choice(('test', 'train', 'validation', 'all'))}"]
-    out = run.parents[self._random.randrange(2)] / "exact.csv"
+    places = (run.parents[0], run.parents[1], self.output_dir, self.output_dir / "deep/below")
+    out = self._random.choice(places) / self._random.choice(("exact.csv", "exact.txt", "exact"))
     out.unlink(missing_ok=True)
     arguments += [f"--out={out}"]
     if self._random.random() < 0.4:
@@ -269,6 +280,62 @@ class History:
     arguments = [str(run), "--format=npz", f"--out={run.parent / 'npz'}"]
     return cli.run(export, arguments)
 
+  def same_clients(self, disguise):
+    """Returns other data of the same clients."""
+    path = self.data.parent / f"{disguise}{self.data.suffix}"
+    if not path.exists():
+      path = self.DISGUISES[disguise](self, path)
+    return path
+
+  def _as_parquet(self, path):
+    frame = pd.read_csv(self.data) if self.data.suffix == ".csv" else None
+    if frame is not None:
+      frame.to_parquet(path := path.with_suffix(".parquet"))
+      return path
+    return shutil.copy(self.data, path)
+
+  def _without_some(self, path):
+    """Of a table whose tested clients were removed, any client may be tested on."""
+    protected, _ = read(self.output_dir, self.names)
+    self._write(path, sorted(protected) if len(protected) > 8 else self.names[::2])
+    return path
+
+  DISGUISES = {
+    "copy": lambda self, path: shutil.copy(self.data, path),
+    "link": lambda self, path: path.symlink_to(self.data) or path,
+    "parquet": _as_parquet,
+    "rest": _without_some,
+  }
+
+  def _move(self):
+    """Moves a folder to another disk, as full disks make people do."""
+    patterns = ("*_*", "*_*/*", "*_*/*/seed_*")
+    folders = [p for p in self.output_dir.glob(self._random.choice(patterns)) if p.is_dir()]
+    folders = [p for p in folders if not p.is_symlink()]
+    if folders:
+      folder, self._num_moved = self._random.choice(sorted(folders)), self._num_moved + 1
+      self._disk.mkdir(exist_ok=True)
+      folder.rename(place := self._disk / str(self._num_moved))
+      folder.symlink_to(place)
+
+  def _two_at_once(self):
+    """Starts a run when another has said whom it protects or measures, and has not begun yet."""
+    kinds = [self._random.choice((self._private, self._public)) for _ in range(2)]
+    begin, second = runner._begin, []
+
+    def begin_both(job):
+      if not second:
+        second.append("started")
+        with contextlib.suppress(ValueError):
+          kinds[1]()
+      begin(job)
+
+    runner._begin = begin_both
+    try:
+      kinds[0]()
+    finally:
+      runner._begin = begin
+
   STEPS = {
     "private": _private,
     "the key of another run": _same_key,
@@ -279,4 +346,6 @@ class History:
     "evaluate": _evaluate,
     "private_evaluation": _private_evaluation,
     "export": _export,
+    "another disk": _move,
+    "two at once": _two_at_once,
   }

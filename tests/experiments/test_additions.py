@@ -11,10 +11,17 @@ import commands
 import numpy as np
 import pytest
 
+from privacy import parts
+from privacy import statements
 import tasks
 from tff_superquantile.experiments.export import formats
+from tff_superquantile.experiments.export import model_card
+from tff_superquantile.experiments.report import provenance
+from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
+from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import methods
 
 _PAGE = (commands.ROOT / "docs/how_to/add_a_part.md").read_text(encoding="utf-8")
@@ -110,14 +117,29 @@ def test_a_format_is_written_and_the_card_mentions_it(user, carry_out, compared)
   refused.assert_refused("did you mean 'npz'?")
 
 
-def test_a_private_method_and_threshold_are_accounted_for(user, carry_out, small):
+@pytest.mark.usefixtures("write")
+def test_a_private_method_and_threshold_are_accounted_for(user, carry_out, small, monkeypatch):
+  monkeypatch.syspath_prepend(user.folder)
   results = user.folder / "results" / "synthetic"
-  for words, method in (("--cap=1.5 --epsilon=8", f"{_CAPPED}_epsilon_8"), ("slow:Slow", _SLOW)):
+  for words in ("--cap=1.5 --epsilon=8", "slow:Slow"):
     carry_out(words, *small)
-    audited = user.fork("-m", "privacy.account", "audit", str(results / method / "seed_0")).wait()
+  folders = [results / method / "seed_0" for method in (f"{_CAPPED}_epsilon_8", _SLOW)]
+  outside = ("--algorithm=capped:CappedFedAvg", "--threshold=slow:SlowGeometric")
+  for folder, flag in zip(folders, outside):
+    (sentence,) = (
+      sentence
+      for sentence in json.loads((folder / "privacy.json").read_text())["not_covered"]
+      if sentence.startswith(f"Parts from outside the project ({flag})")
+    )
+    audited = user.here("privacy.account", "audit", str(folder))
     assert audited.code == 0, audited.out + audited.err
-    is_noted = "--threshold=slow:SlowGeometric from outside the project" in audited.out
-    assert is_noted == (method == _SLOW)
+    card = model_card._privacy(run_folder.Run(folder, 0))
+    assert any(row.name == f"Not covered: {sentence}" for row in card[1].rows)
+    assert sentence in " ".join(audited.out.split())
+  audited = user.here("privacy.account", "audit", *map(str, folders))
+  assert audited.code == 0 and all(f"({flag})" in audited.out for flag in outside)
+  said = provenance._cost_of_all_runs(results.parent, results.name)
+  assert all(f"Parts from outside the project ({flag})" in said for flag in outside)
   ledger = results / _SLOW / "seed_0/privacy.json"
   assert json.loads(ledger.read_text())["release"]["threshold_kind"] == "geometric"
   rows = commands.rows(ledger.parent)
@@ -208,10 +230,11 @@ _HEAD = """\
 import dataclasses
 from privacy.settings import flag
 from tff_superquantile.experiments import run
+from tff_superquantile.experiments.run.parts import methods
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 """
-_METHOD = "class Mine(run.{base}):\n{body}"
+_METHOD = "class Mine({base}):\n{body}"
 _BUILD = "  def build(self, run):\n    return None\n"
 _SHARE = "  def share(self, max_loss):\n    return abs\n"
 _RELATIVE = "  def relative_share(self):\n    return None\n"
@@ -236,6 +259,7 @@ def write(tmp_path, monkeypatch):
 
 
 def _method(base="Method", body=_BUILD, head=_HEAD):
+  base = base if "." in base else f"run.{base}"
   return head + _METHOD.format(base=base, body=body)
 
 
@@ -290,6 +314,7 @@ def test_defaults_of_a_flag_from_outside_are_nobody_elses(write):
 
 
 _OTHER_SUM = "  def build_private(self, run):\n    return None\n"
+_NOTHING = "  RELEASED = ()\n"
 
 
 @pytest.mark.parametrize(
@@ -302,6 +327,13 @@ _OTHER_SUM = "  def build_private(self, run):\n    return None\n"
     ("Method", _BUILD, "in a private run; use one of fed_avg"),
     ("OwnLossMethod", _SHARE + _OTHER_SUM, "with build_private of its own"),
     ("FedAvg", _OTHER_SUM, "with build_private of its own"),
+    # Whatever it says of itself, and of where it is from.
+    ("OwnLossMethod", _NOTHING + _SHARE + _OTHER_SUM, "with build_private of its own"),
+    ("RelativeMethod", _NOTHING + _RELATIVE + _BUILD, "with build of its own"),
+    ("FedAvg", _NOTHING + _BUILD, "with build of its own"),
+    ("methods.PrivateMethod", _NOTHING + _BUILD, "with build of its own"),
+    ("FedAvg", f"  __module__ = 'privacy.parts'\n{_OTHER_SUM}", "with build_private of its own"),
+    ("OwnLossMethod", _SHARE.replace("return", "return lambda loss: 100 *"), None),
     ("OwnLossMethod", f"{_SHARE}  weighted_updates = False\n", "with weighted_updates of its own"),
     ("RelativeMethod", f"{_RELATIVE}  threshold: None = None\n", "with threshold of its own"),
     (
@@ -340,6 +372,38 @@ def test_a_private_threshold_changes_nothing_that_is_accounted_for(base, body, i
     return
   with pytest.raises(ValueError, match="Found --threshold=mine:Mine in a private run; use one of"):
     build.resolve(config, tasks.get_task("synthetic"))
+
+
+def test_the_projects_own_parts_are_those_that_the_accountant_knows():
+  private = {
+    name for name in methods.METHODS.own if issubclass(methods.METHODS[name], methods.PrivateMethod)
+  }
+  assert statements.OWN_PARTS["algorithm"] == private
+  assert statements.OWN_PARTS["threshold"] == parts.THRESHOLDS.own
+  assert statements.OWN_PARTS["task"] == set(tasks.task_names())
+
+
+@pytest.mark.parametrize("name", ["algorithm", "threshold", "task", None])
+def test_a_private_run_names_its_parts_from_outside(name, write, monkeypatch, tmp_path):
+  """As hosp.py, plug.py: a task over the same patients, a method that peeks, a quiet threshold."""
+  code = {
+    "algorithm": _method("OwnLossMethod", _SHARE),
+    "threshold": "from privacy import parts\n\nclass Mine(parts.Geometric): pass\n",
+    "task": "import dataclasses, tasks\nMine = tasks.get_task('synthetic')\n",
+  }
+  values = {} if name is None else {name: write(code[name])}
+  config = run_config.of(epsilon=3.0, clip_norm=0.1, **values)
+  outside = statements.from_outside(config.to_flags())
+  assert outside == ([] if name is None else [f"--{name}=mine:Mine"])
+  task = build.get_task(config)
+  resolved = build.resolve(run_config.replace(config, num_rounds=2), task)
+  resolved, release = private.calibrate(resolved, 1000, 60, {})
+  account = accounts.Account(resolved, release, tmp_path, 60)
+  account.write(0)
+  said = json.loads((tmp_path / "privacy.json").read_text())["not_covered"]
+  sentences = [sentence for sentence in said if "from outside the project" in sentence]
+  assert len(sentences) == len(outside) and all(outside[0] in text for text in sentences)
+  assert all(sentence in account.describe() for sentence in sentences)
 
 
 def test_an_installed_package_names_its_parts(write, tmp_path):

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from privacy import audit
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import evaluate
 from tff_superquantile.experiments import evaluation_text
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.run import register
+from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
@@ -125,30 +128,36 @@ def test_a_private_run_is_evaluated_on_those_outside_of_its_guarantee(tmp_path, 
   for split, asked in (("train", "train"), ("validation", "validation"), ("all", "train")):
     with pytest.raises(ValueError, match=f"{split} .*private_evaluation .*--split={asked} "):
       evaluate.evaluate(folder, split)
-  # The same clients, split in another way: training clients may be among the test clients.
-  data["test"], data["train"] = files.subset(_IDS[4:]), files.subset(_IDS[:4])
-  for split in ("test", "train", "all"):
-    with pytest.raises(ValueError, match="budget covers no exact number"):
-      evaluate.evaluate(folder, split, elsewhere)
-  # One of the run's test clients is enough to see it, whatever split they are in.
+  # Nobody knows whom it protects: only those whom it has measured are not.
   own = folder / "test_clients.csv"
-  own.write_text("client_id,num_examples,loss,error\nwriter 0,1,0,0\nsomeone,1,0,0\n")
-  with pytest.raises(ValueError, match="budget covers no exact number"):
-    evaluate.evaluate(folder, "test", elsewhere)
-  # Also where they are in none: others of the data were chosen, who may have been trained on.
+  own.write_text("client_id,num_examples,loss,error\nwriter 5,1,0,0\nwriter 6,1,0,0\n")
   data["test"], data["train"] = files.subset(_IDS[5:7]), files.subset(_IDS[7:])
-  for split in ("test", "train", "all"):
-    with pytest.raises(ValueError, match="budget covers no exact number"):
+  assert list(evaluate.evaluate(folder, "test", elsewhere).columns["client_id"]) == _IDS[5:7]
+  for split in ("train", "all"):
+    with pytest.raises(ValueError, match="may be protected in .*private_evaluation"):
       evaluate.evaluate(folder, split, elsewhere)
-  data["test"], data["train"] = files.subset(_IDS[4:]), files.subset(_IDS[:4])
-  # Clients who came later.
-  own.write_text("client_id,num_examples,loss,error\nsomeone,1,0,0\n")
-  for split, ids in (("test", _IDS[4:]), ("train", _IDS[:4]), ("all", _IDS)):
+  assert len(evaluate.evaluate(folder, "train", elsewhere, is_allowed=True).columns["error"]) == 4
+  # It is known: others of the data came later.
+  config = run_config.from_flags(run_folder.Run(folder, 0).flags)
+  token = register.enter(folder, register.Coverage({"writer 7"}, set(_IDS[5:7])), config)
+  atomic_files.write_json(folder / "manifest.json", {register.TOKEN: token})
+  data["test"], data["train"] = files.subset(_IDS[:7]), files.subset(_IDS[8:])
+  for split, ids in (("test", _IDS[:7]), ("train", _IDS[8:])):
     assert list(evaluate.evaluate(folder, split, elsewhere).columns["client_id"]) == ids
-  # Without the file nobody can tell.
-  own.unlink()
-  with pytest.raises(ValueError, match="budget covers no exact number"):
-    evaluate.evaluate(folder, "test", elsewhere)
+  with pytest.raises(ValueError, match="Found 1 client who are to be measured exactly, and are"):
+    evaluate.evaluate(folder, "all", elsewhere)
+
+
+def test_a_table_of_an_evaluation_is_there_whole_or_not_at_all(tmp_path, data, monkeypatch):
+  folder, out = _write(tmp_path), tmp_path / "out" / "exact"
+  evaluate.evaluate(folder, out=out)
+  found = run_files.read_columns(out, is_whole=True)
+  assert list(found["client_id"]) == _IDS and "place" in out.read_text().splitlines()[0]
+  out.unlink()
+  monkeypatch.setattr(evaluate, "_evaluate_all", lambda *_: 1 / 0)
+  with pytest.raises(ZeroDivisionError):
+    evaluate.evaluate(folder, out=out)
+  assert not out.exists()
 
 
 def test_noise_without_a_budget_is_private_too(tmp_path, data):

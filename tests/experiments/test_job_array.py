@@ -1,26 +1,47 @@
-"""Many runs on a cluster: the job array of docs/how_to/cluster.md."""
+"""Many runs on a cluster: the job array and the loop of docs/how_to/cluster.md."""
 
 import re
 import subprocess
+import sys
 
 import commands
 import forks
+import pytest
+
+from privacy.settings import command_line
+from tff_superquantile.experiments.plan import job
+from tff_superquantile.experiments.plan import stages
+from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
+
+_PAGE = (commands.ROOT / "docs/how_to/cluster.md").read_text(encoding="utf-8")
+_ARRAY, _LOOP = re.findall(r"```bash\n(.*?)```", _PAGE, re.DOTALL)
+_FLAGS = ("--experiment=synthetic", "--tune=none", "--num_rounds=3")
+# In the place of Slurm: carries out the lines of the file of jobs, one after the other.
+_SBATCH = """#!/bin/bash
+last=${2#--array=1-}
+echo "$last" >> arrays
+for SLURM_ARRAY_TASK_ID in $(seq "$last"); do
+  export SLURM_ARRAY_TASK_ID
+  bash "$3" "$4" >> said 2>&1
+done
+"""
+
+
+def _bash(folder, *arguments, **more):
+  environment = {**forks.environment(), **more}
+  return subprocess.run(
+    ["bash", *arguments], cwd=folder, env=environment, capture_output=True, text=True
+  )
 
 
 def test_the_job_array_of_the_page(lab):
-  page = (commands.ROOT / "docs/how_to/cluster.md").read_text(encoding="utf-8")
-  (lab.folder / "array.sbatch").write_text(re.search(r"```bash\n(#!.*?)```", page, re.DOTALL)[1])
-  flags = ("--experiment=synthetic", "--tune=none", "--seeds=0,1", "--num_rounds=3")
+  (lab.folder / "array.sbatch").write_text(_ARRAY)
+  flags = (*_FLAGS, "--seeds=0,1")
   folder = lab.folder / "array"
   printed = lab.sweep(*flags, f"--output_dir={folder}", "--print_commands")
   (lab.folder / "jobs").write_text(printed.out)
-  result = subprocess.run(
-    ["bash", "array.sbatch", "jobs"],
-    cwd=lab.folder,
-    env={**forks.environment(), "SLURM_ARRAY_TASK_ID": "2"},
-    capture_output=True,
-    text=True,
-  )
+  result = _bash(lab.folder, "array.sbatch", "jobs", SLURM_ARRAY_TASK_ID="2")
   assert result.returncode == 0, result.stderr
   (finished,) = folder.rglob("metrics.json")
   seed = f"seed_{re.search('--seed=([0-9]+)', printed.out.splitlines()[1])[1]}"
@@ -28,3 +49,120 @@ def test_the_job_array_of_the_page(lab):
   again = lab.sweep(*flags, f"--output_dir={folder}", "--print_commands")
   first, _, *rest = printed.out.splitlines()
   assert again.out.splitlines() == [first, *rest]
+
+
+def _config(folder, **values):
+  return run_config.of(task="synthetic", num_rounds=3, output_dir=str(folder), **values)
+
+
+def _printed(capsys, *configs, **settings):
+  """The folders that are printed, what is said, and the failed ones where none is printed."""
+  failed = []
+  try:
+    failed = stages.Stages(None, True, **settings).carry_out("some runs", configs)
+  except SystemExit as end:
+    assert end.code == 0
+  said = capsys.readouterr()
+  lines = said.out.splitlines()
+  assert all(" -m tff_superquantile.experiments.plan.job " in line for line in lines)
+  return [re.search("--seed=([0-9]+)", line)[1] for line in lines], said.err, failed
+
+
+def test_failed_runs_are_told_from_those_that_are_left(tmp_path, capsys):
+  left, broken = (_config(tmp_path, seed=seed) for seed in (0, 1))
+  path = run_folder.of_config(broken).path
+  assert _printed(capsys, left, broken)[0] == ["0", "1"] and not list(tmp_path.iterdir())
+  run_folder.leave_failure(broken, "Found a reason.")
+  assert (path / "failed.txt").read_text() == "Found a reason.\n"
+  seeds, said, _ = _printed(capsys, left, broken)
+  assert seeds == ["0"] and f"Failed: {path}: Found a reason.\n" in said
+  assert "1 of 2 runs are left: some runs\n" in said
+  assert _printed(capsys, left, broken, retry_failed=True)[0] == ["0", "1"]
+  # Nothing is left: the caller is told.
+  assert _printed(capsys, broken) == ([], f"Failed: {path}: Found a reason.\n", [str(path)])
+
+
+def test_a_failure_is_left_where_the_run_is_and_nobody_else_is_at_work(tmp_path):
+  config, other = _config(tmp_path), _config(tmp_path, client_learning_rate=0.7)
+  run = run_folder.of_config(config)
+  with run_folder.lock(run.path):
+    run_folder.leave_failure(config, "it")
+  assert not run.failed
+  (run.path / "flags.txt").write_text("\n".join(config.to_arguments()))
+  run_folder.leave_failure(other, "it")  # With other flags than the folder's run.
+  assert not run.failed
+  run_folder.leave_failure(config, "it")
+  assert run.failed == "it"
+
+
+def test_a_job_leaves_why_it_was_refused_and_takes_it_back_when_it_begins(lab):
+  flags = lab.small([*_FLAGS[2:], "--output_dir=refused"])
+  config = _config(lab.folder / "refused")
+  result = lab.bare("plan.job", *flags, "--clients_per_round=10000")
+  result.assert_fails_with_a_sentence(2, "10000", "30 training clients")
+  run = run_folder.of_config(config)
+  assert result.err == f"Error: {run.failed}\n"
+  assert lab.bare("plan.job", *flags).code == 0
+  assert not run.failed and run.finished
+
+
+@pytest.mark.parametrize("end", [SystemExit(143), KeyboardInterrupt(), OSError("full"), None])
+def test_a_job_that_a_signal_ends_has_not_failed(tmp_path, monkeypatch, end):
+  def train(config):
+    if end is None:  # The run is at work elsewhere, and ends while this job is refused.
+      with run_folder.lock(path), run_folder.lock(path):
+        pass
+    raise end
+
+  config = _config(tmp_path)
+  path = run_folder.of_config(config).path
+  monkeypatch.setattr(job.train, "train", train)
+  parser = command_line.Parser()
+  job.define(parser)
+  with pytest.raises((SystemExit, KeyboardInterrupt, OSError, ValueError)):
+    job.main(parser.parse_args(config.to_arguments()))
+  assert bool(run_folder.of_config(config).failed) == isinstance(end, OSError)
+
+
+def test_a_private_run_leaves_no_word_of_the_reason(tmp_path):
+  config = _config(tmp_path, epsilon=5.0)
+  run_folder.leave_failure(config, "Found that patient 7 has no age.")
+  reason = run_folder.of_config(config).failed
+  assert reason.startswith("The run failed") and "7" not in reason and "age" not in reason
+
+
+@pytest.mark.slow
+def test_the_loop_of_the_page_ends_where_a_run_always_fails(lab):
+  """Of two runs one fails each time; the other is killed before its end the first time."""
+  folder = lab.folder / "loop"
+  (folder / "bin").mkdir(parents=True)
+  (folder / "bin" / "sbatch").write_text(_SBATCH)
+  (folder / "bin" / "sbatch").chmod(0o755)
+  (folder / "array.sbatch").write_text(_ARRAY)
+  flags = lab.small([*_FLAGS, "--thetas=0.5", "--seeds=0", "--output_dir=out"])
+  command = f"{sys.executable} -m tff_superquantile.experiments.sweep {' '.join(flags)}"
+  loop, number = re.subn('(?<=sweep=")[^"]*', lambda _: command, _LOOP)
+  assert number == 1
+  (folder / "loop.sh").write_text(loop)
+  broken = folder / "out/synthetic/fed_avg/seed_0"
+  broken.mkdir(parents=True)
+  (broken / "checkpoints").touch()  # No folder: the run trips over it.
+  path = f"{folder / 'bin'}:{forks.environment()['PATH']}"
+  result = _bash(folder, "loop.sh", PATH=path)
+  # One array of all, none for what failed: each run was carried out once.
+  num_runs = int((folder / "arrays").read_text())
+  assert num_runs > 1 and len(list(folder.rglob("metrics.json"))) == num_runs - 1
+  assert result.returncode == 1 and "Traceback" not in result.stderr
+  (error,) = (line for line in result.stderr.splitlines() if line.startswith("Error: "))
+  assert f"1 of {num_runs} runs failed, and no other is left: out/synthetic/fed_avg/seed_0" in error
+  assert (broken / "failed.txt").read_text() in result.stderr
+  assert not (folder / "out/synthetic/report.html").exists()
+  # Mended, and asked for again, it ends with the report.
+  (broken / "checkpoints").unlink()
+  retry = loop.replace("--print_commands", "--print_commands --retry_failed")
+  (folder / "retry.sh").write_text(retry)
+  result = _bash(folder, "retry.sh", PATH=path)
+  assert result.returncode == 0, result.stderr
+  assert (folder / "arrays").read_text().split() == [str(num_runs), "1"]
+  assert not (broken / "failed.txt").exists() and (broken / "metrics.json").exists()
+  assert (folder / "out/synthetic/report.html").exists()

@@ -226,6 +226,7 @@ def _assert_nothing_of_the_cohorts(run, columns, true_cohorts):
       "kept_round",
       "rounds_done",
       "commitments",
+      "register",
     ),
   }
   assert manifest["data"] is None  # A digest of data would be one of the training clients.

@@ -211,9 +211,13 @@ def test_ledger_says_what_the_start_has_cost(train, adam, capsys):
   assert f"epsilon = {entries[0].epsilon_spent:.4g} at delta" in said[1][0]
   assert said[1][1] == said[0][0]  # What came before goes on.
   capsys.readouterr()
-  assert account.run(["audit", str(second.path)]) == 0
+  # What began without privacy on the same clients protects none of them.
+  assert account.run(["audit", str(second.path)]) == 1
   printed = " ".join(capsys.readouterr().out.split())
   assert all(sentence in printed for sentence in said[1])
+  start = "/".join(adam.path.parts[-3:])
+  assert f"The run starts from {start}, which was trained without privacy on what may be" in printed
+  assert "second" not in printed and printed.count("The run starts from") == 1
 
   path = second.path / "privacy.json"
   changed = json.loads(path.read_text())

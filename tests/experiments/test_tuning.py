@@ -177,7 +177,7 @@ def _configs(lines):
   for line in lines:
     program, *arguments = shlex.split(line)
     assert program == sys.executable
-    assert arguments[:2] == ["-m", "tff_superquantile.experiments.train"]
+    assert arguments[:2] == ["-m", "tff_superquantile.experiments.plan.job"]
     assert all(argument.startswith("--") for argument in arguments[2:])
     configs.append(
       run_config.from_flags(dict(argument[2:].split("=", 1) for argument in arguments[2:]))

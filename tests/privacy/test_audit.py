@@ -266,6 +266,65 @@ def test_the_starts_of_a_ledger_are_compared(run, change):
   assert "manifest.json and the ledger do not have the same starts." in _failures(run)
 
 
+@pytest.mark.parametrize(
+  "task, start, same, is_exposed",
+  [
+    ("own", "own_schools_linear", True, True),
+    ("own", "own_schools_linear", False, True),  # Whatever the ledger says.
+    ("clinic", "hosp.DEEP", False, True),
+    ("synthetic", "synthetic_folds_5", True, True),
+    ("emnist_linear", "emnist_convnet", False, True),
+    ("emnist_linear", "sent140_linear", False, False),
+    ("emnist_linear", "emnist_mine", False, True),  # No task of the project.
+    ("emnist_mine", "own_schools_linear", False, True),
+    ("own", "emnist_linear", False, False),
+  ],
+)
+def test_a_start_without_privacy_on_the_same_clients_fails(tmp_path, task, start, same, is_exposed):
+  start = statements.StartingModel(f"{start}/m/seed_0", start, same, "0123", None, None)
+  for number, starts in enumerate([(start,), (_START, start)]):
+    entry = _ledger(starts=starts)
+    folder = run_folders.write(
+      tmp_path / str(number), entry, _ROUNDS, initial_weights_fingerprint="0123", task=task
+    )
+    content = [dataclasses.asdict(one) for one in starts]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    run_folders.write_json(folder / "manifest.json", {**manifest, "starts": content})
+    failures = _failures(folder)
+    assert len(failures) == is_exposed
+    assert all("trained without privacy on what may be the same clients" in f for f in failures)
+
+
+_NAMED = {"algorithm": "plug:Peek", "task": "hosp:LINEAR", "exact_siblings": "allowed"}
+
+
+def _write_named(folder, entry, **flags):
+  return run_folders.write(folder, entry, _ROUNDS, **{"exact_siblings": "refused", **flags})
+
+
+@pytest.mark.parametrize("flag, value", [*_NAMED.items(), ("threshold", "plug:Quiet")])
+def test_parts_from_outside_and_siblings_are_in_the_ledgers_sentences(tmp_path, flag, value):
+  flags = {"algorithm": "superquantile", "task": "own", flag: value}
+  (sentence,) = statements.of_flags(flags)
+  assert f"--{flag}={value}" in sentence
+  entry = _ledger(starts=())
+  said = dataclasses.replace(entry, not_covered=statements.not_covered(entry.release, flags=flags))
+  assert sentence in said.not_covered and sentence not in entry.not_covered
+  found = audit.audit_folder(_write_named(tmp_path / "said", said, **flags))
+  assert found.holds and sentence in found.not_covered
+  # A ledger that keeps it to itself, or that says it of a run that has nothing of it.
+  wrong = "The ledger's sentences are not those that follow"
+  (failure,) = _failures(_write_named(tmp_path / "kept", entry, **flags))
+  assert failure.startswith(wrong)
+  (failure,) = _failures(_write_named(tmp_path / "spare", said, task="own"))
+  assert failure.startswith(wrong)
+  assert audit.audit_folder(_write_named(tmp_path / "none", entry, task="own")).holds
+  # Up to 0.3.0 ledgers did not speak of flags; the audit does.
+  if flag != "exact_siblings":
+    older = audit.audit_folder(run_folders.write(tmp_path / "older", entry, _ROUNDS, **flags))
+    assert older.holds and sentence in older.not_covered
+
+
 def test_an_epsilon_against_the_server_is_there_where_it_should_be(run):
   _change(run / "privacy.json", lambda found: found.update(epsilon_server=3.0))
   (failure,) = _failures(run)

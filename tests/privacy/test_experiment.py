@@ -1,15 +1,21 @@
 """Audits of several folders: who is measured by one run and protected by another, and the sum."""
 
 import dataclasses
+import hashlib
 import json
+import os
 import shutil
+import sys
 
 import flat
+import pyarrow as pa
+from pyarrow import parquet
 import pytest
 import run_folders
 
 from privacy import account
 from privacy import accounting
+from privacy import statements
 from privacy.audit import experiment
 from privacy.evaluation import entries
 from privacy.evaluation import query as query_lib
@@ -27,10 +33,12 @@ def _write_clients(folder, split, names):
   (folder / f"{split}_clients.csv").write_text("\n".join(lines) + "\n")
 
 
-def _run(path, key, test=("a", "b"), validation=(), release=_RELEASE, task="own", delta=1e-3):
+def _run(
+  path, key, test=("a", "b"), validation=(), release=_RELEASE, task="own", starts=(), **flags
+):
   """A private run that tests on some clients and trains on 40 others."""
-  entry = run_folders.ledger_of(release, _ROUNDS, delta=delta)
-  run_folders.write(path, entry, _ROUNDS, task=task)
+  entry = run_folders.ledger_of(release, _ROUNDS, starts=starts)
+  run_folders.write(path, entry, _ROUNDS, task=task, **flags)
   held_out = {"test": test, "validation": validation}
   for split, names in held_out.items():
     _write_clients(path, split, names)
@@ -49,9 +57,10 @@ def _public(path, test=("a", "b")):
   return path
 
 
-def _compose(folder):
-  (members,) = experiment.read([folder]).values()
-  return experiment.compose(members)
+def _compose(*folders):
+  found = experiment.read(folders)
+  (members,) = found.populations.values()
+  return experiment.compose(members, found.unread)
 
 
 def _epsilon(rounds, release=_RELEASE):
@@ -101,10 +110,15 @@ def test_where_it_cannot_be_told_runs_overlap(tmp_path):
 
 
 def test_data_sets_that_are_known_to_be_others_are_apart(tmp_path):
-  for task in ("emnist_linear", "emnist_conv", "sent140_linear", "own", "clinic"):
+  for task in ("emnist_linear", "emnist_convnet", "sent140_linear", "own", "clinic"):
     _run(tmp_path / task / "m/seed_0", task, (task,) if task == "sent140_linear" else (), task=task)
-  found = {name: len(members) for name, members in experiment.read([tmp_path]).items()}
+  found = {name: len(members) for name, members in experiment.read([tmp_path]).populations.items()}
   assert found == {"emnist": 2, "sent140": 1, "other data": 2}
+  # One from outside with such a name may have anybody's clients.
+  _run(tmp_path / "mine/m/seed_0", "mine", task="emnist_mine:TASK")
+  populations = experiment.read([tmp_path]).populations
+  found = {name: len(members) for name, members in populations.items()}
+  assert found == {"emnist": 3, "sent140": 2, "other data": 3}
 
 
 def test_one_key_for_two_runs_has_no_bound_and_a_copy_costs_nothing(tmp_path):
@@ -114,7 +128,7 @@ def test_one_key_for_two_runs_has_no_bound_and_a_copy_costs_nothing(tmp_path):
   assert found.failures == () and "is a copy of another run" in found.notes[0]
   assert found.spent.epsilon == pytest.approx(_epsilon(_ROUNDS), rel=2e-2)
   # A link to it, or its folder given twice, is the same folder.
-  assert len(next(iter(experiment.read([tmp_path, first]).values()))) == 2
+  assert len(next(iter(experiment.read([tmp_path, first]).populations.values()))) == 2
   _run(tmp_path / "other", "same", release=flat.release(40, 8, None, 4.0))
   (failure,) = _compose(tmp_path).failures
   assert "have one key" in failure and failure.endswith("has no bound.")
@@ -175,3 +189,186 @@ def test_folders_without_private_runs_are_refused(tmp_path, capsys, content):
     _public(tmp_path / "own/m/seed_0")
   assert account.run(["audit", str(tmp_path)]) == 2
   assert "Found no privacy.json in or below" in capsys.readouterr().err
+
+
+# Tables of clients wherever they are.
+
+_TABLES = {
+  "commas": "client_id,loss\na,0.1\nz,0.2\n",
+  "quotes": 'loss;"client_id"\n0,1;"a"\n0,2;"z"\n',
+  "tabulators": "split\tClient_ID\tloss\ntest\ta\t0.1\ntrain\tz\t0.2\n",
+  "blanks": "\n  client_id  loss\n0  a  0.1\n".replace("0  a", "a") + "z  0.2\n",
+  "markdown": "| client_id | loss |\n|---|---:|\n| a | 0.1 |\n| z | 0.2 |\n",
+  "comment": "# client_id, loss\r\na, 0.1\r\nz, 0.2\r\n",
+  "column": "client_id\na\nz",
+  "json": '{"models": {"constant": {"client_id": ["a", "z"], "loss": [0.1, 0.2]}}}',
+  "records": '[{"client_id": "a", "loss": 0.1}, {"Client_Id": "z", "loss": 0.2}]',
+  "lines": '{"client_id": "a"}\n{"client_id": "z"}\n',
+}
+
+
+@pytest.mark.parametrize(
+  "place", ["", "own", "own/m", "own/m/seed_0", "own/m/seed_0/clients", "x/y"]
+)
+@pytest.mark.parametrize("kind", _TABLES)
+def test_a_table_counts_wherever_it_lies_and_whatever_it_is_called(tmp_path, kind, place):
+  _run(tmp_path / "own/m/seed_0", "0")
+  folder = tmp_path / place
+  folder.mkdir(parents=True, exist_ok=True)
+  for name, encoding in (("later.csv", "utf-8"), ("notes.txt", "utf-8-sig"), (".it", "utf-16")):
+    (folder / name).write_text(_TABLES[kind], encoding=encoding)
+    found = _compose(tmp_path)
+    assert found.measured == {"z"}, name
+    (failure,) = found.failures
+    assert "exact numbers of 1 clients, such as z," in failure
+    (folder / name).unlink()
+  (folder / "later.csv").write_text("client_id,loss\nb,0.1\n")  # Of a test client alone.
+  (folder / "README").write_text("About a column client_id.\nz,0.1\n")
+  (folder / "other.json").write_text('[{"client_ids": ["z"], "site": "client_id z"}]')
+  (folder / "other.csv").write_text("site,client_ids\nz,z\n\nclient_id,loss\nz,0.2\n")
+  assert _compose(tmp_path).failures == ()
+
+
+def test_a_table_is_a_row_of_the_answer(tmp_path, capsys):
+  _run(tmp_path / "own/m/seed_0", "0")
+  (tmp_path / "later").write_text(_TABLES["commas"])
+  assert account.run(["audit", str(tmp_path)]) == 1
+  printed = capsys.readouterr().out
+  assert "NO finite epsilon for 1 clients" in printed
+  assert f"  {'table of clients':<26}{tmp_path / 'later'}\n" in printed
+  # It may be about the clients of any run.
+  _run(tmp_path / "sent140_linear/m/seed_0", "1", task="sent140_linear")
+  assert account.run(["audit", "--json", str(tmp_path)]) == 1
+  found = json.loads(capsys.readouterr().out)["populations"]
+  assert {entry["population"]: entry["measured"] for entry in found} == {
+    "other data": ["z"],
+    "sent140": ["z"],
+  }
+
+
+def test_parquet_counts_and_what_cannot_be_read_is_said(tmp_path, monkeypatch):
+  run = _run(tmp_path / "own/m/seed_0", "0")
+  table = {"split": ["test", "train"], "client_id": ["a", "z"]}
+  parquet.write_table(pa.table(table), tmp_path / "later")
+  assert _compose(tmp_path).measured == {"z"}
+  # A finished run evaluates whom it names; before it has finished, nobody knows better.
+  shutil.move(tmp_path / "later", run / "clients/round_0000006.parquet")
+  assert _compose(tmp_path).measured == {"z"}
+  (run / "test_clients.csv").unlink()
+  assert _compose(tmp_path).measured == frozenset()
+  _write_clients(run, "test", ("a", "b"))
+  monkeypatch.setitem(sys.modules, "pyarrow", None)
+  (tmp_path / "numbers.bin").write_bytes(b"client_id\0a")
+  os.symlink(tmp_path / "nowhere", tmp_path / "lost.csv")
+  os.mkfifo(tmp_path / "pipe")
+  found = _compose(tmp_path)
+  assert found.failures == ()
+  (note,) = (note for note in found.notes if note.startswith("Not read: "))
+  assert note.startswith("Not read: 4 files, such as ")  # And not weights.npz.
+
+
+def test_a_column_of_numbers_and_files_cut_short(tmp_path):
+  run = _run(tmp_path / "own/m/seed_0", "0", ("1", "2"))
+  parquet.write_table(pa.table({"CLIENT_ID": [1, 3]}), tmp_path / "t.parquet")
+  assert _compose(run, tmp_path).measured == {"3"}
+  (tmp_path / "t.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:50])
+  found = _compose(tmp_path)
+  assert found.failures == () and any(note.startswith("Not read: 1 files") for note in found.notes)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+def test_links_are_followed(tmp_path, depth):
+  """To OUT, a task's folder, a method's, and a run's."""
+  out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+  _run(out / "own/m/seed_0", "0")
+  public = _public(out / "own/fed_avg/seed_0", ("a", "b"))
+  _write_clients(public, "train", ("z",))
+  expected = _compose(out)
+  assert expected.measured == {"z"} and len(expected.members) == 2
+  target = [out, *list(public.parents)[2::-1][1:], public][depth]
+  shutil.move(target, elsewhere)
+  os.symlink(elsewhere, target)
+  os.symlink(out, elsewhere / "loop")
+  os.symlink("..", elsewhere / "up")  # A loop, and all that is beside it.
+  for folders in ([out], [out, elsewhere], [out, out]):
+    found = _compose(*folders)
+    assert (found.measured, len(found.members)) == (expected.measured, 2)
+    assert len(found.failures) == len(expected.failures)
+
+
+# Runs that start from others.
+
+
+def _start(run, fingerprint, epsilon=20.0, task="own"):
+  delta = None if epsilon is None else 1e-3
+  return statements.StartingModel(run, task, True, fingerprint, epsilon, delta)
+
+
+def test_a_start_is_there_if_its_weights_are(tmp_path):
+  first = _run(tmp_path / "b/T/M/seed_0", "0")
+  fingerprint = hashlib.sha256((first / "weights.npz").read_bytes()).hexdigest()[:16]
+  for number, (run, weights, is_there) in enumerate(
+    [
+      ("T/M/seed_0", fingerprint, True),
+      ("other/name/seed_7", fingerprint, True),  # It was moved.
+      ("T/M/seed_0", "0123456789abcdef", False),  # As a/T/M/seed_0, with the name of one here.
+      ("", "", False),
+    ]
+  ):
+    later = _run(tmp_path / "b/later/M/seed_0", "1", starts=(_start(run, weights),))
+    notes = [note for note in _compose(tmp_path / "b").notes if note.startswith("Not included: ")]
+    assert len(notes) == (not is_there), number
+    assert all(note.endswith("epsilon = 20 at delta = 0.001 comes on top.") for note in notes)
+    shutil.rmtree(later)
+
+
+@pytest.mark.parametrize("task, is_other", [("own", False), ("emnist_linear", True)])
+def test_a_start_without_privacy_fails_inside_and_outside_of_the_folder(tmp_path, task, is_other):
+  start = _start(f"{task}/fed_avg/seed_0", "0123", None, task)
+  start = dataclasses.replace(start, same_population=not is_other)
+  later = _run(tmp_path / "own/m/seed_0", "0", starts=(start,))
+  for _ in range(2):
+    found = _compose(tmp_path)
+    said = [text for text in found.failures if f"{task}/fed_avg/seed_0, from whose" in text]
+    assert len(said) == (not is_other)
+    assert all(f"{later} started" in text and "may be the same clients" in text for text in said)
+    notes = [note for note in found.notes if "was trained without privacy." in note]
+    assert len(notes) == is_other
+    _public(tmp_path / task / "fed_avg/seed_0")
+    if is_other:
+      flags = tmp_path / task / "fed_avg/seed_0/flags.txt"
+      flags.write_text(flags.read_text().replace("--task=own", f"--task={task}"))
+
+
+# What runs are by their flags.
+
+
+def test_the_flags_of_a_private_run_limit_its_guarantee(tmp_path, capsys):
+  for seed in range(2):
+    flags = {"task": "hosp:LINEAR", "algorithm": "plug:Peek", "exact_siblings": "allowed"}
+    _run(tmp_path / f"own/m/seed_{seed}", str(seed), **flags)
+  found = _compose(tmp_path)
+  assert [limit.partition(": ")[0] for limit in found.limits] == [
+    f"Outside the guarantee of {tmp_path / 'own/m/seed_0'} and 1 more"
+  ] * 2
+  assert "--algorithm=plug:Peek, --task=hosp:LINEAR" in found.limits[0]
+  assert "--exact_siblings=allowed" in found.limits[1] and set(found.limits) <= set(found.notes)
+  # With that flag there still is no epsilon for whom another run measures.
+  _public(tmp_path / "own/fed_avg/seed_0", ("z",))
+  found = _compose(tmp_path)
+  assert found.measured == {"z"} and len(found.limits) == 2
+  account.run(["audit", str(tmp_path)])
+  assert "NO finite epsilon for 1 clients" in capsys.readouterr().out
+
+
+def test_a_run_that_lost_its_flags(tmp_path, capsys):
+  for task in ("own", "sent140_linear"):
+    _run(tmp_path / f"{task}/m/seed_0", task, task=task)
+  public = _public(tmp_path / "own/fed_avg/seed_0")
+  (public / "flags.txt").unlink()  # Of whatever clients it may be.
+  populations = experiment.read([tmp_path]).populations
+  assert [len(members) for members in populations.values()] == [2, 2]
+  assert all(experiment.compose(members).failures for members in populations.values())
+  (tmp_path / "own/m/seed_0/flags.txt").unlink()
+  assert account.run(["audit", str(tmp_path)]) == 2
+  assert "Error: Found no flags.txt in '" in capsys.readouterr().err

@@ -10,11 +10,10 @@ clients are the run's own, or those of other files of the same task, such as wri
 later. Those that have trained the model are measured apart. The exit code is 0, or 2 for a mistake
 in the arguments, a bad folder or other data.
 
-The numbers are exact. Of a private run, they are computed for its test clients, who are outside of
-its guarantee, and for clients of other data. The command assumes that no client of other data has
-taken part in training; it refuses data that have one of the run's test clients, as these are the
-run's own clients again, differently split. `experiments.private_evaluation` asks training and
-validation clients with a budget.
+The numbers are exact. So no client is measured whom a run of the experiment protects, in whatever
+table the client is, unless `--exact_siblings=allowed` says that clients are nobody's secret. Of a
+private run, that leaves its test clients and clients who are new to it; `private_evaluation` asks
+its other clients with a budget.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from privacy.settings import command_line
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.run import register
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -84,17 +84,39 @@ def define(parser: command_line.Parser) -> None:
     help="a CSV file to write, a row a client with its measures and place, the split of the run in"
     " which it was; by default none is written",
   )
+  add(
+    "exact_siblings",
+    str,
+    "refused",
+    "as for train: allowed to measure clients whom a run protects, as they are nobody's secret",
+    choices=("refused", run_config.ALLOWED),
+  )
   clients = parser.add_argument_group("which clients of other data, by default as many as the run")
   for name in _NUMBERS:
     command_line.add_flag(clients, name, int, None, "as for train")
 
 
 def evaluate(
-  folder: pathlib.Path, split: str = "test", overrides: Mapping[str, Any] | None = None
+  folder: pathlib.Path,
+  split: str = "test",
+  overrides: Mapping[str, Any] | None = None,
+  out: pathlib.Path | None = None,
+  is_allowed: bool = False,
 ) -> Evaluated:
   """Computes all measures of every client of a split under a finished run's model.
 
-  `overrides` are values of the run's flags that say which clients there are, in place of its own.
+  Args:
+    folder: The run's folder.
+    split: "test", "train", "validation", or "all" for the clients of the data.
+    overrides: Values of the run's flags that say which clients there are, in place of its own.
+    out: A file that is not there, for a row a client; None to write none.
+    is_allowed: Whether clients whom a run protects may be measured, as they are nobody's secret.
+
+  Returns:
+    The measures of each client.
+
+  Raises:
+    ValueError: If there is no such run, data or split, or a run protects one of the clients.
   """
   overrides = overrides or {}
   run = run_folder.find_finished(folder)
@@ -103,15 +125,23 @@ def evaluate(
     raise ValueError(_refusal(folder, split))
   model, splits = finished_run.load_task(run, config, everybody=split == _ALL)
   chosen = splits if split == _ALL else {split: finished_run.of_split(splits, split)}
-  if config.is_private:
-    _check_outside(run, folder, split, config, chosen)
-  elif not overrides and split != _ALL:
+  if not config.is_private and not overrides and split != _ALL:
     run.check_clients(split, chosen[split].client_ids)
-  _check_siblings(run, config, chosen)
+  ids = {client_id for files in chosen.values() for client_id in files.client_ids}
   weights = run.weights_for(model)
+  with register.measuring(folder, ids, is_allowed, out):
+    evaluated = _evaluate_all(model, weights, chosen, run.error_kind)
+    if out is not None:
+      where = places(run, list(evaluated.columns["client_id"]))
+      run_files.write_clients(out, {**evaluated.columns, "place": where})
+  return evaluated
+
+
+def _evaluate_all(model: Any, weights: Any, chosen: Mapping[str, Any], error: str) -> Evaluated:
+  """Returns what is known of the clients of some splits, one split after the other."""
   parts, held, num_predicted = [], [], 0
   for files in chosen.values():
-    for of_clients, predictions in _evaluate(model, weights, files, run.error_kind):
+    for of_clients, predictions in _evaluate(model, weights, files, error):
       parts.append(of_clients)
       held.append(predictions)
       num_predicted += predictions.values.size
@@ -167,29 +197,6 @@ def _without_limits(
   )
 
 
-def _check_outside(
-  run: run_folder.Run,
-  folder: pathlib.Path,
-  split: str,
-  config: run_config.RunConfig,
-  chosen: Mapping[str, Any],
-) -> None:
-  """Raises a `ValueError` unless clients are outside of a private run's guarantee.
-
-  They are if they are its test clients, or if none of the data's clients, chosen or not, is one of
-  its test clients. Otherwise the data are the run's own, cut in another way.
-  """
-  own = run.clients("test").get("client_id", np.array([]))
-  if split == "test" and len(own) and list(own) == list(chosen[split].client_ids):
-    return
-  if len(own):
-    _, pools = finished_run.load_task(run, _without_limits(config, {}), everybody=True)
-    everybody = {client_id for files in pools.values() for client_id in files.client_ids}
-    if not everybody & set(own):
-      return
-  raise ValueError(_refusal(folder, split))
-
-
 def _evaluate(
   model: Any, weights: Any, files: Any, error: str
 ) -> Iterator[tuple[dict[str, np.ndarray], measure.Predictions]]:
@@ -207,29 +214,17 @@ def _evaluate(
       bar.update(len(ids))
 
 
-def _check_siblings(
-  run: run_folder.Run, config: run_config.RunConfig, chosen: Mapping[str, Any]
-) -> None:
-  """Raises a `ValueError` if another run of the experiment protects a client among `chosen`."""
-  from tff_superquantile.experiments.run.training import siblings
-
-  ids = {client_id for files in chosen.values() for client_id in files.client_ids}
-  own, measured = run_config.from_flags(run.flags), siblings.Coverage(set(), ids)
-  siblings.check(run.path, own, lambda: finished_run.get_task(run, config), measured, data=config)
-
-
 def main(args: argparse.Namespace) -> None:
   if args.out is not None:
     finished_run.check_new(args.out)
   overrides = finished_run.passed_flags(args, train_flags.WHERE_DATA_IS)
   for name, value in finished_run.passed_flags(args, _NUMBERS).items():
     overrides[name] = str(value)
-  evaluated = evaluate(args.folder, args.split, overrides)
+  is_allowed = args.exact_siblings == run_config.ALLOWED
+  evaluated = evaluate(args.folder, args.split, overrides, args.out, is_allowed)
   columns = evaluated.columns
   run = run_folder.find_finished(args.folder)
   where = places(run, list(columns["client_id"]))
-  if args.out is not None:
-    run_files.write_clients(args.out, {**columns, "place": where})
   # With pandas, which a mistake in the arguments need not wait for.
   from tff_superquantile.experiments import evaluation_text
   from tff_superquantile.experiments.report import tables

@@ -7,7 +7,7 @@ interrupted ones continue. A failed run does not stop the others.
 
 For a cluster, `--print_commands` prints the runs that can go now, one command a line, in place of
 carrying them out: those of the next grid search, or, when all is tuned, those of the comparison.
-Without it the same command then makes the report.
+Runs that failed as such commands are left out. Without it the same command then makes the report.
 """
 
 import argparse
@@ -82,6 +82,7 @@ def define(parser: command_line.Parser) -> None:
     choices=("none", "methods", "all"),
   )
   add("print_commands", bool, False, "Prints the runs that can start now, and runs nothing.")
+  add("retry_failed", bool, False, "With --print_commands: prints also the runs that failed.")
   at_once = "Runs at once; None for one a core, or all below two a core."
   add("num_workers", int, None, at_once, least=1)
   train_flags.define(parser)
@@ -224,6 +225,11 @@ def _study(experiment: str, name: str) -> types.ModuleType | None:
 
 
 def main(args: argparse.Namespace) -> None:
+  if args.retry_failed and not args.print_commands:
+    raise ValueError(
+      "Found --retry_failed without --print_commands; expected both, as a sweep that carries out"
+      " runs tries those that failed again anyway."
+    )
   planned, preset = plan(args), _preset(args.experiment)
   study = _study(args.experiment, preset.evaluation)
   first = run_config.of(**tuning.with_defaults(planned[0]))
@@ -237,7 +243,7 @@ def main(args: argparse.Namespace) -> None:
   if not args.print_commands:
     print(f"Experiment {args.experiment} into {folder}", flush=True)
     download.for_run(first)
-  stages = stages_lib.Stages(args.num_workers, args.print_commands)
+  stages = stages_lib.Stages(args.num_workers, args.print_commands, args.retry_failed)
   tune = args.tune or ("none" if args.quick else "methods")
   try:
     planned = _tune(stages, preset, planned, tune, train_flags.values(args))
@@ -247,6 +253,13 @@ def main(args: argparse.Namespace) -> None:
     cli.fail(str(error), cli.FAILED)
   configs = [run_config.of(**settings) for settings in planned]
   failed = stages.carry_out("every method with every seed", configs)
+  if args.print_commands and failed:
+    cli.fail(
+      f"{len(failed)} of {len(configs)} runs failed, and no other is left: {', '.join(failed)}. The"
+      " same command with --retry_failed prints them again; without --print_commands it tries them"
+      " here, and reports.",
+      cli.FAILED,
+    )
   if args.print_commands:
     print("All runs are done; the same command without --print_commands reports.", file=sys.stderr)
     return

@@ -39,8 +39,8 @@ _PACKAGE = pathlib.Path(__file__).parents[2]
 
 
 def command(config: run_config.RunConfig) -> list[str]:
-  """Returns the command that carries out a run."""
-  module = "tff_superquantile.experiments.train"
+  """Returns the command that carries out a run, and leaves the reason if it fails."""
+  module = "tff_superquantile.experiments.plan.job"
   return [sys.executable, "-m", module, *config.to_arguments()]
 
 

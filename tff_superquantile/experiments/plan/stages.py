@@ -16,7 +16,7 @@ from tff_superquantile.experiments.run import run_folder
 def is_left(config: run_config.RunConfig) -> bool:
   """Returns whether a run has neither finished nor diverged; a `ValueError` for other flags.
 
-  Personal models may be left of one that has finished.
+  Personal models may be left of one that has finished. One that failed is left if it is tried.
   """
   run = run_folder.of_config(config)
   if run.flags:  # What is None here, the task has decided there.
@@ -30,9 +30,9 @@ def is_left(config: run_config.RunConfig) -> bool:
 class Stages:
   """The steps of an experiment, each a set of runs; later steps follow from earlier ones."""
 
-  def __init__(self, num_workers: int | None, print_commands: bool):
+  def __init__(self, num_workers: int | None, print_commands: bool, retry_failed: bool = False):
     self._num_workers = num_workers
-    self._print_commands = print_commands
+    self._print_commands, self._retry_failed = print_commands, retry_failed
     self.searches: list[tuning.Search] = []
 
   def carry_out(self, what: str, configs: Sequence[run_config.RunConfig]) -> list[str]:
@@ -43,11 +43,16 @@ class Stages:
       print(f"{len(configs)} runs: {what}", flush=True)
       return pool.run_all(configs, self._num_workers)
     left = [config for config in configs if is_left(config)]
+    runs = [] if self._retry_failed else map(run_folder.of_config, left)
+    failed = {str(run.path): run.failed for run in runs if run.failed}
+    left = [config for config in left if str(names.run_path(config)) not in failed]
+    for path, why in failed.items():
+      print(f"Failed: {path}: {why}", file=sys.stderr)
     if left:
       print(*(shlex.join(pool.command(config)) for config in left), sep="\n")
       print(f"{len(left)} of {len(configs)} runs are left: {what}", file=sys.stderr)
       sys.exit(0)
-    return []
+    return list(failed)
 
   def search(self, what: str, searches: Sequence[tuning.Search]) -> list[Mapping[str, float]]:
     """Carries out grid searches side by side; returns the values that each has chosen."""

@@ -79,7 +79,7 @@ class Search:
     if not math.isfinite(min(results)):
       raise RuntimeError(
         f"Found no run of {self.method.label} with a finite {self.measured()}"
-        f" among {len(results)} that were to tune it; see the log.txt of these runs."
+        f" among {len(results)} that were to tune it; see their log.txt, or failed.txt."
       )
     return self.candidates[results.index(min(results))].values
 

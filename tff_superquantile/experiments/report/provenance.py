@@ -76,10 +76,11 @@ def _cost_of_all_runs(output_dir: str | os.PathLike, task: str) -> str:
   if not folders:
     return ""
   try:
-    costs = [experiment.compose(runs).sentence() for runs in experiment.read(folders).values()]
+    costs = [experiment.compose(runs) for runs in experiment.read(folders).populations.values()]
   except ValueError as error:
     return f" What all private runs cost a client together is not known: {error}"
-  return f" All private runs together: {' '.join(costs)} (privacy.account audit says why.)"
+  said = " ".join(sentence for cost in costs for sentence in (cost.sentence(), *cost.limits))
+  return f" All private runs together: {said} (superquantile account audit says why.)"
 
 
 def notes(groups: run_folder.Groups, unfinished: Sequence[run_folder.Run]) -> list[str]:

@@ -120,6 +120,7 @@ class Account:
     if shares is not None:
       lines.append(shares)
     lines += [statements.initial_weights(start) for start in self._starts]
+    lines += statements.of_flags(config.to_flags())
     server = server_lib.server_epsilon(release, config.num_rounds, self._meter.delta)
     if server.epsilon is not None:
       lines.append(f"Against the server epsilon is {server.epsilon:.4g}. {server.explanation}")
@@ -185,5 +186,6 @@ class Account:
       num_rounds_planned=config.num_rounds,
       rounds_done=max(rounds_done, self.released),
       starts=self._starts,
+      flags=config.to_flags(),
     ).to_json()
     atomic_files.write(self._path, text)

@@ -194,6 +194,6 @@ def remove_if_empty(folder: pathlib.Path) -> None:
   """Removes the folder of a refused run if it holds nothing but its lock."""
   if [path.name for path in folder.iterdir()] == ["lock"]:
     (folder / "lock").unlink()
-    for empty in (folder, folder.parent):
-      with contextlib.suppress(OSError):  # The method has runs with other seeds.
+    for empty in (folder, *folder.parents[:2]):
+      with contextlib.suppress(OSError):  # The method, or the task, has other runs.
         empty.rmdir()

@@ -27,10 +27,15 @@ from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run.training import evaluation_files
 
 DIVERGED = "diverged.txt"
+FAILED = "failed.txt"  # What ended a job of many otherwise.
 COLUMNS = "columns.json"
 WEIGHTS = "weights.npz"
 CHECKPOINTS = "checkpoints"
 RELATIVE_NOISE = "relative_noise"  # The entry of the manifest of private runs.
+
+
+class OccupiedError(ValueError):
+  """Says that another process is at work in the folder of a run."""
 
 
 @contextlib.contextmanager
@@ -42,7 +47,7 @@ def lock(folder: pathlib.Path) -> Iterator[None]:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-      raise ValueError(
+      raise OccupiedError(
         f"Found that another process is at work in {folder}; wait for it."
       ) from error
     yield
@@ -96,8 +101,17 @@ class Run:
   @property
   def diverged(self) -> str:
     """Why the run ended, if its model diverged, as it would again; else ""."""
+    return self._reason(DIVERGED)
+
+  @property
+  def failed(self) -> str:
+    """Why a job of many failed, as it would again, and has not begun anew since; else ""."""
+    return self._reason(FAILED)
+
+  def _reason(self, name: str) -> str:
+    """Returns the content of a file whose presence says something already; "" if it is missing."""
     try:
-      return (self.path / DIVERGED).read_text(encoding="utf-8").strip() or DIVERGED
+      return (self.path / name).read_text(encoding="utf-8").strip() or name
     except OSError:
       return ""
 
@@ -271,6 +285,21 @@ Groups = Mapping[names.Name, Sequence[Run]]
 def of_config(config: run_config.RunConfig) -> Run:
   """Returns the run that a config asks for, whether it has begun or not."""
   return Run(names.run_path(config), config.seed)
+
+
+def leave_failure(config: run_config.RunConfig, why: str) -> None:
+  """Leaves in a run's folder why it failed, unless the folder is another's or cannot be written.
+
+  What a private run says of its failure may follow from its clients: of such a run it leaves no
+  word of that.
+  """
+  run = of_config(config)
+  if run.flags and run_config.differences(run.flags, config, run_config.flags()):
+    return
+  if config.is_private:
+    why = "The run failed; its reason, which may tell of its clients, is in what the job printed."
+  with contextlib.suppress(OSError, ValueError), lock(run.path):
+    atomic_files.write(run.path / FAILED, f"{why}\n")
 
 
 def find_finished(folder: pathlib.Path) -> Run:

@@ -14,6 +14,7 @@ from tff_superquantile.experiments.run import hooks
 from tff_superquantile.experiments.run import manifest
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import private
+from tff_superquantile.experiments.run import register
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
@@ -52,14 +53,16 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
         each.finished()
       return earlier
     run_files.remove_leftovers(folder)
-    (folder / run_folder.DIVERGED).unlink(missing_ok=True)
+    for mark in (run_folder.DIVERGED, run_folder.FAILED):
+      (folder / mark).unlink(missing_ok=True)
     try:
       _train(job)
     except training_loop.DivergedError as error:
       atomic_files.write(folder / run_folder.DIVERGED, f"{error}\n")
       raise
-    except Exception:
+    except BaseException:
       if not (folder / "flags.txt").exists():  # Else the folder would pass for an unfinished run.
+        register.withdraw(folder)
         noise_key.remove(folder)
         run_files.remove_if_empty(folder)
       raise

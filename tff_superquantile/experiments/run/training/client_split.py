@@ -11,7 +11,6 @@ from tasks import request as request_lib
 from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import siblings
 
 _SPLIT_SEED = 0  # Of private runs.
 
@@ -55,9 +54,10 @@ class ClientSplit(hook.Hook):
         "Found --client_split=shuffled for a private run that has not begun; expected by_id, as one"
         " client's presence would move others between training and test: leave it out."
       )
-    for other in siblings.find(run.path, config):
-      its = run_config.client_split_of(other.flags)
-      if other.path.parents[1] == run.path.parents[1].resolve() and its != config.task.client_split:
+    for folder in sorted(run.path.parents[1].glob("*/seed_*")):
+      flags = run_folder.Run(folder, 0).flags
+      its = run_config.client_split_of(flags) if flags else config.task.client_split
+      if its != config.task.client_split:
         remedy = f", or split alike by --client_split={its}" * (not task.protects(apart))
         raise ValueError(
           f"Found runs in {run.path.parents[1]} whose clients are split otherwise, by"

@@ -50,9 +50,8 @@ def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
     delta=delta,
   )
   earlier = [statements.StartingModel(**start) for start in run.manifest.get(_STARTS, [])]
-  family = config.task.name.partition("_")[0]  # emnist_linear and emnist_convnet share clients.
   return [
-    dataclasses.replace(start, same_population=start.task.partition("_")[0] == family)
+    dataclasses.replace(start, same_population=statements.may_share(start.task, config.task.name))
     for start in (first, *earlier)
   ]
 

@@ -24,10 +24,9 @@ import tensorflow_federated as tff
 from tff_superquantile import atomic_files
 from tff_superquantile import noise_source
 from tff_superquantile.experiments.run import accounts
+from tff_superquantile.experiments.run import register
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import siblings
 from tff_superquantile.simulation import client_files
 
 COMMITMENTS = "commitments"  # The entry of manifest.json.
@@ -55,8 +54,9 @@ def load(
 ) -> tuple[bytes, dict[str, str]]:
   """Returns the key of a private run, 16 bytes, and the commitments for its manifest.
 
-  It is kept in `checkpoints/noise_key` alone. A run that has flags has begun: it is refused without
-  the key and the clients with which it began.
+  It is kept in `checkpoints/noise_key` alone. The run is in the register already, and its key is
+  entered. A run that has flags has begun: it is refused without the key and the clients with which
+  it began.
   """
   if run.flags and accounts.rounds_released(run) and not run.manifest:
     raise ValueError(
@@ -67,14 +67,13 @@ def load(
   commitments = _commit(key, splits)
   if run.flags:
     _check(commitments, run)
-  for other in siblings.folders(run.path):
-    its = run_files.read_json(other / "manifest.json").get(COMMITMENTS) or {}
-    if its.get("noise_key") == commitments["noise_key"]:
-      raise ValueError(
-        f"Found the noise key of the run in {other}; expected a key for each run, as two that draw"
-        " the same cohorts tell of each other's: leave --noise_key_file out, or choose another"
-        " --output_dir for a run that is repeated."
-      )
+  other = register.enter_key(run.path, commitments["noise_key"])
+  if other is not None:
+    raise ValueError(
+      f"Found the noise key of the run in {other}; expected a key for each run, as two that draw"
+      " the same cohorts tell of each other's: leave --noise_key_file out, or choose another"
+      " --output_dir for a run that is repeated."
+    )
   path = run.path / run_folder.CHECKPOINTS / _KEY_FILE
   if not path.exists():
     path.parent.mkdir(mode=0o700, exist_ok=True)

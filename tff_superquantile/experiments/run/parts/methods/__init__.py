@@ -302,8 +302,12 @@ def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
     raise ValueError(
       f"Found --algorithm={algorithm} in a private run; use one of {', '.join(private)}."
     )
-  changed = plugins.changed(type(method), getattr(method, "RELEASED", ()))
-  if is_private and changed:
+  # What is released is the word of the project's class from which the method descends.
+  ours = (PrivateMethod, OwnLossMethod, RelativeMethod, *map(METHODS.get, METHODS.own))
+  bases = (base for base in type(method).__mro__ if base in ours)
+  own = next((base for base in bases if issubclass(base, PrivateMethod)), PrivateMethod)
+  changed = plugins.changed(type(method), own, own.RELEASED) if is_private else []
+  if changed:
     raise ValueError(
       f"Found --algorithm={algorithm} in a private run with {changed[0]} of its own, which nothing"
       " accounts for; expected a method that leaves this to OwnLossMethod or RelativeMethod."

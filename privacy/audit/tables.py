@@ -1,0 +1,167 @@
+"""Finds the tables of clients below some folders, wherever they lie and whatever they are called.
+
+A table of clients is a text file whose first line that is not blank names a column `client_id`,
+separated by commas, semicolons, tabulators, bars or blanks; a JSON file, or one of JSON lines, with
+such an entry at any depth; or a Parquet file with such a column, where pyarrow is installed. Any
+other file that is no text is one of which nothing is known.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Iterator
+import csv
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import re
+from typing import Any
+
+CLIENT_ID = "client_id"
+_HEAD = 1 << 16  # Bytes in which there is a header.
+_PARQUET = b"PAR1"
+_BOMS = {  # The longer ones first, as they begin with the shorter.
+  codecs.BOM_UTF32_LE: "utf-32",
+  codecs.BOM_UTF32_BE: "utf-32",
+  codecs.BOM_UTF16_LE: "utf-16",
+  codecs.BOM_UTF16_BE: "utf-16",
+}
+_RULE = re.compile(r"[-: ]+")  # Below the header of a table in Markdown.
+_SEPARATORS = (",", ";", "\t", "|", " ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """What is below some folders; paths are as they were found."""
+
+  folders: tuple[pathlib.Path, ...]  # The folders, themselves included.
+  names: dict[pathlib.Path, frozenset[str]]  # The clients that a table names, by its path.
+  unread: tuple[pathlib.Path, ...]  # Files and folders of which nothing is known.
+
+
+def find(folders: Iterable[pathlib.Path]) -> Found:
+  """Reads all files in and below folders, through symbolic links, each folder once."""
+  seen: set[str] = set()
+  found: list[pathlib.Path] = []
+  names: dict[pathlib.Path, frozenset[str]] = {}
+  unread: list[pathlib.Path] = []
+  for folder in folders:
+    for path, files in _walk(folder, seen, unread):
+      found.append(path)
+      for file in files:
+        try:
+          clients = _read(file)
+        except (OSError, ValueError, RecursionError, csv.Error):
+          unread.append(file)
+          continue
+        if clients:
+          names[file] = clients
+  return Found(tuple(found), names, tuple(unread))
+
+
+def _walk(
+  folder: pathlib.Path, seen: set[str], unread: list[pathlib.Path]
+) -> Iterator[tuple[pathlib.Path, list[pathlib.Path]]]:
+  """Yields each folder that is not `seen` yet with its files; adds those that it cannot list."""
+
+  def complain(error: OSError) -> None:
+    unread.append(pathlib.Path(error.filename))
+
+  def is_new(path: str) -> bool:
+    target = os.path.realpath(path)
+    is_first = target not in seen
+    seen.add(target)
+    return is_first
+
+  if not is_new(os.fspath(folder)):
+    return
+  for path, below, files in os.walk(folder, onerror=complain, followlinks=True):
+    below[:] = [name for name in sorted(below) if is_new(os.path.join(path, name))]
+    yield pathlib.Path(path), [pathlib.Path(path, name) for name in sorted(files)]
+
+
+def _read(path: pathlib.Path) -> frozenset[str]:
+  """Returns the clients that a file names; an error for a file of which nothing is known."""
+  if not path.is_file():  # A pipe is read for ever, and a link may lead nowhere.
+    raise ValueError(path)
+  with open(path, "rb") as stream:
+    head = stream.read(_HEAD)
+  if head.startswith(_PARQUET):
+    return _of_parquet(path)
+  encoding = next((name for bom, name in _BOMS.items() if head.startswith(bom)), "utf-8-sig")
+  if encoding == "utf-8-sig" and b"\0" in head:
+    raise ValueError(path)
+  text = head.decode(encoding, errors="replace")
+  if text.lstrip()[:1] in ("{", "["):
+    return _of_json(path.read_text(encoding, errors="replace"))
+  column = _column(next(filter(str.strip, text.splitlines()), ""))
+  if column is None:
+    return frozenset()
+  with open(path, encoding=encoding, errors="replace", newline="") as stream:
+    return _of_text(stream, *column)
+
+
+def _fields(line: str, separator: str) -> list[str]:
+  """Returns the fields of a line, without the blanks around them."""
+  if separator == " ":
+    return line.split()
+  return [field.strip() for field in next(csv.reader([line], delimiter=separator), [])]
+
+
+def _column(header: str) -> tuple[str, int] | None:
+  """Returns the separator of a header and the place of its clients; None where it has none."""
+  for separator in _SEPARATORS:
+    fields = [field.strip("'\"# ").lower() for field in _fields(header, separator)]
+    if CLIENT_ID in fields:
+      return separator, fields.index(CLIENT_ID)
+  return None
+
+
+def _of_text(stream: Iterable[str], separator: str, place: int) -> frozenset[str]:
+  """Returns the names in a column of lines, of which the first that is not blank is the header."""
+  rows: Iterable[list[str]] = (
+    map(str.split, stream) if separator == " " else csv.reader(stream, delimiter=separator)
+  )
+  rows = ([field.strip() for field in row] for row in rows)
+  names = (row[place] if len(row) > place else "" for row in rows if any(row))
+  next(names)
+  return frozenset(
+    name for name in names if name and (separator != "|" or not _RULE.fullmatch(name))
+  )
+
+
+def _of_json(text: str) -> frozenset[str]:
+  """Returns the names in the entries of a JSON text, or of JSON lines."""
+  if CLIENT_ID not in text.lower():
+    return frozenset()
+  try:
+    left: list[tuple[Any, bool]] = [(json.loads(text), False)]
+  except ValueError:
+    left = [(json.loads(line), False) for line in text.splitlines() if line.strip()]
+  names = set()
+  while left:
+    value, is_name = left.pop()
+    if isinstance(value, dict):
+      left += ((below, is_name or key.lower() == CLIENT_ID) for key, below in value.items())
+    elif isinstance(value, list):
+      left += ((below, is_name) for below in value)
+    elif is_name and value is not None:
+      names.add(str(value))
+  return frozenset(names)
+
+
+def _of_parquet(path: pathlib.Path) -> frozenset[str]:
+  try:
+    import pyarrow as pa
+    from pyarrow import parquet
+  except ImportError:
+    raise ValueError(path) from None
+  try:
+    # Without threads, which a fork of this process would lack.
+    columns = [name for name in parquet.read_schema(path).names if name.lower() == CLIENT_ID]
+    table = parquet.read_table(io.BytesIO(path.read_bytes()), columns=columns, use_threads=False)
+  except pa.ArrowException as error:
+    raise ValueError(path) from error
+  return frozenset(str(name) for column in table.columns for name in column.unique().to_pylist())
