@@ -522,7 +522,8 @@ def _assigned(method, declared):
     def run():
       for batch in batches:
         getattr(held, method)(2 * batch)
-      return tf.reduce_sum(held.read_value()), tf.size(held.read_value())
+      # TFF's worker takes the size of a variable of any shape from its first value.
+      return tf.reduce_sum(held.read_value()), tf.reduce_mean(held.read_value())
 
     return run()
 
