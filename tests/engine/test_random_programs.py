@@ -43,10 +43,13 @@ def _assert_changes_alike(ours, theirs):
 
 def assert_as_tff(seed, native, ours, folder):
   """Draws a program and compares the contexts; returns what came of it."""
-  program, argument, draws = random_programs.draw(seed, folder)
-  numbers = (1, 1, 1) if draws else (1, 8)
-  expected = _rounds(native, program, argument, folder, numbers)
-  found = _rounds(ours, program, argument, folder, numbers)
+  outcomes = []
+  for of_context in (native, ours):
+    # Drawn for each, as data sets that are handed back go on from one reading to the next.
+    program, argument, draws = random_programs.draw(seed, folder)
+    numbers = (1, 1, 1) if draws else (1, 8)
+    outcomes.append(_rounds(of_context, program, argument, folder, numbers))
+  expected, found = outcomes
   where = f"seed {seed}, {program.type_signature.compact_representation()}"
   for (_, error), (_, of_tff) in zip(found, expected):
     if _TFFS_LIMIT in str(of_tff):
