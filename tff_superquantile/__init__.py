@@ -48,7 +48,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
     ),
     "analytics": ("private_distribution",),
     "engine": ("set_simulation_context",),
-    "evaluation": ("Personalizer", "build_evaluator", "describe"),
+    "evaluation": ("Personalizer", "build_evaluator", "describe", "upper_band"),
     "threshold": (
       "build_geometric_quantile",
       "build_primal_dual_quantile",
