@@ -131,18 +131,22 @@ class UpperBand:
 
   Attributes:
     values: The different values that were measured, ascending, [k]; +inf may be the last.
-    shares: The share of new clients that has at most this value, at least, [k]; 0 where nothing
-      can be said.
+    measured: The share of the measured clients that has at most this value, [k].
     num_clients: n.
     confidence: The probability.
-    margin: How much less the shares are than those of the measured clients.
+    margin: How much less `shares` are than those of the measured clients.
   """
 
   values: np.ndarray
-  shares: np.ndarray
+  measured: np.ndarray
   num_clients: int
   confidence: float
   margin: float
+
+  @property
+  def shares(self) -> np.ndarray:
+    """The share of new clients that, at least, has at most each value, [k]; 0 says nothing."""
+    return np.maximum(self.measured - self.margin, 0.0)
 
   @property
   def largest_share(self) -> float:
@@ -181,5 +185,5 @@ def upper_band(values: npt.ArrayLike, confidence: float = 0.95) -> UpperBand:
   known = known[~np.isnan(known)]
   off = margin(len(known), confidence) if len(known) else 1.0
   different, counts = np.unique(known, return_counts=True)
-  shares = np.maximum(np.cumsum(counts) / max(1, len(known)) - off, 0.0)
-  return UpperBand(different, shares, len(known), confidence, off)
+  measured = np.cumsum(counts) / max(1, len(known))
+  return UpperBand(different, measured, len(known), confidence, off)

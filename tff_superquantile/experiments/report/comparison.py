@@ -28,6 +28,7 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import distributions
+from tff_superquantile.experiments.report.clients import new_clients
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
@@ -80,6 +81,7 @@ _LEAD = "{measure.quantity} of the test clients in {measure.name}, {of_seeds}:"
 # Figures that have no room for any number of methods.
 _FIGURES = (
   distributions.error_histogram,
+  new_clients.upper_bands,
   sizes.error_against_size,
   rounds.error_by_round,
   rounds.selection_by_round,
@@ -129,6 +131,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       *filter(None, [who_loses.table(its)]),
       *map(page.Text, provenance.notes(groups, unfinished)),
       *map(page.Text, cross_validation.gaps(pooled)),
+      *map(page.Text, new_clients.sentences(groups)),
       *of_clients,
       *draw(groups, functools.partial(who_loses.figure, its)),
       *provenance.searches(pathlib.Path(output_dir) / task, groups.task_units),
