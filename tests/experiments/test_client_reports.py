@@ -166,6 +166,7 @@ def test_tasks_with_numbers_have_their_own_units(tmp_path, monkeypatch):
   assert {text for text in texts if "label sd" in text} == {
     *("Mean error (label sd)", "Error of a test client (label sd)"),
     *("90th percentile of error (label sd)", "Change of error (label sd)"),
+    "Error of at most (label sd)",
   }
   assert {text for text in texts if "label var." in text} == {"Threshold (loss, label var.)"}
   captions = [figure.caption for figure in page.figures(content)]
