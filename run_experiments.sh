@@ -14,7 +14,7 @@ SYNOPSIS
         --label_column=NAME [FLAG ...]
     run_experiments.sh doctor [FLAG ...]
     run_experiments.sh download emnist|sent140|shakespeare|all [--cache_dir=DIR]
-    run_experiments.sh --help
+    run_experiments.sh --help | --version
 
 DESCRIPTION
     Trains FedAvg, superquantile aggregation (Delta-FL) and other baselines on
@@ -215,7 +215,13 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/scripts/venv.sh"
 help_if_asked "$@"
 
 experiment=default
-if (($# > 0)) && [[ "$1" != -* ]]; then
+if [[ "${1:-}" == help ]]; then
+  show_help
+  exit 0
+elif [[ "${1:-}" == --version ]]; then
+  experiment=version
+  shift
+elif (($# > 0)) && [[ "$1" != -* ]]; then
   experiment="$1"
   shift
 fi
@@ -228,6 +234,9 @@ export PYTHONSAFEPATH=1
 # Not a child of this script, so that Ctrl-C and its exit status are Python's alone. The user stays
 # in their directory: --output_dir and --data_dir are relative to it.
 case "$experiment" in
+  version)
+    exec "$VENV/bin/python" -m tff_superquantile --version
+    ;;
   doctor)
     exec "$VENV/bin/python" -m tff_superquantile.doctor "$@"
     ;;

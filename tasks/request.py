@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
+from typing import Any
 
 from privacy.settings import flag
 from privacy.settings import part
@@ -32,6 +33,13 @@ _ABOUT = {
 def table_name(path: str) -> str:
   """Returns a table's name, that of its file without the format, or of its folder."""
   return _FORMATS.sub("", pathlib.Path(path).absolute().name)
+
+
+def hint(name: str, value: Any) -> str:
+  """Begins a remedy for a value that a task does not read: it may be of a table; "" for others."""
+  if name not in TABLE_FIELDS and not (name == "data_dir" and _FORMATS.search(value)):
+    return ""
+  return "did you mean own (./run_experiments.sh own, or --task=own)? Else "
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

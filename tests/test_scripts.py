@@ -228,6 +228,7 @@ def test_first_run_installs_and_later_ones_do_not(machine):
     (["synthetic", "--a=b c"], "experiments.sweep --experiment=synthetic --a=b c"),
     # What is no sweep is a module of its own.
     (["doctor", "--a=b c"], "doctor --a=b c"),
+    (["--version"], "-m tff_superquantile --version"),
     (["download"], "experiments.download"),
     (["private_quantile", "--a=b c"], "-m paper.studies private_quantile --a=b c"),
     (["tailbench"], "-m benchmarks.tailbench"),
@@ -437,8 +438,16 @@ def test_moved_project_gets_a_new_environment(machine):
   machine.python()
   machine.run("run_experiments.sh")
   machine.calls()
+  before = machine.project
   machine.project = machine.project.rename(machine.folder / "moved")
-  assert machine.run("run_experiments.sh").returncode == 0
+  result = machine.run("run_experiments.sh")
+  assert result.returncode == 0
+  removed, installed = result.stderr.splitlines()
+  assert removed == (
+    f"Removing {machine.project}/.venv, to make it anew: it was made for {before}, and copied or"
+    " moved."
+  )
+  assert installed.startswith("Installing ")
   assert machine.calls()[:-1] == _set_up_calls(machine)
 
 

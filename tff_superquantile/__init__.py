@@ -16,6 +16,7 @@ name here, too.
 from tff_superquantile import lazy
 from tff_superquantile import stack
 
+lazy.check_neighbours("privacy")
 stack.install()
 
 __version__ = "0.3.0"

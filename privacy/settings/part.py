@@ -276,6 +276,21 @@ def _refuse_others(chosen: Choice, name: str | None, values: Mapping[str, Any]) 
         )
 
 
+def check_used(part: Part, given: Mapping[str, Any]) -> None:
+  """Raises a `ValueError` for a flag that was given, and that no part within this one has."""
+  used = values(part)
+  for name in (name for name in given if name not in used):
+    for field in _fields(type(part)):
+      chosen: Choice | None = field.metadata.get(_CHOICE)
+      if chosen and any(name in flags(kind) for kind in chosen.kinds.values()):
+        inner = getattr(part, field.name)
+        kind = None if inner is None else key(chosen.kinds, inner)
+        raise ValueError(
+          f"Found --{name}={given[name]} {chosen.words(kind)}, which has no use for it; it belongs"
+          f" to {chosen.owners(name)}: leave it out."
+        )
+
+
 def fill(part: _T, defaults: Mapping[str, Any]) -> _T:
   """Returns a part with defaults of flags in place of None; a `ValueError` names what it lacks."""
   by_flag = {n: defaults.get(n) if value is None else value for n, value in values(part).items()}

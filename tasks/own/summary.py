@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 
 from privacy.settings import command_line
+from tasks import splits
 from tasks.own import doubts
 from tasks.own import encoding as encoding_lib
 from tasks.own import labels as labels_lib
@@ -84,10 +85,7 @@ class Summary:
   def _lines(self) -> Iterator[str]:
     yield f"{self.rows} examples of {self.clients} {self.whose} ({self.client_column})"
     if self.num_dropped:
-      yield (
-        f"dropped: {self.num_dropped} clients with fewer than {self.min_examples} examples"
-        " (--min_examples_per_client)"
-      )
+      yield f"dropped: {self.num_dropped} clients with {splits.too_few(self.min_examples)}"
     yield self._label()
     num_used = len(self.encoding.features)
     dropped = len(self.columns) - num_used

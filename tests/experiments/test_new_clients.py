@@ -46,7 +46,7 @@ def test_the_sentence_by_a_plain_count(tmp_path):
 def test_few_clients_are_told_what_they_cannot_say(tmp_path):
   groups = finished_runs.fabricate(tmp_path, _errors(3))
   (text,) = new_clients.sentences(groups)
-  assert text.startswith("With 95 % confidence, of more than 29 % of new clients 3 test clients can")
+  assert text.startswith("With 95 % confidence, of more than 29 % of new clients 3 test clients")
   with pytest.raises(style.NothingToDraw):
     new_clients.upper_bands(groups)
 

@@ -57,9 +57,10 @@ class ClientMetrics(NamedTuple):
     import pandas as pd
 
     columns = self.columns()
-    for name in () if confidence is None else ("loss", "error"):
-      band = distribution.upper_band(columns[name], confidence)
-      columns[f"share_up_to_{name}"] = band.share(columns[name])
+    if confidence is not None:
+      for name in ("loss", "error"):
+        band = distribution.upper_band(columns[name], confidence)
+        columns[f"share_up_to_{name}"] = band.share(columns[name])
     return pd.DataFrame(columns).set_index("client_id")
 
 

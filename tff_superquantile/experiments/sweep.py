@@ -13,7 +13,6 @@ Runs that failed as such commands are left out. Without it the same command then
 import argparse
 from collections.abc import Container, Mapping, Sequence
 import dataclasses
-import difflib
 import functools
 import importlib
 import itertools
@@ -90,10 +89,9 @@ def define(parser: command_line.Parser) -> None:
 
 def _preset(name: str) -> preset_lib.Preset:
   if name not in presets.PRESETS:
-    (close,) = difflib.get_close_matches(name, presets.PRESETS, n=1, cutoff=0.0)
+    nearest = command_line.did_you_mean(name, presets.PRESETS)
     raise ValueError(
-      f"Found no experiment {name!r}; did you mean {close!r}? ./run_experiments.sh --help lists"
-      " them."
+      f"Found no experiment {name!r}; {nearest} ./run_experiments.sh --help lists them."
     )
   return presets.PRESETS[name]
 
@@ -234,7 +232,8 @@ def main(args: argparse.Namespace) -> None:
   study = _study(args.experiment, preset.evaluation)
   first = run_config.of(**tuning.with_defaults(planned[0]))
   if preset.describes_data:
-    print(f"Reading {first.task.data_dir}", file=sys.stderr, flush=True)
+    if first.task.data_dir:  # Without it, an error says what to name.
+      print(f"Reading {first.task.data_dir}", file=sys.stderr, flush=True)
     planned = plan(args, _usual_folds(args, first))
     first = run_config.of(**tuning.with_defaults(planned[0]))
   folder = names.run_path(first).parents[1]
