@@ -13,7 +13,8 @@ from privacy.settings import part
 # Fields of a request, and flags, for which only some tasks have a use.
 TABLE_FIELDS = (
   *("client_column", "label_column", "features", "label_kind", "classes", "model"),
-  *("held_out_examples", "drop_columns", "rows_without_label", "separator", "missing"),
+  *("held_out_examples", "drop_columns", "rows_without_label", "rows_without_client"),
+  *("separator", "missing"),
 )
 OPTIONAL = ("data_dir", "glove", *TABLE_FIELDS)
 # How clients are split: by the ids of each, or as versions up to 0.2 did it.
@@ -148,6 +149,12 @@ class Request(part.Part):
   rows_without_label: str | None = flag.field(
     None,
     "Own: whether a table with rows without a label is refused, or these are left out (drop); None"
+    " for refuse.",
+    choices=("refuse", "drop"),
+  )
+  rows_without_client: str | None = flag.field(
+    None,
+    "Own: whether a table with rows without a client is refused, or these are left out (drop); None"
     " for refuse.",
     choices=("refuse", "drop"),
   )

@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import os
 
-from tasks import task
+from tasks import request as request_lib
 from tasks.own import reading
 from tasks.own import values
 
@@ -29,11 +29,14 @@ class Columns:
   are_named: bool
 
 
-def open_table(request: task.Request, known: Sequence[str]) -> tuple[reading.Table, Columns]:
+def open_table(
+  request: request_lib.Request, known: Sequence[str], classes: Sequence[str] = ()
+) -> tuple[reading.Table, Columns]:
   """Opens the table of a request, and finds the columns that it names.
 
-  `known` are the columns that the model of an earlier table reads; where there are such, the table
-  needs these, and those of `--features` only if they are among them.
+  `known` are the columns that the model of an earlier table reads, and `classes` its classes; where
+  there are such, the table needs these columns, and those of `--features` only if they are among
+  them.
   """
   separator = {"tab": "\t", "\\t": "\t"}.get(request.separator or "", request.separator)
   if separator is not None and len(separator.encode()) != 1:
@@ -49,7 +52,9 @@ def open_table(request: task.Request, known: Sequence[str]) -> tuple[reading.Tab
   special += [("label_column", label)] if label is not None else []
   special += [("client_column", client)] if client is not None else []
   others = [name for _, name in special]
-  table = reading.Table(request.data_dir, separator, marks, {*known, *named, *others})
+  if request.classes:
+    classes = parse_names("classes", request.classes)
+  table = reading.Table(request.data_dir, separator, marks, {*known, *named, *others}, classes)
   names = table.names
   if label is None:
     raise ValueError(
@@ -87,7 +92,7 @@ def parse_names(flag: str, text: str) -> tuple[str, ...]:
       f"Found --{flag}={text!r}; expected names separated by commas, on one line: quote a name that"
       " has a comma or a line break."
     )
-  return tuple(rows[0]) if flag in ("classes", "missing") else tuple(map(str.strip, rows[0]))
+  return tuple(map(str.strip, rows[0]))
 
 
 def check_column(flag: str, name: str, names: Sequence[str]) -> None:

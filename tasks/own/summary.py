@@ -156,8 +156,10 @@ def summarise(
   labels = table.labels[table.shown]
   counts = np.bincount(labels.astype(np.int64), minlength=len(names)).tolist() if names else []
   remarks = [] if is_private else [*put_right]  # Training clients' rows may be among those.
-  if table.num_unlabelled and not is_private:
-    remarks.append(f"{table.num_unlabelled} rows without a label are left out.")
+  left_out = {"label": table.num_unlabelled, "client": table.num_unowned}
+  for what, number in left_out.items():
+    if number and not is_private:
+      remarks.append(f"{number} rows without a {what} are left out.")
   if others:
     remarks.append(f"Files left out: {values.listed(others, most=20)}.")
   return Summary(
@@ -201,6 +203,12 @@ def _doubts(table: user_table.UserTable) -> Iterator[str]:
   rows, raw = table.rows[table.shown], table.raw[table.shown]
   yield from doubts.on_clients([table.ids[owner] for owner in np.unique(rows.owners)])
   yield from doubts.on_quotes(rows.columns.values())
+  for name in (table.encoding.label.name, *(feature.name for feature in table.encoding.features)):
+    if powers := rows.columns[name].powers:
+      yield (
+        f"Values of column {name} such as {values.listed(powers[:1])} are read as powers of ten: if"
+        " they are codes, write them with another letter."
+      )
   places = [i for i, feature in enumerate(table.encoding.features) if feature.kind == "number"]
   columns = [rows.columns[table.encoding.features[i].name] for i in places]
   yield from doubts.on_odd_clients(rows.owners, table.ids, raw[:, places], columns)
