@@ -19,7 +19,8 @@ TABLE_FIELDS = (
 OPTIONAL = ("data_dir", "glove", *TABLE_FIELDS)
 # How clients are split: by the ids of each, or as versions up to 0.2 did it.
 BY_ID, SHUFFLED = "by_id", "shuffled"
-_FORMATS = re.compile(r"\.([ct]sv(\.gz)?|parquet)$", re.IGNORECASE)  # Of files with a table.
+TABLE_FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+_FORMATS = re.compile(f"({'|'.join(map(re.escape, TABLE_FORMATS))})$", re.IGNORECASE)
 # What is predicted of whom, for the readers of a report, where a title does not say it.
 _ABOUT = {
   "synthetic": (

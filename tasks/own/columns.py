@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 import contextlib
 import csv
 import dataclasses
@@ -38,12 +38,9 @@ def open_table(
   there are such, the table needs these columns, and those of `--features` only if they are among
   them.
   """
-  separator = {"tab": "\t", "\\t": "\t"}.get(request.separator or "", request.separator)
-  if separator is not None and len(separator.encode()) != 1:
-    raise ValueError(f"Found --separator={separator!r}; expected a single character, or tab.")
-  marks, named, left_out = (
+  named, left_out = (
     parse_names(flag, text) if (text := getattr(request, flag)) else ()
-    for flag in ("missing", "features", "drop_columns")
+    for flag in ("features", "drop_columns")
   )
   client, label = (
     None if name is None else name.strip() for name in (request.client_column, request.label_column)
@@ -54,7 +51,7 @@ def open_table(
   others = [name for _, name in special]
   if request.classes:
     classes = parse_names("classes", request.classes)
-  table = reading.Table(request.data_dir, separator, marks, {*known, *named, *others}, classes)
+  table = _open(request, {*known, *named, *others}, classes)
   names = table.names
   if label is None:
     raise ValueError(
@@ -66,11 +63,7 @@ def open_table(
       f"Found no --client_column; name the column of {request.data_dir} whose values are the"
       " clients, or give a folder with a file for each client."
     )
-  if lacking := [name for name in known if name not in names]:
-    raise ValueError(
-      f"Found no column {lacking[0]!r} in {request.data_dir}, which the model reads; expected the"
-      f" columns {values.listed(known, _MOST_NAMES)}: add it, empty where its values are not known."
-    )
+  _check_known(request, known, names)
   for flag, name in [*([] if known else [("features", name) for name in named]), *special]:
     check_column(flag, name, names)
   if len({*named, *others}) < len(named) + len(others):
@@ -80,6 +73,40 @@ def open_table(
     )
   chosen = named or [name for name in names if name not in others]
   return table, Columns(client, label, tuple(chosen), bool(named))
+
+
+def read_of_one(
+  request: request_lib.Request, known: Sequence[str], classes: Sequence[str]
+) -> tuple[dict[str, values.Column], list[str]]:
+  """Reads the columns `known` and that of the labels from a table of one client's rows.
+
+  It reads them as `open_table` does, and says what was put right.
+  """
+  label = str(request.label_column)
+  table = _open(request, {*known, label}, classes)
+  _check_known(request, known, table.names)
+  check_column("label_column", label, table.names)
+  return table.read(None, label, known)
+
+
+def _open(
+  request: request_lib.Request, names: Collection[str], classes: Sequence[str]
+) -> reading.Table:
+  """Opens the table of a request by its --separator and its --missing."""
+  separator = {"tab": "\t", "\\t": "\t"}.get(request.separator or "", request.separator)
+  if separator is not None and len(separator.encode()) != 1:
+    raise ValueError(f"Found --separator={separator!r}; expected a single character, or tab.")
+  marks = parse_names("missing", request.missing) if request.missing else ()
+  return reading.Table(request.data_dir, separator, marks, names, classes)
+
+
+def _check_known(request: request_lib.Request, known: Sequence[str], names: Sequence[str]) -> None:
+  """Raises a `ValueError` unless a table has the columns that the model of an earlier one reads."""
+  if lacking := [name for name in known if name not in names]:
+    raise ValueError(
+      f"Found no column {lacking[0]!r} in {request.data_dir}, which the model reads; expected the"
+      f" columns {values.listed(known, _MOST_NAMES)}: add it, empty where its values are not known."
+    )
 
 
 def parse_names(flag: str, text: str) -> tuple[str, ...]:

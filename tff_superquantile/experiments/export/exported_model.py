@@ -32,6 +32,7 @@ class ExportedModel:
     preprocessing: The way from raw examples to the model's input.
     labels: The names of the classes, in the order of the probabilities; empty for numbers.
     label_scale: Mean and standard deviation of labels that are numbers; None for classes.
+    columns: What the columns of a table became, a task's `columns`; "" without a table.
   """
 
   model: tff.learning.models.FunctionalModel
@@ -39,6 +40,7 @@ class ExportedModel:
   preprocessing: preprocessing_lib.Preprocessing
   labels: Sequence[str]
   label_scale: tuple[float, float] | None = None
+  columns: str = ""
 
   def to_arrays(self) -> dict[str, np.ndarray]:
     """Returns the weights by name, those of Keras where the model has Keras layers."""
@@ -149,7 +151,7 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
       " expected a name for each."
     )
   weights = run.weights_for(model)
-  return ExportedModel(model, weights, preprocessing, labels, task.label_scale)
+  return ExportedModel(model, weights, preprocessing, labels, task.label_scale, task.columns)
 
 
 def tuning(model: ExportedModel, config: run_config.RunConfig) -> formats.Tuning:
@@ -164,6 +166,8 @@ def tuning(model: ExportedModel, config: run_config.RunConfig) -> formats.Tuning
     model.label_scale,
     len(model.labels),
     len(model.weights.trainable),
+    config.task.missing,
+    config.task.rows_without_label,
   )
 
 

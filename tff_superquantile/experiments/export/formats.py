@@ -16,6 +16,7 @@ import numpy as np
 from privacy.settings import plugins
 
 CARD = "MODEL_CARD.md"
+COLUMNS = "columns.json"
 LABELS = "labels.txt"
 TUNING = "tuning.json"
 # A table's arrays of its columns in model.npz, after "preprocessing/".
@@ -58,7 +59,7 @@ class Tuning:
   """How a client tunes an exported model to its own rows: as the run, or for ten epochs.
 
   Without label_scale, (mean, standard deviation), labels are classes. The trainable weights come
-  first.
+  first. Of a table's rows, `missing` and `rows_without_label` are the run's flags.
   """
 
   epochs: int
@@ -69,6 +70,8 @@ class Tuning:
   label_scale: tuple[float, float] | None
   num_classes: int
   num_trainable: int
+  missing: str | None = None
+  rows_without_label: str | None = None
 
 
 def read_tuning(folder: pathlib.Path) -> Tuning:
@@ -86,6 +89,8 @@ def write(model: Any, name: str, folder: pathlib.Path) -> None:
   serve = FORMATS[name].write(model, folder)
   if serve is not None and model.preprocessing.probe is not None:
     _check(model, name, serve)
+  if model.columns:
+    (folder / COLUMNS).write_text(model.columns, encoding="utf-8")
   if model.labels:
     text = "".join(f"{label}\n" for label in model.labels)
     (folder / LABELS).write_text(text, encoding="utf-8")
