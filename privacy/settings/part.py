@@ -239,6 +239,11 @@ def build(
       part = None if name is None else build(chosen.kinds[name], values, is_strict, is_filled)
       is_usual = chosen.flag is not None and chosen.flag_value(values) is None
       if part is not None and is_usual and not is_filled:
+        if not hasattr(part, "is_asked"):
+          raise TypeError(
+            f"Found {type(part).__name__} without a field is_asked: bool = True; expected it of all"
+            f" kinds of {field.name}, which need not be asked for: add it."
+          )
         part = dataclasses.replace(typing.cast(Any, part), is_asked=False)
       fields[field.name] = part
     elif (inner := _part_of(kind, field.name)) is not None:

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 from typing import Any
+import warnings
 
 import numpy as np
 
@@ -154,7 +155,9 @@ def _write_tflite(model: Any, folder: pathlib.Path) -> Serve:
   (folder / "model.tflite").write_bytes(content)
 
   def serve(raw: np.ndarray) -> Mapping[str, Any]:
-    runner = tf.lite.Interpreter(model_content=content).get_signature_runner()
+    with warnings.catch_warnings():  # The file is the same for LiteRT, which is to follow.
+      warnings.filterwarnings("ignore", r"\s*Warning: tf.lite.Interpreter is deprecated")
+      runner = tf.lite.Interpreter(model_content=content).get_signature_runner()
     with np.errstate(over="ignore"):
       return runner(**{spec.name: raw.astype(spec.dtype.as_numpy_dtype)})
 
