@@ -83,6 +83,7 @@ def test_private_runs_say_whose_errors_these_are(tmp_path):
   private = ["fed_avg_epsilon_5", "superquantile_theta_0.5_tree_epsilon_5"]
   (text,) = new_clients.sentences(finished_runs.fabricate(tmp_path, _errors(60, private)))
   assert "who are public in private runs" in text
+  assert "of the models of seed 0 at ε = 5. It supposes" in text
 
 
 def test_the_figure_has_the_steps_of_the_band(tmp_path, monkeypatch):

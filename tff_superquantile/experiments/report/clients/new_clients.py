@@ -62,7 +62,9 @@ def _find(groups: grouped.Grouped) -> _Bands | None:
   }
   is_fold = any(map(cross_validation.num_folds, runs.values()))
   of_fold = ", of one fold of the cross-validation, each of which has its own" if is_fold else ""
-  return _Bands(bands, f"the models of seed {seed}{of_fold}")
+  epsilon = groups.at_one_budget[1]
+  at = "" if epsilon is None else f" at ε = {epsilon:g}"
+  return _Bands(bands, f"the models of seed {seed}{at}{of_fold}")
 
 
 def sentences(groups: grouped.Grouped) -> list[str]:
