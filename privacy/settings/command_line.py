@@ -17,7 +17,7 @@ import sys
 from typing import Any, NoReturn
 
 _MOST_SHOWN = 30  # Flags in the usage of a command.
-_MOST_CHARACTERS = 60  # Of a wrong line.
+_LONGEST_LINE = 60  # Of a file of flags, in a sentence.
 # The attribute of parsed arguments with the names of flags that files alone have given.
 OF_FILES = "of_files"
 INTERRUPTED = 128 + signal.SIGINT
@@ -126,7 +126,7 @@ def _check_flags(path: str, lines: Sequence[str]) -> None:
   """Raises a `ValueError` unless each line of a file is a flag, a comment or blank."""
   for number, line in enumerate(lines, 1):
     if line and not line.startswith(("--", "#")):
-      shown = line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}..."
+      shown = line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
       raise ValueError(
         f"Found {shown!r} in line {number} of {path}; expected flags alone, one a line, such as"
         " --num_rounds=100, or comments (#): name a run's flags.txt, or mend that line."

@@ -128,7 +128,7 @@ def runs(tmp_path_factory):
 
 def _on_rows(code, rows):
   """A program of a card, of other rows than its own."""
-  return re.sub(r"^(\w+) = np.(zeros|full|tile).*$", rf"\1 = {rows}", code, flags=re.MULTILINE)
+  return re.sub(r"^(\w+) = np.(zeros|full).*$", rf"\1 = {rows}", code, flags=re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,6 @@ answers = lite.get_signature_runner("serving_default")({name}={name})["{output}"
 _NPZ = """
 model = np.load("model.npz")
 """
-# Zeros may be far from all that the model has seen, such as the year 0.
-_MEANS = """
-means = np.where(model["preprocessing/num_categories"], 0, model["preprocessing/mean"])
-features = np.tile(means, [3, 1])  # Three examples, to be replaced: means, and first categories.
-"""
 # As `tasks.own.encoding.Encoding.encode`.
 _ENCODE = """
 inputs, first = [], 0
@@ -93,11 +88,8 @@ def _npz(model: Any) -> str:
     return ""
   encode = _ENCODE if is_table else f"x = {spec.name}\n"
   answers = _CLASSES if model.label_scale is None else _NUMBERS
-  model_and_rows = [_NPZ, f"{_rows(spec, spec.dtype)}\n"]
-  if is_table:
-    model_and_rows = [_NPZ, _MEANS]
-  body = "".join(part.lstrip("\n") for part in (*model_and_rows, encode, _LAYERS, answers))
-  return f"import numpy as np\n\n{body}print(answers)\n"
+  body = "".join(part.lstrip("\n") for part in (_NPZ, encode, _LAYERS, answers))
+  return f"import numpy as np\n\n{_rows(spec, spec.dtype)}\n{body}print(answers)\n"
 
 
 def _takes_raw_rows(model: Any) -> bool:

@@ -140,11 +140,11 @@ def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
 
   def text(cell: tables.Cell) -> str:
     if not cell.best or for_terminal:
-      return _escape_markdown(str(cell))
-    return f"**{_escape_markdown(cell.text)}** {_escape_markdown(cell.spread)}".strip()
+      return str(cell)
+    return f"**{cell.text}** {cell.spread}".strip()
 
   lines = [
-    [_escape_markdown(table.headings[i]) for i in (0, *(1 + index for index in shown))],
+    [table.headings[0], *(table.headings[1 + index] for index in shown)],
     *([_escape_markdown(row.name), *(text(row.cells[i]) for i in shown)] for row in table.rows),
   ]
   widths = [max(4, *map(len, column)) for column in zip(*lines)]
