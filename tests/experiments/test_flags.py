@@ -120,7 +120,7 @@ def test_numbers_of_numpy_are_numbers():
   assert (config.num_rounds, type(config.num_rounds)) == (5, int)
   assert (config.max_loss, type(config.max_loss)) == (1.5, float)
   for wrong in (True, np.bool_(True), np.float64(5.0), "5"):
-    with pytest.raises(TypeError, match="Found num_rounds = .* expected int"):
+    with pytest.raises(TypeError, match="Found --num_rounds=.* expected int"):
       run_config.RunConfig(num_rounds=wrong)
 
 
