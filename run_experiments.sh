@@ -219,8 +219,8 @@ if [[ "${1:-}" == help ]]; then
   show_help
   exit 0
 elif [[ "${1:-}" == --version ]]; then
-  experiment=version
-  shift
+  sed -n 's/^version = /tff_superquantile /p' "$ROOT/setup.cfg"
+  exit 0
 elif (($# > 0)) && [[ "$1" != -* ]]; then
   experiment="$1"
   shift
@@ -234,9 +234,6 @@ export PYTHONSAFEPATH=1
 # Not a child of this script, so that Ctrl-C and its exit status are Python's alone. The user stays
 # in their directory: --output_dir and --data_dir are relative to it.
 case "$experiment" in
-  version)
-    exec "$VENV/bin/python" -m tff_superquantile --version
-    ;;
   doctor)
     exec "$VENV/bin/python" -m tff_superquantile.doctor "$@"
     ;;

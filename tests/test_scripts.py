@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from paper import studies
+import tff_superquantile
 from tff_superquantile import commands
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.run.parts import methods
@@ -206,6 +207,14 @@ def test_manual_needs_no_python_and_names_every_experiment(machine, arguments):
   assert not (machine.project / ".venv").exists()
 
 
+def test_the_version_needs_no_environment(machine):
+  result = machine.run("run_experiments.sh", "--version")
+  version = tff_superquantile.__version__
+  assert (result.returncode, result.stdout) == (0, f"tff_superquantile {version}\n")
+  assert machine.run("run_experiments.sh", "help").stdout.startswith("NAME")
+  assert not (machine.project / ".venv").exists()
+
+
 def test_first_run_installs_and_later_ones_do_not(machine):
   machine.python()
   result = machine.run("run_experiments.sh")
@@ -228,7 +237,6 @@ def test_first_run_installs_and_later_ones_do_not(machine):
     (["synthetic", "--a=b c"], "experiments.sweep --experiment=synthetic --a=b c"),
     # What is no sweep is a module of its own.
     (["doctor", "--a=b c"], "doctor --a=b c"),
-    (["--version"], "-m tff_superquantile --version"),
     (["download"], "experiments.download"),
     (["private_quantile", "--a=b c"], "-m paper.studies private_quantile --a=b c"),
     (["tailbench"], "-m benchmarks.tailbench"),
