@@ -219,7 +219,8 @@ if [[ "${1:-}" == help ]]; then
   show_help
   exit 0
 elif [[ "${1:-}" == --version ]]; then
-  sed -n 's/^version = /tff_superquantile /p' "$ROOT/setup.cfg"
+  [[ "$(<"$ROOT/setup.cfg")" =~ version\ =\ ([0-9a-z.]+) ]]
+  echo "tff_superquantile ${BASH_REMATCH[1]}"
   exit 0
 elif (($# > 0)) && [[ "$1" != -* ]]; then
   experiment="$1"
