@@ -159,6 +159,7 @@ def test_classes_of_earlier_versions_are_known():
 
 
 def test_texts_are_found_exactly_first_and_then_as_numbers():
+  assert values.places(["3E2", "300", "70.0"], ["3E2", "70"]).tolist() == [0, -1, -1]  # Codes.
   names = ("1", "1.0", "x", "9007199254740993", "-0.5")
   found = ["1", "1.0", "1.00", "9007199254740993", "9007199254740993.0", "9007199254740992"]
   found += ["-.5", "01", "X", "", "1e400", "9" * 5000]
