@@ -353,7 +353,7 @@ def test_the_first_lines_have_what_all_private_runs_cost_together(tmp_path):
   shutil.copytree(path, tmp_path / "tuning/synthetic" / path.name)
   shutil.copytree(kept / "fed_avg", tmp_path / "synthetic/fed_avg")
   summary_of_all = comparison.report(tmp_path, "synthetic").summary
-  assert "NO finite epsilon for some clients; epsilon = 4" in summary_of_all
+  assert "NO finite epsilon for 60 clients; epsilon = 4" in summary_of_all
   assert "one client of all 3 private runs whom" in summary_of_all
   (tmp_path / "tuning/synthetic" / path.name / "seed_0/privacy.json").write_text("{}")
   assert "is not known: Found a ledger" in comparison.report(tmp_path, "synthetic").summary
