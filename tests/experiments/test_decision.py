@@ -19,6 +19,7 @@ from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
+from tff_superquantile.experiments.run.parts import personal as parts
 
 _THETA = "superquantile_theta_0.5"
 _SPREAD = np.linspace(0.2, 0.4, 41)
@@ -161,6 +162,30 @@ def test_the_same_words_are_on_the_terminal_in_both_pages_and_in_the_file(tmp_pa
   assert first in paths["md"].read_text()
   rows = np.genfromtxt(paths["csv"], delimiter=",", dtype=str, names=True, usecols=(0, 2))
   assert "decision" not in rows.dtype.names and _in_csv(found) in paths["csv"].read_text()
+
+
+@pytest.mark.parametrize(
+  "number, metric", [(3, "ranking_error"), (41, "ranking_error"), (41, "error")]
+)
+def test_a_measure_that_nobody_has_is_a_sentence_in_every_part(tmp_path, number, metric):
+  errors = np.full(number, np.nan) if metric == "error" else np.linspace(0.2, 0.4, number)
+  methods = {m: dict.fromkeys(("test", *parts.PARTS), errors) for m in ("fed_avg", _THETA)}
+  references = dict.fromkeys(kept.LABELS, errors)
+  flags = dict(metric=metric, rounds=_FALLING, further={"ranking_error": np.nan})
+  groups = finished_runs.fabricate(tmp_path, methods, references, **flags)
+  references = kept.read(tmp_path / "own", 0)
+  entries = {"age": np.random.default_rng(1).normal(size=number)}
+  kept.write(tmp_path / "own", 0, dataclasses.replace(references, profiles=entries))
+  content = comparison.report(tmp_path, "own")
+  for path in page.write(content, tmp_path / "own").values():
+    assert path.stat().st_size
+  assert page.terminal_text(content, [])
+  if metric == "error":
+    assert groups.measure_of_nobody == "error"
+    assert content.summary.startswith("No method reports the 90th percentile")
+  else:
+    sentence = "No test client has a ranking error; the report leads with the error."
+    assert sentence in content.summary and "mean error" in content.summary
 
 
 def _decide_table(name, seed, folder, cache_dir):

@@ -312,6 +312,8 @@ def _numbers(e: evidence.Evidence, key: str) -> Iterator[str]:
 
 def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
   """Yields what the numbers leave open."""
+  if (missing := e.groups.measure_of_nobody) and e.levels:
+    yield f"No test client has a {units.words(missing)}; the report leads with the error."
   if key != "quantity" and (hint := _hint(e)):
     yield hint
   if key != "train longer" and e.unfinished:

@@ -74,7 +74,7 @@ class Evidence:
 
   @property
   def best(self) -> names.Name:
-    """The method with the lowest mean."""
+    """The method with the lowest mean; only where there are `levels`, which a caller asks first."""
     return next(iter(self.levels))
 
   def change(
