@@ -23,6 +23,7 @@ from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
+from tff_superquantile.measures import measure
 
 _LITTLE = 0.05  # Of the constant answer's mean.
 
@@ -113,12 +114,23 @@ def _own_models(e: evidence.Evidence) -> str:
   if mean.num_clients < e.num_clients:
     also += f" (each on {mean.num_clients} of the {e.num_clients} test clients)"
   of_tail = "".join(f" and {unit.text(worst.before)} in the worst tenth" for worst in tail)
-  advice = "Do not federate" if e.personal else "Personalise (--personalize=10), or do not federate"
+  advice = "Do not federate" if e.personal else "Personalise (--personalize), or do not federate"
   return (
     f"{advice}: a model of a client’s own, fitted to half of its examples, has a mean {words} of"
     f" {unit.text(mean.before)} on the other half{of_tail}; the best shared one ({e.best.label})"
-    f" has {levels(e.own[e.best])}{also}. One rule does not fit these clients."
+    f" has {levels(e.own[e.best])}{also}. {_how_clients_differ(e)}"
   )
+
+
+def _how_clients_differ(e: evidence.Evidence) -> str:
+  """Says why own models serve clients better: by other labels, or by other rules."""
+  level = e.differs_in_labels
+  if level is None:
+    return "One rule does not fit these clients."
+  unit = units.of_measure(e.measure_of_rows, e.groups.task_units).text(level)
+  if e.groups.runs[0].error_kind == measure.NUMBERS:
+    return f"They differ in the level of their labels: their own mean has {unit}."
+  return f"They differ in which labels they have: their own most frequent class has {unit}."
 
 
 def _train(e: evidence.Evidence) -> str:
@@ -191,7 +203,16 @@ def _take(e: evidence.Evidence) -> str:
   metric = e.effects[True][0]
   return (
     f"Take {method.label}: against {names.said_of(baseline)} it"
-    f" {e.effect(own[metric])}, beyond chance, and no measure is worse."
+    f" {e.effect(own[metric])}, beyond chance, and raises no measure by 2 % or more."
+  )
+
+
+def _more_seeds(e: evidence.Evidence) -> str:
+  method, baseline, own = e.chosen
+  flag = "--seeds=0,1,2 repeats it on other clients"
+  return (
+    f"Keep {names.said_of(baseline)}, but run more seeds ({flag}): {method.label}"
+    f" {e.effect(own[e.effects[True][0]])}, beyond chance, in a single seed."
   )
 
 
@@ -213,6 +234,10 @@ def _keep(e: evidence.Evidence) -> str:
   tested = next((change for change in own.values() if change.has_interval), None)
   if tested is None:
     return f"{text}: no difference can be detected, as a single worst client has no interval."
+  small = [metric for metric, change in own.items() if change.is_detected]
+  if small:
+    what = " and ".join(map(evidence.metric_name, small))
+    return f"{text}: {method.label} changes {what} by too little, or not in each seed."
   text += f": no detectable difference in {evidence.metric_name(tested.metric)}"
   more = tested.enough() if tested.value < 0 else None
   if more is None:
@@ -257,7 +282,7 @@ VERDICTS = {
   "far client": Verdict(lambda e: e.far is not None, _far),
   "personalise": Verdict(
     lambda e: _are_far_ahead(e.personal),
-    lambda e: f"Personalise, as these clients disagree: {personal.sentence(e)}",
+    lambda e: f"Personalise, as these clients differ: {personal.sentence(e)}",
   ),
   "own models": Verdict(lambda e: _are_far_ahead(e.own), _own_models),
   "quantity": Verdict(
@@ -268,6 +293,7 @@ VERDICTS = {
   "few clients": Verdict(lambda e: 0 < e.num_clients < evidence.FEWEST, _more_clients),
   "nothing learned": Verdict(lambda e: e.best in e.constant and not e.learned, _nothing),
   "no comparison": Verdict(lambda e: not e.ranked, _without_comparison),
+  "more seeds": Verdict(lambda e: bool(e.effects[True]) and not e.is_repeated, _more_seeds),
   "trade-off": Verdict(lambda e: bool(e.effects[True] and e.effects[False]), _trade),
   "take": Verdict(lambda e: bool(e.effects[True]), _take),
   "keep": Verdict(lambda e: True, _keep),
@@ -308,6 +334,8 @@ def _numbers(e: evidence.Evidence, key: str) -> Iterator[str]:
     )
   if e.personal and key != "personalise":
     yield f"Personal models: {personal.sentence(e)}"
+  if key == "personalise":
+    yield _how_clients_differ(e)
 
 
 def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
@@ -316,6 +344,8 @@ def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
     yield f"No test client has a {units.words(missing)}; the report leads with the error."
   if key != "quantity" and (hint := _hint(e)):
     yield hint
+  if not (e.own or e.personal) and (why := e.references.left_out(kept.LOCAL)):
+    yield f"Own models were not tried, as {why}: --personalize tells."
   if key != "train longer" and e.unfinished:
     who = ", ".join(f"{m.label} after {rounds} rounds" for m, rounds in e.unfinished.items())
     yield f"Not converged yet: {who} (--num_rounds)."

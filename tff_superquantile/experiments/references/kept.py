@@ -19,13 +19,14 @@ from tff_superquantile import distribution
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_files
 
-CONSTANT, POOLED, LOCAL = "constant", "pooled", "local"
+CONSTANT, POOLED, LOCAL, OWN_CONSTANT = "constant", "pooled", "local", "local_constant"
 _OF_CLIENTS = ("client_id", "num_examples")  # Columns that measure nothing.
 # Names for people, in the order of tables.
 LABELS = {
   CONSTANT: "constant answer (not federated)",
   POOLED: "pooled examples (not federated)",
   LOCAL: "own model of each client (not federated)",
+  OWN_CONSTANT: "own constant answer of each client (not federated)",
 }
 
 
