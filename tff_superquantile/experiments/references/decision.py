@@ -101,6 +101,21 @@ def _far(e: evidence.Evidence) -> str:
   )
 
 
+def _gross(e: evidence.Evidence) -> str:
+  text = next(column["text"] for column in e.facts("gross") if column["decides"])
+  return f"Mend gross errors first: {text}. They decide the errors; mend them, and compare again."
+
+
+def _not_learned(e: evidence.Evidence) -> str:
+  rank = e.facts("ranks")[0]
+  return (
+    f"The features tell the label, but no method has learned it: {rank['name']} has a rank"
+    f" correlation of {tables.number(rank['correlation'], 2, sign=True)} with it {rank['where']}"
+    f" clients, and no method is better than the constant answer {_levels(e, e.constant[e.best])}."
+    " Look for wrong values, or try --model=mlp."
+  )
+
+
 def _own_models(e: evidence.Evidence) -> str:
   mean, *tail = e.own[e.best]
   measure = e.measure_of_rows
@@ -157,7 +172,7 @@ def _more_clients(e: evidence.Evidence) -> str:
   flag = cross_validation.offer(e.groups.runs[0]) or "more --seeds draw others"
   told, constant = "", e.constant.get(e.best)
   if constant is not None:
-    told = f" Nor can {e.best.label} be told from the constant answer {_levels(e, constant)}."
+    told = f" So far it is {_levels(e, constant).strip('()')} of the constant answer."
   return (
     f"Test on more clients: {tables.plural(e.num_clients, 'test client')} cannot tell methods"
     f" apart, as fewer than {evidence.FEWEST} could not even if all changed alike; {flag}.{told}"
@@ -280,6 +295,7 @@ class Verdict(NamedTuple):
 
 VERDICTS = {
   "far client": Verdict(lambda e: e.far is not None, _far),
+  "gross errors": Verdict(lambda e: any(one["decides"] for one in e.facts("gross")), _gross),
   "personalise": Verdict(
     lambda e: _are_far_ahead(e.personal),
     lambda e: f"Personalise, as these clients differ: {personal.sentence(e)}",
@@ -291,6 +307,9 @@ VERDICTS = {
   "rare class": Verdict(_misses_the_rare, _rare),
   "train longer": Verdict(_is_too_short, _train),
   "few clients": Verdict(lambda e: 0 < e.num_clients < evidence.FEWEST, _more_clients),
+  "not learned": Verdict(
+    lambda e: bool(e.best in e.constant and not e.learned and e.facts("ranks")), _not_learned
+  ),
   "nothing learned": Verdict(lambda e: e.best in e.constant and not e.learned, _nothing),
   "no comparison": Verdict(lambda e: not e.ranked, _without_comparison),
   "more seeds": Verdict(lambda e: bool(e.effects[True]) and not e.is_repeated, _more_seeds),
@@ -344,15 +363,24 @@ def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
     yield f"No test client has a {units.words(missing)}; the report leads with the error."
   if key != "quantity" and (hint := _hint(e)):
     yield hint
+  remarks = [one["text"] for one in e.facts("gross") if key != "gross errors" or not one["decides"]]
+  yield from (f"{remark}." for remark in remarks)
   if not (e.own or e.personal) and (why := e.references.left_out(kept.LOCAL)):
     yield f"Own models were not tried, as {why}: --personalize tells."
   if key != "train longer" and e.unfinished:
     who = ", ".join(f"{m.label} after {rounds} rounds" for m, rounds in e.unfinished.items())
     yield f"Not converged yet: {who} (--num_rounds)."
-  failed = [m for m, change in e.constant.items() if m not in e.learned and change.has_interval]
-  if key not in ("nothing learned", "few clients") and failed:
+  worse = {m: c for m, c in e.constant.items() if c.is_detected and c.value > 0}
+  failed = [
+    m for m, c in e.constant.items() if m not in e.learned and m not in worse and c.has_interval
+  ]
+  if key not in ("nothing learned", "not learned", "few clients") and failed:
     who = ", ".join(method.label for method in failed)
     yield f"Not told from the constant answer on average: {who}."
+  if worse and key != "few clients":
+    levels = [f"{m.label} ({e.unit.text(c.after)})" for m, c in worse.items()]
+    constant = e.unit.text(next(iter(worse.values())).before)
+    yield f"Worse than the constant answer ({constant}), beyond chance: {', '.join(levels)}."
   best = e.constant.get(e.best)
   if best is not None and e.best in e.learned and -best.value < _LITTLE * best.before:
     yield f"The features tell little: the constant answer is hardly worse {_levels(e, best)}."

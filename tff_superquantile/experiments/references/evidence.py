@@ -153,6 +153,11 @@ class Evidence:
     changes_of = {m: self._mean_and_tail((m, parts.CHOSEN), (m, parts.SHARED)) for m in self.levels}
     return {method: changes for method, changes in changes_of.items() if changes}
 
+  def facts(self, kind: str) -> list[Mapping[str, Any]]:
+    """Returns what rows say without models, "ranks" or "gross" (`without_models`)."""
+    of_seeds = (its.facts.get(kind, []) for its in self.references.of_seed.values())
+    return next((its for its in of_seeds if its), [])
+
   @functools.cached_property
   def differs_in_labels(self) -> float | None:
     """The mean of clients' own constant answers, if these have most of own models' lead; or None.

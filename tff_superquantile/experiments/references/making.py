@@ -14,6 +14,7 @@ import numpy as np
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.references import without_models
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
@@ -149,26 +150,63 @@ def _compute(
     references[kept.LOCAL] = _reference(f"fitted to {halves}, for {of_whom}{weighted}", results)
     what = "mean label" if is_number else "most frequent class"
     references[kept.OWN_CONSTANT] = _reference(f"its {what}, of the same examples", constants)
+  # Of a cross-validation the rows of all folds are the same.
   profiles = {} if is_private else _profiles(task, test)
-  return kept.References(fingerprint, references, left_out, is_private, profiles)
+  facts = {} if is_private else _facts(task, [test, *answers.values()])
+  return kept.References(fingerprint, references, left_out, is_private, profiles, facts)
 
 
-def _profiles(task: Any, test: Any) -> dict[str, np.ndarray]:
-  """Returns what the rows of each test client of a table are like, by the names of entries."""
-  if not task.columns:
-    return {}
+def _entries(task: Any, clients: Any) -> tuple[np.ndarray, list[str], list[str]]:
+  """Returns rows [rows, inputs + labels] of a table, and the names of inputs and of labels.
+
+  Labels are numbers, or whether a row is of a class. There is nothing where no columns are known,
+  or too many.
+  """
   inputs: list[str] = []
-  for feature in json.loads(task.columns)["features"]:
+  for feature in json.loads(task.columns)["features"] if task.columns else ():
     name = feature["name"]
     inputs += [f"{name} {category}" for category in feature["categories"]] or [name]
     inputs += [f"{name} missing"] * feature["has_missing"]
-  labels = np.reshape(test.y, [-1, 1]).astype(np.float64)
+  labels = np.reshape(clients.y, [-1, 1]).astype(np.float64)
   of_label = ["label"]
   if task.error != "rmse":
     named = list(enumerate(task.labels))[len(task.labels) == 2 :]  # Of two, one tells all.
     labels, of_label = labels == [i for i, _ in named], [f"class {c}" for _, c in named]
-  values = np.column_stack([test.x, labels])
-  if not 0 < values.shape[1] == len(inputs) + len(of_label) <= _MOST_ENTRIES:
+  number = len(inputs) + len(of_label)
+  if not inputs or clients.x.shape[1:] != (len(inputs),) or number > _MOST_ENTRIES:
+    return np.empty([0, 0]), [], []
+  return np.column_stack([clients.x, labels]), inputs, of_label
+
+
+def _facts(task: Any, parts: Sequence[Any]) -> dict[str, Any]:
+  """Returns what the rows of all clients of a table say without a model, each client once."""
+  values, inputs, of_label = _entries(task, parts[0])
+  if not inputs:
+    return {}
+  values = np.vstack([_entries(task, part)[0] for part in parts])
+  sizes = np.concatenate([np.diff(part.offsets) for part in parts])
+  owners = np.repeat(np.concatenate([part.client_ids for part in parts]), sizes)
+  x, y = np.split(values, [len(inputs)], axis=1)
+  ranks = without_models.ranks(x, y, np.cumsum([0, *sizes]), inputs)
+  columns = json.loads(task.columns)
+  mean, std = task.label_scale or (0.0, 1.0)
+  asked = [(f"labels {columns['label']['name']}", y[:, 0], mean, std, True)] * (not task.labels)
+  telling = {rank.name for rank in ranks}
+  for feature in (feature for feature in columns["features"] if feature["kind"] == "number"):
+    name = feature["name"]
+    column, scale = x[:, inputs.index(name)], (feature["mean"], feature["std"])
+    asked.append((f"values of column {name}", column, *scale, name in telling))
+  gross = [
+    without_models.gross(column, mean + std * column, owners, what, tells)
+    for what, column, mean, std, tells in asked
+  ]
+  return without_models.facts(ranks, [found for found in gross if found is not None])
+
+
+def _profiles(task: Any, test: Any) -> dict[str, np.ndarray]:
+  """Returns what the rows of each test client of a table are like, by the names of entries."""
+  values, inputs, of_label = _entries(task, test)
+  if not inputs:
     return {}
   starts, sizes = test.offsets[:-1], np.diff(test.offsets)
   sums = np.add.reduceat(np.vstack([values, np.zeros(values.shape[1])]), starts, axis=0)
