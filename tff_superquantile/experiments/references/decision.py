@@ -367,6 +367,9 @@ def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
   yield from (f"{remark}." for remark in remarks)
   if not (e.own or e.personal) and (why := e.references.left_out(kept.LOCAL)):
     yield f"Own models were not tried, as {why}: --personalize tells."
+  if e.ended_first:
+    who = ", ".join(method.label for method in e.ended_first)
+    yield f"Stopped at the first allowed round, as level: {who} (--num_rounds=1000 goes on)."
   if key != "train longer" and e.unfinished:
     who = ", ".join(f"{m.label} after {rounds} rounds" for m, rounds in e.unfinished.items())
     yield f"Not converged yet: {who} (--num_rounds)."

@@ -281,6 +281,15 @@ class Evidence:
     return last_rounds
 
   @functools.cached_property
+  def ended_first(self) -> list[names.Name]:
+    """The methods of which a run ended at the first round at which it might."""
+    return [
+      method
+      for method, runs in self.groups.items()
+      if any(map(convergence.ended_first, cross_validation.single(runs)))
+    ]
+
+  @functools.cached_property
   def far(self) -> tuple[str, float, int] | None:
     """The client with over half of all clients' losses, its share, and the number of clients."""
     splits = ("test",) if self.is_private else ("train", "test")
