@@ -52,7 +52,8 @@ def ranks(x: np.ndarray, y: np.ndarray, offsets: np.ndarray, names: Sequence[str
 
   Within clients the sum of (n - 1) r over clients of n rows, whose permutations give r a variance
   of 1 / (n - 1) whatever ties there are, is compared with a normal variable. Between clients it is
-  Spearman's test of their means.
+  Spearman's test of their means. Each input is tested as it is, and by its distance from its median
+  ("... away from its median"), which tells what rises on both sides.
 
   Args:
     x: The inputs [rows, inputs], one client after the other.
@@ -62,8 +63,10 @@ def ranks(x: np.ndarray, y: np.ndarray, offsets: np.ndarray, names: Sequence[str
   """
   from scipy import stats  # It takes half a second to import.
 
-  values = np.column_stack([x, np.reshape(y, [len(x), -1])]).astype(np.float64)
-  num_inputs, num_clients = x.shape[1], min(len(offsets) - 1, _MOST_CLIENTS)
+  folded = np.abs(x - np.median(x, axis=0)) if len(x) else x
+  names = [*names, *(f"{name} away from its median" for name in names)]
+  values = np.column_stack([x, folded, np.reshape(y, [len(x), -1])]).astype(np.float64)
+  num_inputs, num_clients = len(names), min(len(offsets) - 1, _MOST_CLIENTS)
   total, weight, means = 0.0, np.zeros([num_inputs, values.shape[1] - num_inputs]), []
   for start, end in zip(offsets[:num_clients], offsets[1 : num_clients + 1]):
     if start == end:
