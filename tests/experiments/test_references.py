@@ -219,7 +219,7 @@ def test_report_says_first_that_nothing_was_learned(lab, mines):
   assert constant["client_id"] == list(run_clients)
   expected = [np.mean(table["mine"][table["field"] == one]) for one in run_clients]
   np.testing.assert_allclose(constant["error"], expected)
-  assert set(written["found"]) == {"constant", "pooled", "local"}
+  assert set(written["found"]) == {"constant", "pooled", "local", "local_constant"}
   for label in kept.LABELS.values():
     assert label in report
   rows = [line for line in (folder / "report.csv").read_text().splitlines() if ",constant," in line]
@@ -240,7 +240,7 @@ def test_references_are_computed_once(mines):
   assert path.stat().st_mtime_ns == before
   path.write_text("{")  # A damaged file is made anew.
   assert run().code == 0
-  assert set(json.loads(path.read_text())["found"]) == {"constant", "pooled", "local"}
+  assert set(json.loads(path.read_text())["found"]) == {"constant", "pooled", "local", "local_constant"}
 
 
 def test_references_of_private_runs_say_nothing_of_training_clients(lab):

@@ -2,10 +2,10 @@
 
 `VERDICTS` lists what a report may advise; the first whose condition holds is its first sentence.
 They are asked in the order in which one makes the next meaningless: a client that outweighs all
-others, clients that need models tuned to them, or of their own, numbers that were taken for
-classes, a rare class that ranks tell already, models that are not trained, too few clients to tell,
-labels that nothing tells; only then do differences between methods count. `evidence` says when a
-difference is one.
+others, or values that do, clients that need models tuned to them, or of their own, numbers that
+were taken for classes, a rare class that ranks tell already, models that are not trained, too few
+clients to tell, labels that ranks tell and models do not, or that nothing tells; only then do
+differences between methods count. `evidence` says when a difference is one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.references import of_rows
 from tff_superquantile.experiments.references import personal
 from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import paired
@@ -23,7 +24,6 @@ from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
-from tff_superquantile.measures import measure
 
 _LITTLE = 0.05  # Of the constant answer's mean.
 
@@ -101,21 +101,6 @@ def _far(e: evidence.Evidence) -> str:
   )
 
 
-def _gross(e: evidence.Evidence) -> str:
-  text = next(column["text"] for column in e.facts("gross") if column["decides"])
-  return f"Mend gross errors first: {text}. They decide the errors; mend them, and compare again."
-
-
-def _not_learned(e: evidence.Evidence) -> str:
-  rank = e.facts("ranks")[0]
-  return (
-    f"The features tell the label, but no method has learned it: {rank['name']} has a rank"
-    f" correlation of {tables.number(rank['correlation'], 2, sign=True)} with it {rank['where']}"
-    f" clients, and no method is better than the constant answer {_levels(e, e.constant[e.best])}."
-    " Look for wrong values, or try --model=mlp."
-  )
-
-
 def _own_models(e: evidence.Evidence) -> str:
   mean, *tail = e.own[e.best]
   measure = e.measure_of_rows
@@ -133,19 +118,8 @@ def _own_models(e: evidence.Evidence) -> str:
   return (
     f"{advice}: a model of a client’s own, fitted to half of its examples, has a mean {words} of"
     f" {unit.text(mean.before)} on the other half{of_tail}; the best shared one ({e.best.label})"
-    f" has {levels(e.own[e.best])}{also}. {_how_clients_differ(e)}"
+    f" has {levels(e.own[e.best])}{also}. {of_rows.how_clients_differ(e)}"
   )
-
-
-def _how_clients_differ(e: evidence.Evidence) -> str:
-  """Says why own models serve clients better: by other labels, or by other rules."""
-  level = e.differs_in_labels
-  if level is None:
-    return "One rule does not fit these clients."
-  unit = units.of_measure(e.measure_of_rows, e.groups.task_units).text(level)
-  if e.groups.runs[0].error_kind == measure.NUMBERS:
-    return f"They differ in the level of their labels: their own mean has {unit}."
-  return f"They differ in which labels they have: their own most frequent class has {unit}."
 
 
 def _train(e: evidence.Evidence) -> str:
@@ -295,7 +269,7 @@ class Verdict(NamedTuple):
 
 VERDICTS = {
   "far client": Verdict(lambda e: e.far is not None, _far),
-  "gross errors": Verdict(lambda e: any(one["decides"] for one in e.facts("gross")), _gross),
+  "gross errors": Verdict(lambda e: any(one["decides"] for one in e.facts("gross")), of_rows.gross),
   "personalise": Verdict(
     lambda e: _are_far_ahead(e.personal),
     lambda e: f"Personalise, as these clients differ: {personal.sentence(e)}",
@@ -308,7 +282,7 @@ VERDICTS = {
   "train longer": Verdict(_is_too_short, _train),
   "few clients": Verdict(lambda e: 0 < e.num_clients < evidence.FEWEST, _more_clients),
   "not learned": Verdict(
-    lambda e: bool(e.best in e.constant and not e.learned and e.facts("ranks")), _not_learned
+    lambda e: bool(e.best in e.constant and not e.learned and e.facts("ranks")), of_rows.not_learned
   ),
   "nothing learned": Verdict(lambda e: e.best in e.constant and not e.learned, _nothing),
   "no comparison": Verdict(lambda e: not e.ranked, _without_comparison),
@@ -354,7 +328,7 @@ def _numbers(e: evidence.Evidence, key: str) -> Iterator[str]:
   if e.personal and key != "personalise":
     yield f"Personal models: {personal.sentence(e)}"
   if key == "personalise":
-    yield _how_clients_differ(e)
+    yield of_rows.how_clients_differ(e)
 
 
 def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
@@ -363,10 +337,7 @@ def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
     yield f"No test client has a {units.words(missing)}; the report leads with the error."
   if key != "quantity" and (hint := _hint(e)):
     yield hint
-  remarks = [one["text"] for one in e.facts("gross") if key != "gross errors" or not one["decides"]]
-  yield from (f"{remark}." for remark in remarks)
-  if not (e.own or e.personal) and (why := e.references.left_out(kept.LOCAL)):
-    yield f"Own models were not tried, as {why}: --personalize tells."
+  yield from of_rows.caveats(e, is_said=key == "gross errors")
   if e.ended_first:
     who = ", ".join(method.label for method in e.ended_first)
     yield f"Stopped at the first allowed round, as level: {who} (--num_rounds=1000 goes on)."
