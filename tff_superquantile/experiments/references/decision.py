@@ -146,7 +146,8 @@ def _more_clients(e: evidence.Evidence) -> str:
   flag = cross_validation.offer(e.groups.runs[0]) or "more --seeds draw others"
   told, constant = "", e.constant.get(e.best)
   if constant is not None:
-    told = f" So far it is {_levels(e, constant).strip('()')} of the constant answer."
+    levels = f"{e.unit.text(constant.after)}, and {e.unit.text(constant.before)} with the constant"
+    told = f" So far the mean {e.groups.leading.words} of {e.best.label} is {levels} answer."
   return (
     f"Test on more clients: {tables.plural(e.num_clients, 'test client')} cannot tell methods"
     f" apart, as fewer than {evidence.FEWEST} could not even if all changed alike; {flag}.{told}"
