@@ -91,16 +91,6 @@ def _ranks(e: evidence.Evidence) -> paired.Change | None:
   return e.change(e.best, kept.CONSTANT, "ranking_error")
 
 
-def _far(e: evidence.Evidence) -> str:
-  assert e.far is not None
-  client, share, number = e.far
-  return (
-    f"Look at client {names.printable(client)} first: it has {units.PERCENT.text(share)} of the"
-    f" losses of all {number} clients, and so decides the mean, the tail and what training looks"
-    " for. Mend its rows or leave it out, and compare again."
-  )
-
-
 def _own_models(e: evidence.Evidence) -> str:
   mean, *tail = e.own[e.best]
   measure = e.measure_of_rows
@@ -269,7 +259,7 @@ class Verdict(NamedTuple):
 
 
 VERDICTS = {
-  "far client": Verdict(lambda e: e.far is not None, _far),
+  "far client": Verdict(lambda e: e.far is not None, of_rows.far),
   "gross errors": Verdict(lambda e: any(one["decides"] for one in e.facts("gross")), of_rows.gross),
   "personalise": Verdict(
     lambda e: _are_far_ahead(e.personal),

@@ -8,7 +8,19 @@ from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.run import names
 from tff_superquantile.measures import measure
+
+
+def far(e: evidence.Evidence) -> str:
+  """Names the client with most of all losses."""
+  assert e.far is not None
+  client, share, number = e.far
+  return (
+    f"Look at client {names.printable(client)} first: it has {units.PERCENT.text(share)} of the"
+    f" losses of all {number} clients, and so decides the mean, the tail and what training looks"
+    " for. Mend its rows or leave it out, and compare again."
+  )
 
 
 def gross(e: evidence.Evidence) -> str:
