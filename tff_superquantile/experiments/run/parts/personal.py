@@ -16,7 +16,7 @@ PARTS = SHARED, PERSONAL, CHOSEN = "shared", "personal", "chosen"
 # CHOSEN is also the value of --personalize with which each client chooses how long it tunes.
 
 
-def _passes(name: str, value: int | str) -> None:
+def positive_or_chosen(name: str, value: int | str) -> None:
   """The rule of passes: raises a `ValueError` for other than positive numbers."""
   if isinstance(value, str) or value < 1:
     raise ValueError(f"Found {name}={value}; expected a positive number, or {CHOSEN}.")
@@ -34,7 +34,7 @@ class Personalization(part.Part):
     " examples. A number of passes is a further choice, and what personal_clients.csv is after. It"
     " works for finished runs, too. None for no personal models.",
     name="personalize",
-    rule=_passes,
+    rule=positive_or_chosen,
     most=(10**4, "a client's fine-tuning cannot be interrupted"),
     word=CHOSEN,
     is_usual_word=True,
