@@ -213,10 +213,18 @@ def _doubts(table: user_table.UserTable) -> Iterator[str]:
   columns = [rows.columns[table.encoding.features[i].name] for i in places]
   yield from doubts.on_odd_clients(rows.owners, table.ids, raw[:, places], columns)
   label = table.encoding.label
+  of_columns = {f"values of column {table.encoding.features[i].name}": raw[:, i] for i in places}
   if not label.classes:
     numbers = table.labels[table.shown].astype(np.float64) * label.std + label.mean
-    codes = doubts.on_codes(np.round(numbers, 4 - int(np.log10(label.std))))
+    numbers = np.round(numbers, 4 - int(np.log10(label.std)))
+    codes = doubts.on_codes(numbers)
     yield from [f"Of label {label.name}, {codes}."] * bool(codes)
+    of_columns = {f"labels {label.name}": numbers, **of_columns}
+  for what, numbers in of_columns.items():
+    is_far = doubts.are_far(numbers)
+    if is_far.any() and not doubts.on_codes(numbers):
+      remark = doubts.on_far(is_far, numbers, table.ids[rows.owners], what)
+      yield f"{remark}: if these are errors, mend them."
 
 
 def _largest_mean_square(table: user_table.UserTable) -> float:

@@ -23,7 +23,7 @@ from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.export import personalize
 from tff_superquantile.experiments.run import run_files
 
-_SETTINGS = dict(epochs=6, learning_rate=0.3, proximal_weight=0.2, batch_size=5, l2=0.01)
+_SETTINGS = dict(epochs=[2, 6], learning_rate=0.3, proximal_weight=0.2, batch_size=5, l2=0.01)
 _X_SPEC = tf.TensorSpec([None, 4], tf.float32)
 # By the number of classes, 0 for numbers.
 _LABELS = {0: (), 2: ("no", "yes"), 3: ("a", "b", "c")}
@@ -79,7 +79,9 @@ def _as_evaluation(exported, x, y, seed):
     error="misclassification" if exported.labels else "rmse",
   )
   rng = np.random.default_rng(seed)
-  return how.tune(exported.weights, x, y, _SETTINGS["epochs"], rng)[0].trainable
+  epochs = how._chosen_epochs(exported.weights, x, y, _SETTINGS["epochs"], rng)
+  assert epochs == 6
+  return how.tune(exported.weights, x, y, epochs, rng)[0].trainable
 
 
 def _weights_of(folder):

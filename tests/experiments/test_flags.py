@@ -14,6 +14,7 @@ from tff_superquantile.experiments import run
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import personal
 
 # What rules refuse beyond kinds, choices and the least and largest values.
 _OF_RULES = {
@@ -22,6 +23,7 @@ _OF_RULES = {
   flag_lib.below_one: (1.0, math.nan),
   checks.scale: (0.0, 1e300, math.nan),
   run_config.named: ("",),
+  personal.positive_or_chosen: (0, -1, "no such"),
 }
 
 

@@ -604,3 +604,50 @@ def test_flags_leave_out_columns_and_rows(ask):
 
 def test_of_few_numbers_codes_are_at_one_end_alone():
   assert doubts.on_codes(np.tile([0.0, 11.0, 15.0, 26.0, 32.0, 37.0], 9)) == ""
+
+
+def _with_far(rng, number):
+  values = rng.normal(10, 2, 500)
+  values[rng.choice(500, number, replace=False)] *= 100
+  return values
+
+
+@pytest.mark.parametrize(
+  "draw, number",
+  [
+    (lambda rng: _with_far(rng, 0), 0),
+    (lambda rng: _with_far(rng, 1), 1),
+    (lambda rng: _with_far(rng, 7), 7),
+    (lambda rng: -_with_far(rng, 7), 7),
+    (lambda rng: _with_far(rng, 60), 0),  # A kind of their own.
+    (lambda rng: np.append(_with_far(rng, 7), np.nan), 7),
+    (lambda rng: rng.lognormal(sigma=2.0, size=5000), 0),  # Long tails.
+    (lambda rng: rng.standard_cauchy(5000), 0),
+    (lambda rng: rng.pareto(1.0, 5000), 0),
+    (lambda rng: rng.poisson(0.2, 500) * 100.0, 0),  # Most are equal.
+    (lambda rng: np.zeros(0), 0),
+    (lambda rng: np.full(9, np.nan), 0),
+  ],
+)
+def test_only_gross_errors_are_far_from_all_others(draw, number):
+  numbers = draw(np.random.default_rng(1))
+  is_far = doubts.are_far(numbers)
+  assert is_far.sum() == number
+  assert not number or np.abs(numbers[is_far]).min() > np.nanmax(np.abs(numbers[~is_far]))
+
+
+@pytest.mark.parametrize("column", ["age", "outcome"])
+def test_gross_errors_are_named_with_number_share_value_and_client(ask, column):
+  rng = np.random.default_rng(2)
+  lines = ["site,age,dose,outcome"]
+  for i in range(200):
+    row = dict(age=50 + 5 * rng.normal(), dose=rng.normal(), outcome=3 + rng.normal())
+    row[column] *= 100 if i in (90, 7, 150) else 1
+    lines.append(f"s{i % 20:02d},{row['age']:.3f},{row['dose']:.3f},{row['outcome']:.3f}")
+  described = ask("\n".join(lines), label_column="outcome")[0].description
+  what = "labels outcome" if column == "outcome" else "values of column age"
+  value = lines[8].split(",")[1 if column == "age" else 3]  # Of clients in order, s07 is the first.
+  assert f"3 of 200 {what} (2 %) are far from all others (more than 20 robust deviations), the" in (
+    described
+  )
+  assert f"first {float(value):.6g} of client 's07': if these are errors, mend them." in described

@@ -19,8 +19,6 @@ from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import personal
 
-_EPOCHS = 10  # The paper's.
-
 
 @dataclasses.dataclass(frozen=True)
 class ExportedModel:
@@ -155,10 +153,10 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
 
 
 def tuning(model: ExportedModel, config: run_config.RunConfig) -> formats.Tuning:
-  """Returns how clients tune a run's model: as the run did, or for ten epochs."""
-  asked = config.personalization or personal.Personalization(epochs=_EPOCHS)
+  """Returns how clients tune a run's model: as the run did, or as they choose."""
+  asked = config.personalization or personal.Personalization(epochs=personal.CHOSEN)
   return formats.Tuning(
-    asked.epochs,
+    tuple(asked.choices),
     asked.learning_rate or config.final_learning_rate,
     asked.proximal_weight,
     config.local.batch_size,

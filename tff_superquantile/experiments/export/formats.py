@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import io
 import json
@@ -57,13 +57,14 @@ class Format:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-  """How a client tunes an exported model to its own rows: as the run, or for ten epochs.
+  """How a client tunes an exported model to its own rows: as the run, or as it chooses.
 
-  Without label_scale, (mean, standard deviation), labels are classes. The trainable weights come
-  first. Of a table's rows, `missing` and `rows_without_label` are the run's flags.
+  `epochs` are the numbers of which it chooses. Without label_scale, (mean, standard deviation),
+  labels are classes. The trainable weights come first. Of a table's rows, `missing` and
+  `rows_without_label` are the run's flags.
   """
 
-  epochs: int
+  epochs: Sequence[int]
   learning_rate: float
   proximal_weight: float
   batch_size: int
@@ -78,7 +79,9 @@ class Tuning:
 def read_tuning(folder: pathlib.Path) -> Tuning:
   """Reads how to tune the model of an export."""
   try:
-    return Tuning(**json.loads((folder / TUNING).read_text(encoding="utf-8")))
+    read = Tuning(**json.loads((folder / TUNING).read_text(encoding="utf-8")))
+    # Earlier exports have a single number.
+    return dataclasses.replace(read, epochs=np.atleast_1d(read.epochs).tolist())
   except (OSError, TypeError, ValueError) as error:
     raise ValueError(
       f"Found no {TUNING} in {folder} that can be read; expected that of an export: export again."

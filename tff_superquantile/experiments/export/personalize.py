@@ -140,10 +140,15 @@ class SavedModel:
 
 
 def _tune(
-  model: Model, x: Any, y: np.ndarray, settings: formats.Tuning, rng: np.random.Generator
+  model: Model,
+  x: Any,
+  y: np.ndarray,
+  epochs: int,
+  settings: formats.Tuning,
+  rng: np.random.Generator,
 ) -> Weights:
   """Returns the weights of `evaluation.Personalizer.tune`; the model's where they diverge."""
-  order, sizes = personal.batches(rng, len(y), settings.batch_size, settings.epochs)
+  order, sizes = personal.batches(rng, len(y), settings.batch_size, epochs)
   rate, l2, pull = settings.learning_rate, settings.l2, settings.proximal_weight
   tuned, start = model.weights, 0
   while start < len(order):
@@ -160,15 +165,14 @@ def choose(
   model: Model, x: Any, y: np.ndarray, settings: formats.Tuning, rng: np.random.Generator
 ) -> Weights | None:
   """Returns a client's own weights; None where the model as it is serves the client no worse."""
-  own = _tune(model, x, y, settings, rng)
 
-  def losses(tuned_on: np.ndarray, measured_on: np.ndarray) -> tuple[float, float]:
-    both = model.weights, _tune(model, x[tuned_on], y[tuned_on], settings, rng)
-    rows = x[measured_on], y[measured_on]
-    shared, tuned = (len(rows[1]) * model.loss_and_gradient(w, *rows)[0] for w in both)
-    return shared, tuned
+  def loss(epochs: int, tuned_on: np.ndarray, measured_on: np.ndarray) -> float:
+    rows = x[tuned_on], y[tuned_on]
+    own = _tune(model, *rows, epochs, settings, rng) if epochs else model.weights
+    return len(measured_on) * model.loss_and_gradient(own, x[measured_on], y[measured_on])[0]
 
-  return own if personal.is_better(rng, len(y), losses) else None
+  epochs = personal.choose_epochs(rng, len(y), settings.epochs, loss)
+  return _tune(model, x, y, epochs, settings, rng) if epochs else None
 
 
 def read_rows(

@@ -2,10 +2,10 @@
 
 `VERDICTS` lists what a report may advise; the first whose condition holds is its first sentence.
 They are asked in the order in which one makes the next meaningless: a client that outweighs all
-others, clients that need models tuned to them, or of their own, numbers that were taken for
-classes, a rare class that ranks tell already, models that are not trained, too few clients to tell,
-labels that nothing tells; only then do differences between methods count. `evidence` says when a
-difference is one.
+others, or values that do, clients that need models tuned to them, or of their own, numbers that
+were taken for classes, a rare class that ranks tell already, models that are not trained, too few
+clients to tell, labels that ranks tell and models do not, or that nothing tells; only then do
+differences between methods count. `evidence` says when a difference is one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.references import of_rows
 from tff_superquantile.experiments.references import personal
 from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import paired
@@ -90,16 +91,6 @@ def _ranks(e: evidence.Evidence) -> paired.Change | None:
   return e.change(e.best, kept.CONSTANT, "ranking_error")
 
 
-def _far(e: evidence.Evidence) -> str:
-  assert e.far is not None
-  client, share, number = e.far
-  return (
-    f"Look at client {names.printable(client)} first: it has {units.PERCENT.text(share)} of the"
-    f" losses of all {number} clients, and so decides the mean, the tail and what training looks"
-    " for. Mend its rows or leave it out, and compare again."
-  )
-
-
 def _own_models(e: evidence.Evidence) -> str:
   mean, *tail = e.own[e.best]
   measure = e.measure_of_rows
@@ -113,11 +104,11 @@ def _own_models(e: evidence.Evidence) -> str:
   if mean.num_clients < e.num_clients:
     also += f" (each on {mean.num_clients} of the {e.num_clients} test clients)"
   of_tail = "".join(f" and {unit.text(worst.before)} in the worst tenth" for worst in tail)
-  advice = "Do not federate" if e.personal else "Personalise (--personalize=10), or do not federate"
+  advice = "Do not federate" if e.personal else "Personalise (--personalize), or do not federate"
   return (
     f"{advice}: a model of a client’s own, fitted to half of its examples, has a mean {words} of"
     f" {unit.text(mean.before)} on the other half{of_tail}; the best shared one ({e.best.label})"
-    f" has {levels(e.own[e.best])}{also}. One rule does not fit these clients."
+    f" has {levels(e.own[e.best])}{also}. {of_rows.how_clients_differ(e)}"
   )
 
 
@@ -145,7 +136,8 @@ def _more_clients(e: evidence.Evidence) -> str:
   flag = cross_validation.offer(e.groups.runs[0]) or "more --seeds draw others"
   told, constant = "", e.constant.get(e.best)
   if constant is not None:
-    told = f" Nor can {e.best.label} be told from the constant answer {_levels(e, constant)}."
+    levels = f"{e.unit.text(constant.after)}, and {e.unit.text(constant.before)} with the constant"
+    told = f" So far the mean {e.groups.leading.words} of {e.best.label} is {levels} answer."
   return (
     f"Test on more clients: {tables.plural(e.num_clients, 'test client')} cannot tell methods"
     f" apart, as fewer than {evidence.FEWEST} could not even if all changed alike; {flag}.{told}"
@@ -191,7 +183,16 @@ def _take(e: evidence.Evidence) -> str:
   metric = e.effects[True][0]
   return (
     f"Take {method.label}: against {names.said_of(baseline)} it"
-    f" {e.effect(own[metric])}, beyond chance, and no measure is worse."
+    f" {e.effect(own[metric])}, beyond chance, and raises no measure by 2 % or more."
+  )
+
+
+def _more_seeds(e: evidence.Evidence) -> str:
+  method, baseline, own = e.chosen
+  flag = "--seeds=0,1,2 repeats it on other clients"
+  return (
+    f"Keep {names.said_of(baseline)}, but run more seeds ({flag}): {method.label}"
+    f" {e.effect(own[e.effects[True][0]])}, beyond chance, in a single seed."
   )
 
 
@@ -213,6 +214,10 @@ def _keep(e: evidence.Evidence) -> str:
   tested = next((change for change in own.values() if change.has_interval), None)
   if tested is None:
     return f"{text}: no difference can be detected, as a single worst client has no interval."
+  small = [metric for metric, change in own.items() if change.is_detected]
+  if small:
+    what = " and ".join(map(evidence.metric_name, small))
+    return f"{text}: {method.label} changes {what} by too little, or not in each seed."
   text += f": no detectable difference in {evidence.metric_name(tested.metric)}"
   more = tested.enough() if tested.value < 0 else None
   if more is None:
@@ -254,10 +259,11 @@ class Verdict(NamedTuple):
 
 
 VERDICTS = {
-  "far client": Verdict(lambda e: e.far is not None, _far),
+  "far client": Verdict(lambda e: e.far is not None, of_rows.far),
+  "gross errors": Verdict(lambda e: any(one["decides"] for one in e.facts("gross")), of_rows.gross),
   "personalise": Verdict(
     lambda e: _are_far_ahead(e.personal),
-    lambda e: f"Personalise, as these clients disagree: {personal.sentence(e)}",
+    lambda e: f"Personalise, as these clients differ: {personal.sentence(e)}",
   ),
   "own models": Verdict(lambda e: _are_far_ahead(e.own), _own_models),
   "quantity": Verdict(
@@ -266,8 +272,12 @@ VERDICTS = {
   "rare class": Verdict(_misses_the_rare, _rare),
   "train longer": Verdict(_is_too_short, _train),
   "few clients": Verdict(lambda e: 0 < e.num_clients < evidence.FEWEST, _more_clients),
+  "not learned": Verdict(
+    lambda e: bool(e.best in e.constant and not e.learned and e.facts("ranks")), of_rows.not_learned
+  ),
   "nothing learned": Verdict(lambda e: e.best in e.constant and not e.learned, _nothing),
   "no comparison": Verdict(lambda e: not e.ranked, _without_comparison),
+  "more seeds": Verdict(lambda e: bool(e.effects[True]) and not e.is_repeated, _more_seeds),
   "trade-off": Verdict(lambda e: bool(e.effects[True] and e.effects[False]), _trade),
   "take": Verdict(lambda e: bool(e.effects[True]), _take),
   "keep": Verdict(lambda e: True, _keep),
@@ -308,19 +318,34 @@ def _numbers(e: evidence.Evidence, key: str) -> Iterator[str]:
     )
   if e.personal and key != "personalise":
     yield f"Personal models: {personal.sentence(e)}"
+  if key == "personalise":
+    yield of_rows.how_clients_differ(e)
 
 
 def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
   """Yields what the numbers leave open."""
+  if (missing := e.groups.measure_of_nobody) and e.levels:
+    yield f"No test client has a {units.words(missing)}; the report leads with the error."
   if key != "quantity" and (hint := _hint(e)):
     yield hint
+  yield from of_rows.caveats(e, is_said=key == "gross errors")
+  if e.ended_first:
+    who = ", ".join(method.label for method in e.ended_first)
+    yield f"Stopped at the first allowed round, as level: {who} (--num_rounds=1000 goes on)."
   if key != "train longer" and e.unfinished:
     who = ", ".join(f"{m.label} after {rounds} rounds" for m, rounds in e.unfinished.items())
     yield f"Not converged yet: {who} (--num_rounds)."
-  failed = [m for m, change in e.constant.items() if m not in e.learned and change.has_interval]
-  if key not in ("nothing learned", "few clients") and failed:
+  worse = {m: c for m, c in e.constant.items() if c.is_detected and c.value > 0}
+  failed = [
+    m for m, c in e.constant.items() if m not in e.learned and m not in worse and c.has_interval
+  ]
+  if key not in ("nothing learned", "not learned", "few clients") and failed:
     who = ", ".join(method.label for method in failed)
     yield f"Not told from the constant answer on average: {who}."
+  if worse and key != "few clients":
+    levels = [f"{m.label} ({e.unit.text(c.after)})" for m, c in worse.items()]
+    constant = e.unit.text(next(iter(worse.values())).before)
+    yield f"Worse than the constant answer ({constant}), beyond chance: {', '.join(levels)}."
   best = e.constant.get(e.best)
   if best is not None and e.best in e.learned and -best.value < _LITTLE * best.before:
     yield f"The features tell little: the constant answer is hardly worse {_levels(e, best)}."
