@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 
 import finished_runs
 import numpy as np
@@ -10,11 +11,13 @@ from scipy import stats
 import true_tables
 
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.references import boxes
 from tff_superquantile.experiments.references import decision
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import making
 from tff_superquantile.experiments.references import who_loses
+from tff_superquantile.experiments.report import answer
 from tff_superquantile.experiments.report import comparison
 from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import page
@@ -45,16 +48,34 @@ _FLAT = np.full(90, 0.3)
   "key, theta, references, rounds, part",
   [
     ("keep", _SPREAD + _NOISE, dict(constant=0.5), (), "Keep FedAvg: no detectable difference"),
-    ("take", _SPREAD - 0.05, dict(constant=0.5), (), "it lowers the 90th percentile"),
-    ("keep", _SPREAD + 0.05, dict(constant=0.5), (), "and raises the 90th percentile"),
-    ("trade-off", 0.23 + 0.3 * _SPREAD, dict(constant=0.5), (), "and raises the mean error"),
+    ("take", _SPREAD - 0.05, dict(constant=0.5), (), "it lowers p90 by 5.0 points"),
+    (
+      "keep",
+      _SPREAD + 0.05,
+      dict(constant=0.5),
+      (),
+      "raises p90 and the worst tenth",
+    ),
+    ("trade-off", 0.23 + 0.3 * _SPREAD, dict(constant=0.5), (), "and raises the mean, beyond"),
     ("nothing learned", _SPREAD, dict(constant=0.29), (), "The features do not tell"),
     ("nothing learned", _SPREAD, dict(constant=0.301), (), "cannot be told from the constant"),
-    ("own models", _SPREAD - 0.05, dict(pooled=0.3, local=0.1), (), "has a mean error of 10.0 %"),
-    ("own models", _SPREAD, dict(local=0.29), (), "other half and 29.9 % in the worst"),
+    (
+      "own models",
+      _SPREAD - 0.05,
+      dict(pooled=0.3, local=0.1),
+      (),
+      "own models are far ahead of the best",
+    ),
+    ("own models", _SPREAD, dict(local=0.29), (), "far ahead of the best shared one.\nOne rule"),
     ("take", _SPREAD - 0.05, dict(pooled=0.24, local=0.239), (), "Take Superquantile"),
-    ("train longer", _SPREAD - 0.05, dict(pooled=0.1, local=0.095), (), "has 10.0 %"),
-    ("train longer", _SPREAD - 0.05, {}, _FALLING, "still improved; leave out --num_rounds"),
+    (
+      "train longer",
+      _SPREAD - 0.05,
+      dict(pooled=0.1, local=0.095),
+      (),
+      "is far behind a fit of all examples",
+    ),
+    ("train longer", _SPREAD - 0.05, {}, _FALLING, "still improved.\nLeave out --num_rounds"),
     ("take", _SPREAD - 0.05, {}, _FLAT, "Take Superquantile"),
     ("train longer", _SPREAD - 0.05, dict(pooled=0.24), _FALLING, "after 30 rounds FedAvg and"),
     ("keep", _SPREAD + _NOISE, dict(pooled=0.29), _FALLING, "Not converged yet: FedAvg after 30"),
@@ -71,18 +92,52 @@ def test_the_first_verdict_that_holds_is_the_decision(
   found = _decide(tmp_path, methods, level, (0, 1), rounds=rounds, task="own")
   assert found.key == key, found.text
   assert part in found.text
+  (said,) = found.answers
+  assert len(said.words.split()) <= answer.MOST_WORDS
+  # Each number of the first sentence is in the box, but those of flags, names and counts.
+  there = "" if said.box is None else page.markdown_table(said.box)
+  for number in re.findall(r"\d+\.\d(?= points)", said.words):
+    assert number in there
+
+
+def test_a_box_has_the_levels_of_numpy_on_the_same_clients(tmp_path):
+  own, some = 0.1 + 0.21 * _SPREAD, np.arange(41) < 30
+  references = {kept.CONSTANT: _SPREAD + 0.3, kept.LOCAL: np.where(some, own, np.nan)}
+  found = _decide(tmp_path, {"fed_avg": _SPREAD, _THETA: _SPREAD + 0.01}, references)
+  assert found.key == "own models"
+  box = found.answers[0].box
+  rows = {row.name: [cell.text for cell in row.cells] for row in box.rows}
+  for name, values in (("own model of each client", own[some]), ("FedAvg", _SPREAD[some])):
+    tail = np.sort(values)[-3:].mean()
+    levels = values.mean(), np.percentile(values, 90), tail
+    assert rows[name] == [f"{100 * level:.1f}" for level in levels]
+  assert "30 test clients of 41" in box.note
+  # Also where the first model has more clients than the second.
+  models = {"FedAvg": found.evidence.best, "own": kept.LOCAL}
+  for row in boxes.of_models(found.evidence, models, ["error"]).rows:
+    values = {"FedAvg": _SPREAD, "own": own}[row.name][some]
+    assert row.cells[0].text == f"{100 * values.mean():.1f}"
+
+
+def test_a_box_of_methods_has_changes_and_intervals(tmp_path):
+  found = _decide(tmp_path, {"fed_avg": _SPREAD, _THETA: _SPREAD - 0.05})
+  box = found.answers[0].box
+  assert [cell.text for cell in box.rows[0].cells] == ["30.0", "38.0", "39.2"]
+  change = found.evidence.chosen[2]["test.error.p90"]
+  expected = f"(−5.0; {100 * change.low:+.1f} to {100 * change.high:+.1f})".replace("-", "−")
+  assert box.rows[1].cells[1] == ("33.0", expected, True)
 
 
 @pytest.mark.parametrize(
   "changes, key, part",
   [
     # Of seeds, the relative changes of all clients.
-    ([-0.1], "more seeds", "Keep FedAvg, but run more seeds (--seeds=0,1,2 repeats it on other"),
+    ([-0.1], "more seeds", "Keep FedAvg, but run more seeds: Superquantile θ"),
     ([-0.1, -0.1], "take", "raises no measure by 2 % or more"),
     ([-0.018, -0.018], "keep", "by too little, or not in each seed"),
     ([-0.022, -0.022], "take", "Take Superquantile"),
     ([0.018, 0.018], "keep", "by too little"),
-    ([0.022, 0.022], "keep", "and raises the 90th percentile"),
+    ([0.022, 0.022], "keep", "and raises p90"),
     ([-0.05, -0.05, -0.05, -0.03], "take", "Take Superquantile"),
     ([0.0], "keep", "no detectable difference"),
   ],
@@ -196,8 +251,8 @@ def test_what_is_not_detected_is_not_called_equal(tmp_path):
   found = _decide(tmp_path, {"fed_avg": [0.3, 0.6, 0.876]}, {kept.CONSTANT: [0.9, 1.2, 1.554]})
   assert found.key == "few clients"
   assert found.text.startswith("Test on more clients: 3 test clients cannot tell")
-  said = "So far the mean error of FedAvg is 59.2 %, and 121.8 % with the constant answer."
-  assert said in found.text
+  rows = {row.name: row.cells[0].text for row in found.answers[0].box.rows}
+  assert rows == {"constant answer": "121.8", "FedAvg": "59.2"}
   assert "no better" not in found.text
 
 
@@ -249,7 +304,10 @@ def test_classes_that_ranks_alone_tell_take_class_weights(tmp_path, metric, lead
     assert found.key == "quantity" and found.text.startswith("Say first what the labels are")
     return
   assert found.key == key
-  is_said = "ranking error is 15.0 % and chance has 50.0 %" in found.text
+  is_said = "the ranking error shows that the features tell the rarer class" in found.text
+  if is_said:
+    ranks = [row.cells[0].text for row in found.answers[0].box.rows]
+    assert ranks == ["50.0", "15.0"]
   assert is_said == (key == "rare class")
   assert ("--metric=balanced_error" in found.text) == (lead == 0)
 
@@ -262,14 +320,16 @@ def test_the_same_words_are_on_the_terminal_in_both_pages_and_in_the_file(tmp_pa
   methods = {"fed_avg": _SPREAD, _THETA: _SPREAD - 0.05}
   found = _decide(tmp_path, methods, {kept.CONSTANT: _SPREAD + 0.3}, (0, 1))
   content = comparison.report(tmp_path, "own")
-  assert (
-    content.summary.startswith("Take Superquantile θ = 0.5: ") and found.text == content.summary
-  )
+  (said,) = content.answers
+  assert said.words.startswith("Take Superquantile θ = 0.5: ") and said == found.answers[0]
   paths = page.write(content, tmp_path / "own")
-  assert f": {found.text}\n" in page.terminal_text(content, [])
-  first = found.text.partition("\n")[0]
-  assert first in paths["html"].read_text().replace("\N{NO-BREAK SPACE}", " ")
-  assert first in paths["md"].read_text()
+  texts = [
+    page.terminal_text(content, []),
+    paths["html"].read_text().replace("\N{NO-BREAK SPACE}", " "),
+    paths["md"].read_text().replace("\\", ""),
+  ]
+  for part in (said.words, *said.reasons, *said.caveats, said.box.note):
+    assert all(part in text for text in texts)
   rows = np.genfromtxt(paths["csv"], delimiter=",", dtype=str, names=True, usecols=(0, 2))
   assert "decision" not in rows.dtype.names and _in_csv(found) in paths["csv"].read_text()
 
@@ -292,10 +352,10 @@ def test_a_measure_that_nobody_has_is_a_sentence_in_every_part(tmp_path, number,
   assert page.terminal_text(content, [])
   if metric == "error":
     assert groups.measure_of_nobody == "error"
-    assert content.summary.startswith("No method reports the 90th percentile")
+    assert content.answers[0].text.startswith("No method reports the 90th percentile")
   else:
     sentence = "No test client has a ranking error; the report leads with the error."
-    assert sentence in content.summary and "mean error" in content.summary
+    assert sentence in content.answers[0].text and "mean error" in content.answers[0].text
 
 
 def _decide_table(name, seed, folder, cache_dir):

@@ -134,11 +134,11 @@ _NOISE = 0.01 * np.random.default_rng(0).normal(size=41)
 @pytest.mark.parametrize(
   "is_far, changes, own, starts",
   [
-    (True, -0.1, None, "Personalise, as these clients disagree: after FedAvg, a model"),
+    (True, -0.1, None, "Personalise: clients differ, and what each keeps of the shared"),
     (False, -0.01, None, "Keep FedAvg"),
     (False, 0.0, None, "Keep FedAvg"),
     (False, np.where(_SHARED > 0.5, 0.2, -0.2), None, "Keep FedAvg"),  # The worst tenth pays.
-    (False, 0.0, -0.15, "Do not federate: a model of a client’s own"),
+    (False, 0.0, -0.15, "Do not federate: clients’ own models"),
   ],
 )
 def test_the_decision_is_to_personalise_where_all_gain_far_by_it(

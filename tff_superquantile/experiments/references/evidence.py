@@ -184,6 +184,11 @@ class Evidence:
     return {m for m, p in _corrected(self.constant).items() if p and self.constant[m].value < 0}
 
   @functools.cached_property
+  def worse_than_constant(self) -> list[names.Name]:
+    """The methods whose mean is above that of the constant answer, beyond chance."""
+    return [m for m, p in _corrected(self.constant).items() if p and self.constant[m].value > 0]
+
+  @functools.cached_property
   def lower(self) -> set[tuple[names.Name, str]]:
     """Methods and metrics that are below the baseline's, beyond chance and by the least effect."""
     changes = {(m, metric): c for m, own in self.finite.items() for metric, c in own.items()}
@@ -327,6 +332,17 @@ def metric_name(metric: str) -> str:
 def _is_much(change: paired.Change, sign: int = 1) -> bool:
   """Returns whether a change of this sign is beyond chance, and by the least effect or more."""
   return change.is_detected and sign * change.value >= max(_LEAST * change.before, np.spacing(1.0))
+
+
+def short_name(metric: str) -> str:
+  """Returns how the few words of an answer name a metric of the test clients."""
+  kinds = {
+    "p90": "p90",
+    "superquantile_90": "the worst tenth",
+    "max": "the worst client",
+    "mean": "the mean",
+  }
+  return kinds[metric.rpartition(".")[2]]
 
 
 def _corrected(changes: Mapping[Any, paired.Change]) -> dict[Any, bool]:

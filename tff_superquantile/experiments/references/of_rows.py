@@ -4,39 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tff_superquantile.experiments.references import boxes
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.report import answer
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.run import names
 from tff_superquantile.measures import measure
 
 
-def far(e: evidence.Evidence) -> str:
-  """Names the client with most of all losses."""
-  assert e.far is not None
-  client, share, number = e.far
-  return (
-    f"Look at client {names.printable(client)} first: it has {units.PERCENT.text(share)} of the"
-    f" losses of all {number} clients, and so decides the mean, the tail and what training looks"
-    " for. Mend its rows or leave it out, and compare again."
-  )
-
-
-def gross(e: evidence.Evidence) -> str:
+def gross(e: evidence.Evidence) -> answer.Answer:
   """Advises to mend gross errors that decide the errors."""
   text = next(column["text"] for column in e.facts("gross") if column["decides"])
-  return f"Mend gross errors first: {text}. They decide the errors; mend them, and compare again."
+  words = "Mend gross errors first: they decide the errors of all methods."
+  return answer.Answer(words, (f"{text}.", "Mend them, and compare again."))
 
 
-def not_learned(e: evidence.Evidence) -> str:
+def not_learned(e: evidence.Evidence) -> answer.Answer:
   """Says which feature tells the label by its ranks, where no method has learned any."""
   rank = e.facts("ranks")[0]
   correlation = tables.number(rank["correlation"], 2, sign=True)
-  return (
-    f"The features tell the label, but no method has learned it: {rank['name']} has a rank"
-    f" correlation of {correlation} with it {rank['where']} clients. Look for wrong values, or try"
-    " --model=mlp."
+  return answer.Answer(
+    "The features tell the label, but no method has learned it.",
+    (
+      f"{rank['name']} has a rank correlation of {correlation} with it {rank['where']} clients.",
+      "Look for wrong values, or try --model=mlp.",
+    ),
+    boxes.of_constant(e),
   )
 
 
