@@ -227,7 +227,7 @@ def test_page_is_self_contained(sweep):
   _, _, paths = sweep
   page = _Parser(paths["html"].read_text(encoding="utf-8"))
   tags = [tag for tag, _ in page.elements]
-  assert tags.count("figure") == tags.count("img") == tags.count("source") == 7
+  assert tags.count("figure") == tags.count("img") == tags.count("source") == 8
   assert tags.count("script") == 1 and ("script", {}) in page.elements  # Of its own, inline.
   assert not {"link", "iframe"} & set(tags)
   assert "url(" not in paths["html"].read_text(encoding="utf-8")
