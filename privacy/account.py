@@ -11,8 +11,9 @@
 `calibrate` finds the noise for a budget, `spend` the cost of a run, `compose` that of several for
 one client of all, and `audit` checks the claim in a run's folder, or those of all runs below a
 folder and what they cost together. The first line of an answer is the answer; the rest explains it,
-and `--json` is for programs. The exit code is 0, or 1 if an audited claim does not hold, or 2 for a
-mistake in the flags or a bad folder. The module needs no TensorFlow.
+and `--json` is for programs. A flag that an answer would not count is refused. The exit code is 0,
+or 1 if an audited claim does not hold, or 2 for a mistake in the flags or a bad folder. The module
+needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ try:
   from privacy.command import answers
   from privacy.command import budget
   from privacy.command import flags
+  from privacy.command import meaning
   from privacy.command import one_mechanism
   from privacy.command import together
   from privacy.settings import command_line
@@ -54,6 +56,7 @@ define = flags.define
 
 def main(args: argparse.Namespace) -> int:
   """Prints the answer of a command; returns the exit code."""
+  args = meaning.checked(args, args.command)
   if args.command == "audit":
     files = [os.path.join(args.folders[0], name) for name in results.OF_RUN]
     is_run = len(args.folders) == 1 and any(map(os.path.exists, files))
@@ -65,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
   elif args.command == "compose":
     answer = together.compose(args, flags.release_parser().parse_args)
   else:
-    answer = (one_mechanism if one_mechanism.is_asked(args) else budget).answer(args)
+    answer = (one_mechanism if meaning.way(args) else budget).answer(args)
   command_line.say(answer.printed(args.json))
   return SUCCESS if answer.holds else CLAIM_FAILS
 

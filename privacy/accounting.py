@@ -245,6 +245,11 @@ def composed_epsilon(
     ]
 
   largest = max(dominating_pairs.largest_loss(mixture, beyond) for mixture, _ in runs)
+  if largest > _LARGEST_PLD_EPSILON * _FEWEST_POINTS:
+    raise ValueError(
+      f"Found privacy losses up to {largest:.3g}, too large for accounting by 'pld'; expected more"
+      " noise, or 'rdp'."
+    )
   directions = composed(largest / _FEWEST_POINTS)
   total_variation = max(direction.total_variation for direction in directions)
   if total_variation <= rest:

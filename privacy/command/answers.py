@@ -71,6 +71,11 @@ def as_text(value: float | None, without: str = "none") -> str:
   return str(value) if isinstance(value, int) else f"{value:.5g}"
 
 
+def as_delta(delta: float) -> str:
+  """Formats a delta with four digits, or with all of them where four would say 1."""
+  return repr(delta) if delta > 0.9999 else f"{delta:.4g}"
+
+
 def row(label: str, text: str, note: str = "") -> str:
   """Returns a row of an answer's text."""
   return f"  {label:<{_LABEL_WIDTH}}{text}{note and f'  ({note})'}"
@@ -151,7 +156,7 @@ def of_audit(audited: audit.Audit, folder: str) -> Answer:
   claimed, delta = entry.claim["epsilon"], entry.claim["delta"]
   lines = [
     f"{folder}: The claim {'holds' if audited.holds else 'does NOT hold'}.",
-    row("claimed epsilon", as_text(claimed), f"delta = {delta:.4g}"),
+    row("claimed epsilon", as_text(claimed), f"delta = {as_delta(delta)}"),
     row("rounds done, of those planned", f"{audited.num_rounds} of {entry.num_rounds_planned}"),
     *rows(values, "rounds_aborted"),
     *noise_rows(values),

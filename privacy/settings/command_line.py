@@ -15,6 +15,7 @@ import sys
 from typing import Any, NoReturn
 
 _MOST_SHOWN = 30  # Flags in the usage of a command.
+_MOST_CHARACTERS = 300  # Of a value in a sentence.
 INTERRUPTED = 128 + signal.SIGINT
 USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
 
@@ -22,7 +23,7 @@ USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
 _SENTENCES = (
   (r"argument [^:]+: (Found .*)", "{}"),
   (
-    r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.*)\)",
+    r"argument ([^:]+): invalid choice: ['\"](.*)['\"] \(choose from (.*)\)",
     "Found {}={}; expected one of {}",
   ),
   (r"argument ([^:]+): expected one argument", "Found {0} without a value; expected {0}=VALUE"),
@@ -110,12 +111,18 @@ def say(text: str) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def shown(value: Any, most: int = _MOST_CHARACTERS) -> str:
+  """Returns a value for a sentence: in one line, and of a long one the beginning."""
+  text = " ".join(str(value).split())
+  return text if len(text) <= most else f"{text[:most]}..."
+
+
 def _as_sentence(message: str) -> str:
   """Turns argparse's message into "Found ...; expected ..."."""
   for pattern, sentence in _SENTENCES:
     match = re.fullmatch(pattern, message, re.DOTALL)
     if match:
-      groups = [value.replace("'", "") for value in match.groups()]
+      groups = [shown(value.replace("'", ""), 3 * _MOST_CHARACTERS) for value in match.groups()]
       return f"{sentence.format(*groups)} (--help lists them)."
   return f"Found flags that cannot be read: {message} (--help lists them)."
 
@@ -153,7 +160,7 @@ def _reader(name: str, kind: type, least: float | None, are_several: bool) -> Ca
   """Returns what reads the value of a flag, or its values with commas between them."""
 
   def read(text: str) -> Any:
-    message = f"Found --{name}={text}; expected"
+    message = f"Found --{name}={shown(text)}; expected"
     convert, expected = _KINDS[kind]
     texts = [part.strip() for part in text.split(",") if part.strip()] if are_several else [text]
     try:
