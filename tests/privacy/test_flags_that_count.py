@@ -158,8 +158,8 @@ def test_each_flag_of_a_command_stands_in_a_list_of_it_and_no_other_does():
 
 @pytest.mark.parametrize(
   "of",
-  # `calibrate` searches for each of its answers, from the same flags as `spend`.
-  [pytest.param(of, marks=[pytest.mark.slow] * (of == ("calibrate", ""))) for of in _ASKED],
+  # Most flags of runs are among those of a release, whose answers are the quickest.
+  [pytest.param(of, marks=[pytest.mark.slow] * (of[0] != "--run" and not of[1])) for of in _ASKED],
   ids="-".join,
 )
 def test_each_flag_that_counts_changes_the_answer(capsys, of):
