@@ -77,7 +77,7 @@ def _answer(args: argparse.Namespace) -> answers.Answer:
     return together.audit_all(args.folders)
   if args.command == "compose":
     return together.compose(args, flags.release_parser().parse_args)
-  return (one_mechanism if meaning.way(args) else budget).answer(args)
+  return one_mechanism.answer(args) if meaning.way(args) else budget.answer(args)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

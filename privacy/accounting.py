@@ -187,8 +187,11 @@ def _spent_by_rdp(release: releases.Release, num_rounds: int, delta: float) -> S
   # D(P' || Q') <= D(P || Q) + slack (2 alpha - 1) / (alpha - 1) for densities within e^(+-slack).
   slack = num_rounds * events.round_slack(release)
   curve = num_rounds * curve + slack * (2.0 * orders - 1.0) / (orders - 1.0)
-  cost, order = rdp.compute_epsilon(orders, curve, rest)
-  return Spent(float(cost), delta, num_rounds, RDP, float(order), tail)
+  _, order = rdp.compute_epsilon(orders, curve, rest)
+  cost = events.with_drawn_noise(
+    [(release, num_rounds)], rest, lambda left: float(rdp.compute_epsilon(orders, curve, left)[0])
+  )
+  return Spent(cost, delta, num_rounds, RDP, float(order), tail)
 
 
 def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
@@ -204,7 +207,11 @@ def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Sp
   """Returns the cost by PLD; see `Accountant.spent` and `pld_epsilon`."""
   rest, tail = _rest_of_delta(release, num_rounds, delta)
   slack = num_rounds * events.round_slack(release)
-  cost = pld_epsilon(release.mixture(), num_rounds, rest, slack)
+  cost = events.with_drawn_noise(
+    [(release, num_rounds)],
+    rest,
+    lambda left: pld_epsilon(release.mixture(), num_rounds, left, slack),
+  )
   return Spent(cost, delta, num_rounds, PLD, None, tail)
 
 

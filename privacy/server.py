@@ -147,7 +147,11 @@ def server_epsilon(
   mixture, too_small = mixture_of_sizes(dataclasses.replace(release, parts=noisy), failure)
   rest = delta - participations * too_small
   try:
-    epsilon = accounting.pld_epsilon(mixture, participations, rest, slack)
+    epsilon = events.with_drawn_noise(
+      [(release, participations)],
+      rest,
+      lambda left: accounting.pld_epsilon(mixture, participations, left, slack),
+    )
   except ValueError:
     explanation = f"{who} The noise is too little for any epsilon to speak of."
     return answer(epsilon=None, explanation=explanation)

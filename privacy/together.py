@@ -146,11 +146,19 @@ def _by_losses(runs: Sequence[Repeated], delta: float) -> tuple[float, str]:
   if rest <= 0.0:
     raise ValueError(f"Found delta = {delta:g}, which the ends of the noise use up; expected more.")
   distance = math.hypot(*distances)
+  drawn = [(run.release, run.times * run.num_rounds) for run in runs]
   if not rounds:
-    epsilon = banded.epsilon(1.0 / distance, rest * math.exp(-slack)) + 2.0 * slack
-    return epsilon, accounting.GAUSSIAN
+
+    def of_gaussian(left: float) -> float:
+      return banded.epsilon(1.0 / distance, left * math.exp(-slack)) + 2.0 * slack
+
+    return events.with_drawn_noise(drawn, rest, of_gaussian), accounting.GAUSSIAN
   of_runs = list(rounds.items())
   if distances:
     gaussian = dominating_pairs.SampledGaussian(1.0, distance, distance)
     of_runs.append((((1.0, gaussian),), 1))
-  return accounting.composed_epsilon(of_runs, rest, slack), accounting.PLD
+
+  def of_losses(left: float) -> float:
+    return accounting.composed_epsilon(of_runs, left, slack)
+
+  return events.with_drawn_noise(drawn, rest, of_losses), accounting.PLD

@@ -44,6 +44,8 @@ A cohort of more than K clients cannot be completed. The sampler drops clients a
 (`cohort_limit`); `privacy.noise.dominating_pairs` accounts for the change.
 """
 
+import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -60,6 +62,15 @@ MIN_STDDEV = 2.0
 # A discrete Gaussian's variance exceeds that of its continuous one by this.
 ROUNDING_VARIANCE = 2.0
 _ROUNDING_SLACK = 5.0 * math.exp(-2.0 * math.pi**2 * ROUNDING_VARIANCE)
+# A sampler's probabilities are multiples of 2^-62, at worst rounded twice (a block, and what blocks
+# leave), of numbers in double precision.
+_UNIT, _DOUBLE = 2.0**-62, 2.0**-52
+# Below this deviation two shares of a client are drawn at once, and their joint law is rounded.
+_OF_PAIRS = 2.7
+# The range of one share, in standard deviations, and the points at which sums over it are taken.
+_POINTS = np.linspace(-12.0, 12.0, 601)
+# Ends of the bulk of a sum, in standard deviations.
+_BULKS = np.arange(3.0, 10.0, 0.5)
 # A round has room for so many standard deviations of a Poisson cohort's size above its mean.
 _ROOM = 4.0
 
@@ -96,6 +107,122 @@ def slack(local_stddev: float, num_shares: int, protocol: str = COMPLEMENT) -> f
     apart = local_stddev * local_stddev * (num_shares - 1) / num_shares
     tau += 10.0 * math.exp(-2.0 * math.pi**2 * apart)
   return tau
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawnLaw:
+  """Bounds on the law of the sum of drawn shares over that of exact ones; see `drawn_slack`.
+
+  r is the logarithm of their ratio.
+  """
+
+  ratio: float  # R >= |r|, in the bulk.
+  one: float  # A >= |the change of r if one share more is drawn|, in the bulk.
+  slope: float  # L >= |r(y) - r(y - c)| / |c|, in the bulk.
+  outside: float  # beta: the absolute difference of the laws outside of the bulk, added up.
+
+
+@functools.lru_cache(maxsize=1024)
+def drawn_law(local_stddev: float, num_shares: int, bulk: float) -> DrawnLaw:
+  """Bounds the law of the sum of K drawn shares, in `bulk` standard deviations of it and beyond."""
+  sigma, k, t = local_stddev, num_shares, _POINTS
+  values = 24.0 * sigma + 3.0
+  step = (t[1] - t[0]) * sigma
+  law = np.exp(-0.5 * t * t) / (math.sqrt(2.0 * math.pi) * sigma)
+  # What rounding leaves, and the error of the law's own sum, is all at zero.
+  at_zero = (math.log2(values) + 2.0) * _DOUBLE + values * _UNIT
+
+  def weights(y: float) -> np.ndarray:
+    """Returns P[a share is x | the sum is y] / P[a share is x]."""
+    apart = (math.sqrt(k) * y - t) ** 2 / (k - 1)
+    given: np.ndarray = math.sqrt(k / (k - 1)) * np.exp(0.5 * (y * y - apart))
+    return given
+
+  sums = np.linspace(0.0, bulk, 9)
+  unit = _UNIT
+  if sigma < _OF_PAIRS:
+    unit *= values if k == 1 else max(1.0, *(step * weights(y).sum() for y in sums))
+  # A probability that is rounded to 0 is wrong by itself.
+  errors = np.minimum(unit, law) + law * _DOUBLE * (4.0 + 2.0 * t * t)
+  errors = np.where(law < 0.5 * _UNIT, np.maximum(errors, law), errors)
+  total = step * errors.sum() + at_zero
+  if k == 1:  # Nothing smooths a single share, so that neighbours may differ by twice the ratio.
+    inner, outer = np.abs(t) <= bulk, np.abs(t) > bulk
+    ratio = float((errors[inner] / law[inner]).max()) + at_zero * math.sqrt(2 * math.pi) * sigma
+    return DrawnLaw(ratio, ratio, 2.0 * ratio, step * float(errors[outer].sum()))
+  means = [(step * errors * weights(y), y / math.sqrt(k), weights(y)[t.size // 2]) for y in sums]
+  one = max(float(of.sum()) + at_zero * zero for of, _, zero in means)
+  moment = max(float((of * np.abs(t - m)).sum()) + at_zero * zero * m for of, m, zero in means)
+  # Terms of j = 2, 3, ... errors, whose sum is at most 12 j sigma.
+  j = np.arange(2, k + 1)
+  left = np.maximum(k - j, 0.5)
+  apart = np.maximum(bulk * math.sqrt(k) - t[-1] * j, 0.0) ** 2 / (2.0 * left)
+  logs = j * math.log(k * total) - special.gammaln(j + 1.0) + 0.5 * bulk * bulk - apart
+  logs += np.where(
+    j < k, 0.5 * np.log(k / left), 0.5 * math.log(2.0 * math.pi * k) + math.log(sigma)
+  )
+  second = math.exp(special.logsumexp(logs))
+  ends = [special.ndtr(-(bulk * math.sqrt(k) + s * t) / math.sqrt(k - 1)) for s in (-1, 1)]
+  at_ends = 2.0 * at_zero * special.ndtr(-bulk * math.sqrt(k / (k - 1)))
+  beyond = k * (step * float((errors * (ends[0] + ends[1])).sum()) + at_ends) + (k * total) ** 2
+  ratio = 2.0 * (k * one + second)
+  return DrawnLaw(
+    ratio=ratio,
+    one=2.0 * (one + second),
+    slope=2.0 * (k / (k - 1) * moment / sigma + second),
+    outside=2.0 * (beyond + 2.0 * float(special.ndtr(-bulk)) * ratio),
+  )
+
+
+def drawn_slack(
+  local_stddev: float,
+  num_shares: int,
+  num_entries: int,
+  sensitivity: float,
+  num_rounds: int,
+  room: float,
+) -> float:
+  """Bounds what a sampler's rounding adds to epsilon: infinite where there is no bound.
+
+  Mechanism. The sums of the theorem, of d = `num_entries` integers in each of T rounds, but each of
+  the k <= K shares is drawn from a law of integer masses with the sum 2^62, which are the exact
+  probabilities as double precision has them, rounded (`secure_sums.discrete_gaussian`), and as many
+  as round to 0 are never drawn. The bits are taken as uniform and independent, and what completes
+  the shares as exact. Sensitivity: `sensitivity`, in integers, in the l2 norm. Neighbours:
+  zero-out, replace-one and add-or-remove, in which k changes by one.
+
+  Statement. Let exact shares be (epsilon, delta')-differentially private. Then drawn ones are
+  (epsilon + s, e^s delta' + (1 + e^epsilon) o)-private, with this s and o = `room`.
+
+  Proof. (1) Let e be the drawn less the exact law p of a share, and r(y) the logarithm of the ratio
+  of the sum's laws. It is that of the mean of prod (1 + e(x_i) / p(x_i)) over exact shares with the
+  sum y. Given y, a share is normal around y / K with variance sigma^2 (K - 1) / K, so that its
+  first order is sum_x e(x) w_y(x) for each share, w_y = P[x | y] / P[x], and its slope is that of
+  log w_y, (x - y / K) / ((K - 1) sigma^2); a term of j errors is at most (K |e|_1)^j sqrt(K)
+  e^(b^2 / 2) up to b deviations. (2) Beyond these let r stay as it is at the end. That changes the
+  law by at most `outside` in total variation, so delta by T d (1 + e^epsilon) of it: b is the least
+  for which T d of it is at most half of o. (3) With r so continued, take the cohort
+  as given, and the sum without the client as zero. All densities divided by the client-free
+  exponential h(y) = exp(sum_i r(y_i)) are those of exact shares, up to exp(sum_i r(y_i - c_i) -
+  r(y_i)) of the client's own: at most L |c|_1 <= L sqrt(d) Delta a round, and where there is a
+  share more sum_i a(y_i), |a| <= A. Mixing over cohorts changes nothing, as a hockey-stick
+  divergence is jointly convex. (4) h itself multiplies what is integrated, so delta'. The means of
+  exp r over exact noise are 1; so given the past those of r and of a are at most 2 R^2, and by
+  Azuma's inequality T d of them add up to less than R u and A u, u = sqrt(2 T d log(1 / q)), each
+  but for a probability q under either data set, which is the other half of o. QED
+  """
+  number = float(num_rounds) * num_entries
+  if not number:
+    return 0.0
+  for bulk in _BULKS:
+    law = drawn_law(local_stddev, num_shares, float(bulk))
+    if number * law.outside > 0.5 * room:
+      continue
+    mean, chance = 4.0 * number * law.ratio**2, math.sqrt(2.0 * number * -math.log(0.25 * room))
+    shift = num_rounds * math.sqrt(num_entries) * sensitivity * law.slope
+    moved = min(shift, 2.0 * number * law.ratio)
+    return moved + (law.ratio + law.one) * chance + mean
+  return math.inf
 
 
 def cohort_limit(population: int, clients_per_round: float) -> int:

@@ -240,7 +240,6 @@ def test_paths_of_all_kinds_have_a_sentence(capsys, tmp_path, command):
     "/dev/null",
     "",
     "x" * 5000,
-    "a\nb",
     ".",
   ):
     assert _answer(capsys, [command, path]) is None, path
