@@ -40,6 +40,8 @@ _ROUNDING = 1e-12
 
 # The shares of delta that the rounding of drawn noise may take; no digit shows the first.
 _DRAWN_OF_DELTA = tuple(10.0**exponent for exponent in range(-6, -1))
+# Beyond these a guarantee says nothing, or nothing that drawn noise is known to give.
+_MOST_DRAWN_EPSILON, _LEAST_DRAWN_DELTA = 30.0, 1e-30
 
 # Terms beyond the order, an even number. A is at most 1e-9 of itself too large (found: 6e-10).
 _TERMS = 300
@@ -195,18 +197,21 @@ def round_slack(release: releases.Release) -> float:
 def with_drawn_noise(
   runs: Sequence[tuple[releases.Release, int]], delta: float, cost: Callable[[float], float]
 ) -> float:
-  """Returns the epsilon of some rounds of releases whose clients draw their noise, for all of delta.
+  """Returns the epsilon of some rounds of releases whose clients draw their noise.
 
   `cost` returns that of exact noise for what is left of delta. `shares.drawn_slack` is added to it;
-  as much of delta goes to what it leaves out as makes the sum of both least.
+  as much of delta goes to what it leaves out as makes the sum of both least. Epsilons above 30, and
+  those for deltas below 1e-30, remain those of exact noise.
   """
   noisy = [(r, rounds) for r, rounds in runs if rounds and r.num_shares is not None]
   if not noisy:
     return cost(delta)
   parts = sum(part.mechanism is not None for release, _ in noisy for part in release.parts)
   first = cost(delta * (1.0 - 2.0 * _DRAWN_OF_DELTA[0]))
+  if first > _MOST_DRAWN_EPSILON or delta < _LEAST_DRAWN_DELTA:
+    return cost(delta)
   # The answer is no more than 1 above that of exact noise, or else there is none.
-  growth = 1.0 + math.exp(min(first + 1.0, 700.0))
+  growth = 1.0 + math.exp(first + 1.0)
 
   def slack(share: float) -> float:
     room = share * delta / growth / parts

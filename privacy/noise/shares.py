@@ -70,7 +70,9 @@ _OF_PAIRS = 2.7
 # The range of one share, in standard deviations, and the points at which sums over it are taken.
 _POINTS = np.linspace(-12.0, 12.0, 601)
 # Ends of the bulk of a sum, in standard deviations.
-_BULKS = np.arange(3.0, 10.0, 0.5)
+# A bound that has so large a factor is none.
+_MOST_EXPONENT = 300.0
+_BULKS = (*np.arange(3.0, 10.0, 0.5), *np.arange(10.0, 37.0, 3.0))
 # A round has room for so many standard deviations of a Poisson cohort's size above its mean.
 _ROOM = 4.0
 
@@ -135,7 +137,8 @@ def drawn_law(local_stddev: float, num_shares: int, bulk: float) -> DrawnLaw:
   def weights(y: float) -> np.ndarray:
     """Returns P[a share is x | the sum is y] / P[a share is x]."""
     apart = (math.sqrt(k) * y - t) ** 2 / (k - 1)
-    given: np.ndarray = math.sqrt(k / (k - 1)) * np.exp(0.5 * (y * y - apart))
+    exponents = np.minimum(0.5 * (y * y - apart), _MOST_EXPONENT)
+    given: np.ndarray = math.sqrt(k / (k - 1)) * np.exp(exponents)
     return given
 
   sums = np.linspace(0.0, bulk, 9)
@@ -156,15 +159,17 @@ def drawn_law(local_stddev: float, num_shares: int, bulk: float) -> DrawnLaw:
   # Terms of j = 2, 3, ... errors, whose sum is at most 12 j sigma.
   j = np.arange(2, k + 1)
   left = np.maximum(k - j, 0.5)
-  apart = np.maximum(bulk * math.sqrt(k) - t[-1] * j, 0.0) ** 2 / (2.0 * left)
-  logs = j * math.log(k * total) - special.gammaln(j + 1.0) + 0.5 * bulk * bulk - apart
+  apart = np.maximum(bulk * math.sqrt(k) - t[-1] * j, 0.0) / np.sqrt(left)
+  errors_of_j = j * math.log(k * total) - special.gammaln(j + 1.0)
+  second_beyond = 2.0 * math.exp(special.logsumexp(errors_of_j + special.log_ndtr(-apart)))
+  logs = errors_of_j + 0.5 * bulk * bulk - 0.5 * apart**2
   logs += np.where(
     j < k, 0.5 * np.log(k / left), 0.5 * math.log(2.0 * math.pi * k) + math.log(sigma)
   )
-  second = math.exp(special.logsumexp(logs))
+  second = math.exp(min(special.logsumexp(logs), _MOST_EXPONENT))
   ends = [special.ndtr(-(bulk * math.sqrt(k) + s * t) / math.sqrt(k - 1)) for s in (-1, 1)]
   at_ends = 2.0 * at_zero * special.ndtr(-bulk * math.sqrt(k / (k - 1)))
-  beyond = k * (step * float((errors * (ends[0] + ends[1])).sum()) + at_ends) + (k * total) ** 2
+  beyond = k * (step * float((errors * (ends[0] + ends[1])).sum()) + at_ends) + second_beyond
   ratio = 2.0 * (k * one + second)
   return DrawnLaw(
     ratio=ratio,
