@@ -1,8 +1,8 @@
 """Rounds as dp_accounting's events, their Renyi divergences, and the corrections to these.
 
 The accountants treat noise as continuous and unbounded. `round_slack` bounds the distance of the
-clients' discrete noise from that, `with_drawn_noise` includes how a sampler rounds its law, and `tail_probability` is the part of delta for the end of the
-server's noise.
+clients' discrete noise from that, `with_drawn_noise` includes how a sampler rounds its law, and
+`tail_probability` is the part of delta for the end of the server's noise.
 """
 
 from collections.abc import Callable, Sequence
@@ -204,11 +204,11 @@ def with_drawn_noise(
   those for deltas below 1e-30, remain those of exact noise.
   """
   noisy = [(r, rounds) for r, rounds in runs if rounds and r.num_shares is not None]
-  if not noisy:
+  if not noisy or delta < _LEAST_DRAWN_DELTA:
     return cost(delta)
   parts = sum(part.mechanism is not None for release, _ in noisy for part in release.parts)
   first = cost(delta * (1.0 - 2.0 * _DRAWN_OF_DELTA[0]))
-  if first > _MOST_DRAWN_EPSILON or delta < _LEAST_DRAWN_DELTA:
+  if first > _MOST_DRAWN_EPSILON:
     return cost(delta)
   # The answer is no more than 1 above that of exact noise, or else there is none.
   growth = 1.0 + math.exp(first + 1.0)
