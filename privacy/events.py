@@ -221,7 +221,8 @@ def with_drawn_noise(
       for part in release.parts
     )
 
-  share = min(_DRAWN_OF_DELTA, key=lambda share: share + slack(share))
+  # Of a small epsilon the same share of delta costs less.
+  share = min(_DRAWN_OF_DELTA, key=lambda share: share * min(first, 1.0) + slack(share))
   added = slack(share)
   if max(share, added) <= _DRAWN_OF_DELTA[0]:
     return first + added

@@ -69,9 +69,9 @@ _UNIT, _DOUBLE = 2.0**-62, 2.0**-52
 _OF_PAIRS = 2.7
 # The range of one share, in standard deviations, and the points at which sums over it are taken.
 _POINTS = np.linspace(-12.0, 12.0, 601)
-# Ends of the bulk of a sum, in standard deviations.
 # A bound that has so large a factor is none.
 _MOST_EXPONENT = 300.0
+# Ends of the bulk of a sum, in standard deviations.
 _BULKS = (*np.arange(3.0, 10.0, 0.5), *np.arange(10.0, 37.0, 3.0))
 # A round has room for so many standard deviations of a Poisson cohort's size above its mean.
 _ROOM = 4.0
@@ -124,52 +124,61 @@ class DrawnLaw:
   outside: float  # beta: the absolute difference of the laws outside of the bulk, added up.
 
 
+def _sum_of_exp(logs: np.ndarray) -> float:
+  """Returns the sum of e^logs, or a number that is too large for any bound."""
+  return math.exp(min(float(special.logsumexp(logs)), _MOST_EXPONENT))
+
+
 @functools.lru_cache(maxsize=1024)
 def drawn_law(local_stddev: float, num_shares: int, bulk: float) -> DrawnLaw:
   """Bounds the law of the sum of K drawn shares, in `bulk` standard deviations of it and beyond."""
   sigma, k, t = local_stddev, num_shares, _POINTS
-  values = 24.0 * sigma + 3.0
-  step = (t[1] - t[0]) * sigma
+  are_pairs, values, step = sigma < _OF_PAIRS, 24.0 * sigma + 3.0, (t[1] - t[0]) * sigma
   law = np.exp(-0.5 * t * t) / (math.sqrt(2.0 * math.pi) * sigma)
   # What rounding leaves, and the error of the law's own sum, is all at zero.
-  at_zero = (math.log2(values) + 2.0) * _DOUBLE + values * _UNIT
-
-  def weights(y: float) -> np.ndarray:
-    """Returns P[a share is x | the sum is y] / P[a share is x]."""
-    apart = (math.sqrt(k) * y - t) ** 2 / (k - 1)
-    exponents = np.minimum(0.5 * (y * y - apart), _MOST_EXPONENT)
-    given: np.ndarray = math.sqrt(k / (k - 1)) * np.exp(exponents)
-    return given
-
-  sums = np.linspace(0.0, bulk, 9)
-  unit = _UNIT
-  if sigma < _OF_PAIRS:
-    unit *= values if k == 1 else max(1.0, *(step * weights(y).sum() for y in sums))
-  # A probability that is rounded to 0 is wrong by itself.
-  errors = np.minimum(unit, law) + law * _DOUBLE * (4.0 + 2.0 * t * t)
-  errors = np.where(law < 0.5 * _UNIT, np.maximum(errors, law), errors)
-  total = step * errors.sum() + at_zero
+  at_zero = (math.log2(values) + 2.0) * _DOUBLE + values ** (1 + are_pairs) * _UNIT
+  means = np.linspace(0.0, bulk, 9) / math.sqrt(k)  # Of a share, given the sum.
+  # Errors of one number: by itself, and with the weight that a pair's other number gives them.
+  plain = weighted = np.minimum(_UNIT, law)
+  tilts = np.exp(np.minimum(np.outer(means, t) - 0.5 * means[:, np.newaxis] ** 2, _MOST_EXPONENT))
+  if are_pairs:
+    joint, at_bulk = np.minimum(_UNIT, np.outer(law, law)), math.exp(-0.5 * bulk * bulk) * law.max()
+    plain = step * joint.sum(axis=0)
+    weighted = np.minimum(_UNIT / at_bulk, law)
+    if k > 1:
+      weighted = math.sqrt(k / (k - 1)) * step * (tilts @ joint).max(axis=0)
+    at_zero *= math.sqrt(k / (k - 1)) if k > 1 else 1.0 / law.max()
+  of_double = law * _DOUBLE * (4.0 + 2.0 * t * t)
+  plain, weighted = plain + of_double, weighted + of_double
+  total = step * plain.sum() + at_zero
   if k == 1:  # Nothing smooths a single share, so that neighbours may differ by twice the ratio.
     inner, outer = np.abs(t) <= bulk, np.abs(t) > bulk
-    ratio = float((errors[inner] / law[inner]).max()) + at_zero * math.sqrt(2 * math.pi) * sigma
-    return DrawnLaw(ratio, ratio, 2.0 * ratio, step * float(errors[outer].sum()))
-  means = [(step * errors * weights(y), y / math.sqrt(k), weights(y)[t.size // 2]) for y in sums]
-  one = max(float(of.sum()) + at_zero * zero for of, _, zero in means)
-  moment = max(float((of * np.abs(t - m)).sum()) + at_zero * zero * m for of, m, zero in means)
+    ratio = float((weighted[inner] / law[inner]).max()) + at_zero / law.max()
+    return DrawnLaw(ratio, ratio, 2.0 * ratio, step * float(plain[outer].sum()))
+
+  # P[a share is x | the sum is y] / P[a share is x], [sums, points].
+  apart = (k * means[:, np.newaxis] - t) ** 2 / (k - 1)
+  exponents = np.minimum(0.5 * (k * means[:, np.newaxis] ** 2 - apart), _MOST_EXPONENT)
+  weights = math.sqrt(k / (k - 1)) * np.exp(exponents)
+  zeros = at_zero * weights[:, t.size // 2]
+  one = float((step * weights @ weighted + zeros).max())
+  distances = np.abs(t - means[:, np.newaxis])
+  moment = float((step * (weights * distances) @ weighted + zeros * means).max())
   # Terms of j = 2, 3, ... errors, whose sum is at most 12 j sigma.
   j = np.arange(2, k + 1)
   left = np.maximum(k - j, 0.5)
   apart = np.maximum(bulk * math.sqrt(k) - t[-1] * j, 0.0) / np.sqrt(left)
   errors_of_j = j * math.log(k * total) - special.gammaln(j + 1.0)
-  second_beyond = 2.0 * math.exp(special.logsumexp(errors_of_j + special.log_ndtr(-apart)))
-  logs = errors_of_j + 0.5 * bulk * bulk - 0.5 * apart**2
-  logs += np.where(
+  second_beyond = 2.0 * _sum_of_exp(errors_of_j + special.log_ndtr(-apart))
+  tilted = (1 + are_pairs) * float((step * tilts @ weighted + at_zero).max())
+  roots = np.where(
     j < k, 0.5 * np.log(k / left), 0.5 * math.log(2.0 * math.pi * k) + math.log(sigma)
   )
-  second = math.exp(min(special.logsumexp(logs), _MOST_EXPONENT))
+  logs = j * math.log(k * tilted) - special.gammaln(j + 1.0) + (1 + are_pairs) * roots
+  second = _sum_of_exp(logs)
   ends = [special.ndtr(-(bulk * math.sqrt(k) + s * t) / math.sqrt(k - 1)) for s in (-1, 1)]
   at_ends = 2.0 * at_zero * special.ndtr(-bulk * math.sqrt(k / (k - 1)))
-  beyond = k * (step * float((errors * (ends[0] + ends[1])).sum()) + at_ends) + second_beyond
+  beyond = k * (step * float((plain * (ends[0] + ends[1])).sum()) + at_ends) + second_beyond
   ratio = 2.0 * (k * one + second)
   return DrawnLaw(
     ratio=ratio,
@@ -221,7 +230,7 @@ def drawn_slack(
     return 0.0
   for bulk in _BULKS:
     law = drawn_law(local_stddev, num_shares, float(bulk))
-    if number * law.outside > 0.5 * room:
+    if not number * law.outside <= 0.5 * room:  # Nor of what double precision has no number for.
       continue
     mean, chance = 4.0 * number * law.ratio**2, math.sqrt(2.0 * number * -math.log(0.25 * room))
     shift = num_rounds * math.sqrt(num_entries) * sensitivity * law.slope
