@@ -86,6 +86,7 @@ class Spent:
     accountant: "rdp", "pld" or "gaussian", the accountant of the bound.
     rdp_order: The order that gives the least epsilon by RDP; None for PLD and for no rounds.
     tail_probability: The share of delta for outputs beyond the end of the server's noise.
+    of_rounding: How much of epsilon is for the rounding of noise that clients draw.
   """
 
   epsilon: float
@@ -94,6 +95,7 @@ class Spent:
   accountant: str
   rdp_order: float | None = None
   tail_probability: float = 0.0
+  of_rounding: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,10 +190,10 @@ def _spent_by_rdp(release: releases.Release, num_rounds: int, delta: float) -> S
   slack = num_rounds * events.round_slack(release)
   curve = num_rounds * curve + slack * (2.0 * orders - 1.0) / (orders - 1.0)
   _, order = rdp.compute_epsilon(orders, curve, rest)
-  cost = events.with_drawn_noise(
+  cost, rounding = events.with_drawn_noise(
     [(release, num_rounds)], rest, lambda left: float(rdp.compute_epsilon(orders, curve, left)[0])
   )
-  return Spent(cost, delta, num_rounds, RDP, float(order), tail)
+  return Spent(cost, delta, num_rounds, RDP, float(order), tail, rounding)
 
 
 def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
@@ -207,12 +209,12 @@ def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Sp
   """Returns the cost by PLD; see `Accountant.spent` and `pld_epsilon`."""
   rest, tail = _rest_of_delta(release, num_rounds, delta)
   slack = num_rounds * events.round_slack(release)
-  cost = events.with_drawn_noise(
+  cost, rounding = events.with_drawn_noise(
     [(release, num_rounds)],
     rest,
     lambda left: pld_epsilon(release.mixture(), num_rounds, left, slack),
   )
-  return Spent(cost, delta, num_rounds, PLD, None, tail)
+  return Spent(cost, delta, num_rounds, PLD, None, tail, rounding)
 
 
 def pld_epsilon(

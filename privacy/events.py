@@ -196,8 +196,10 @@ def round_slack(release: releases.Release) -> float:
 
 def with_drawn_noise(
   runs: Sequence[tuple[releases.Release, int]], delta: float, cost: Callable[[float], float]
-) -> float:
+) -> tuple[float, float]:
   """Returns the epsilon of some rounds of releases whose clients draw their noise.
+
+  Beside it stands how much of it is for the rounding of that noise.
 
   `cost` returns that of exact noise for what is left of delta. `shares.drawn_slack` is added to it;
   as much of delta goes to what it leaves out as makes the sum of both least. Epsilons above 30, and
@@ -205,11 +207,11 @@ def with_drawn_noise(
   """
   noisy = [(r, rounds) for r, rounds in runs if rounds and r.num_shares is not None]
   if not noisy or delta < _LEAST_DRAWN_DELTA:
-    return cost(delta)
+    return cost(delta), 0.0
   parts = sum(part.mechanism is not None for release, _ in noisy for part in release.parts)
   first = cost(delta * (1.0 - 2.0 * _DRAWN_OF_DELTA[0]))
   if first > _MOST_DRAWN_EPSILON:
-    return cost(delta)
+    return cost(delta), 0.0
   # The answer is no more than 1 above that of exact noise, or else there is none.
   growth = 1.0 + math.exp(first + 1.0)
 
@@ -225,14 +227,15 @@ def with_drawn_noise(
   share = min(_DRAWN_OF_DELTA, key=lambda share: share * min(first, 1.0) + slack(share))
   added = slack(share)
   if max(share, added) <= _DRAWN_OF_DELTA[0]:
-    return first + added
+    return first + added, added
   if added > 0.5:
     raise ValueError(
       f"Found noise of {noisy[0][0].num_shares} clients a round, drawn as multiples of 2^-62, with"
       " which a privacy loss may be off by more than 0.5; expected more clients a round, or fewer"
       " numbers or rounds."
     )
-  return cost(delta * (1.0 - share) * math.exp(-added)) + added
+  epsilon = cost(delta * (1.0 - share) * math.exp(-added)) + added
+  return epsilon, max(epsilon - first, 0.0)
 
 
 @functools.lru_cache(maxsize=64)

@@ -152,7 +152,7 @@ def _by_losses(runs: Sequence[Repeated], delta: float) -> tuple[float, str]:
     def of_gaussian(left: float) -> float:
       return banded.epsilon(1.0 / distance, left * math.exp(-slack)) + 2.0 * slack
 
-    return events.with_drawn_noise(drawn, rest, of_gaussian), accounting.GAUSSIAN
+    return events.with_drawn_noise(drawn, rest, of_gaussian)[0], accounting.GAUSSIAN
   of_runs = list(rounds.items())
   if distances:
     gaussian = dominating_pairs.SampledGaussian(1.0, distance, distance)
@@ -161,4 +161,4 @@ def _by_losses(runs: Sequence[Repeated], delta: float) -> tuple[float, str]:
   def of_losses(left: float) -> float:
     return accounting.composed_epsilon(of_runs, left, slack)
 
-  return events.with_drawn_noise(drawn, rest, of_losses), accounting.PLD
+  return events.with_drawn_noise(drawn, rest, of_losses)[0], accounting.PLD

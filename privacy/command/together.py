@@ -121,7 +121,8 @@ def _of_paths(paths: Sequence[str]) -> list[_Counted]:
       counted.append(_Counted(label, run, entry.claim["delta"]))
   if not folders:
     return counted
-  members = [one for of_one in experiment.read(folders).values() for one in of_one if one.ledger]
+  found = experiment.read(folders).populations.values()
+  members = [one for of_one in found for one in of_one if one.ledger]
   failures, copies = experiment.one_key(members)
   if failures:
     raise ValueError(f"Found that {failures[0]} Expected runs with keys of their own.")

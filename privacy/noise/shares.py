@@ -138,15 +138,20 @@ def drawn_law(local_stddev: float, num_shares: int, bulk: float) -> DrawnLaw:
   # What rounding leaves, and the error of the law's own sum, is all at zero.
   at_zero = (math.log2(values) + 2.0) * _DOUBLE + values ** (1 + are_pairs) * _UNIT
   means = np.linspace(0.0, bulk, 9) / math.sqrt(k)  # Of a share, given the sum.
+  exponents = np.outer(means, t) - 0.5 * means[:, np.newaxis] ** 2
+  tilts = np.exp(np.minimum(exponents, _MOST_EXPONENT))
+  # P[a share is x | the sum is y] / P[a share is x], [sums, points].
+  exponents = np.minimum(
+    exponents - 0.5 * (t - means[:, np.newaxis]) ** 2 / max(k - 1, 1), _MOST_EXPONENT
+  )
+  weights = math.sqrt(k / max(k - 1, 1)) * np.exp(exponents)
   # Errors of one number: by itself, and with the weight that a pair's other number gives them.
   plain = weighted = np.minimum(_UNIT, law)
-  tilts = np.exp(np.minimum(np.outer(means, t) - 0.5 * means[:, np.newaxis] ** 2, _MOST_EXPONENT))
+  tilted = step * float((tilts @ plain).max())
   if are_pairs:
     joint, at_bulk = np.minimum(_UNIT, np.outer(law, law)), math.exp(-0.5 * bulk * bulk) * law.max()
-    plain = step * joint.sum(axis=0)
-    weighted = np.minimum(_UNIT / at_bulk, law)
-    if k > 1:
-      weighted = math.sqrt(k / (k - 1)) * step * (tilts @ joint).max(axis=0)
+    plain, tilted = step * joint.sum(axis=0), step * step * float((tilts @ joint @ tilts.T).max())
+    weighted = step * (weights @ joint).max(axis=0) if k > 1 else np.minimum(_UNIT / at_bulk, law)
     at_zero *= math.sqrt(k / (k - 1)) if k > 1 else 1.0 / law.max()
   of_double = law * _DOUBLE * (4.0 + 2.0 * t * t)
   plain, weighted = plain + of_double, weighted + of_double
@@ -156,10 +161,6 @@ def drawn_law(local_stddev: float, num_shares: int, bulk: float) -> DrawnLaw:
     ratio = float((weighted[inner] / law[inner]).max()) + at_zero / law.max()
     return DrawnLaw(ratio, ratio, 2.0 * ratio, step * float(plain[outer].sum()))
 
-  # P[a share is x | the sum is y] / P[a share is x], [sums, points].
-  apart = (k * means[:, np.newaxis] - t) ** 2 / (k - 1)
-  exponents = np.minimum(0.5 * (k * means[:, np.newaxis] ** 2 - apart), _MOST_EXPONENT)
-  weights = math.sqrt(k / (k - 1)) * np.exp(exponents)
   zeros = at_zero * weights[:, t.size // 2]
   one = float((step * weights @ weighted + zeros).max())
   distances = np.abs(t - means[:, np.newaxis])
@@ -170,12 +171,13 @@ def drawn_law(local_stddev: float, num_shares: int, bulk: float) -> DrawnLaw:
   apart = np.maximum(bulk * math.sqrt(k) - t[-1] * j, 0.0) / np.sqrt(left)
   errors_of_j = j * math.log(k * total) - special.gammaln(j + 1.0)
   second_beyond = 2.0 * _sum_of_exp(errors_of_j + special.log_ndtr(-apart))
-  tilted = (1 + are_pairs) * float((step * tilts @ weighted + at_zero).max())
+  tilted += (1 + are_pairs) * step * float((tilts @ of_double).max()) + at_zero
   roots = np.where(
     j < k, 0.5 * np.log(k / left), 0.5 * math.log(2.0 * math.pi * k) + math.log(sigma)
   )
-  logs = j * math.log(k * tilted) - special.gammaln(j + 1.0) + (1 + are_pairs) * roots
-  second = _sum_of_exp(logs)
+  untilted = j * math.log((1 + are_pairs) * total) + 0.5 * (1 + are_pairs) * bulk**2
+  logs = np.minimum(j * math.log(tilted), untilted - 0.5 * apart**2) + j * math.log(k)
+  second = _sum_of_exp(logs - special.gammaln(j + 1.0) + (1 + are_pairs) * roots)
   ends = [special.ndtr(-(bulk * math.sqrt(k) + s * t) / math.sqrt(k - 1)) for s in (-1, 1)]
   at_ends = 2.0 * at_zero * special.ndtr(-bulk * math.sqrt(k / (k - 1)))
   beyond = k * (step * float((plain * (ends[0] + ends[1])).sum()) + at_ends) + second_beyond
@@ -208,22 +210,27 @@ def drawn_slack(
   Statement. Let exact shares be (epsilon, delta')-differentially private. Then drawn ones are
   (epsilon + s, e^s delta' + (1 + e^epsilon) o)-private, with this s and o = `room`.
 
-  Proof. (1) Let e be the drawn less the exact law p of a share, and r(y) the logarithm of the ratio
-  of the sum's laws. It is that of the mean of prod (1 + e(x_i) / p(x_i)) over exact shares with the
-  sum y. Given y, a share is normal around y / K with variance sigma^2 (K - 1) / K, so that its
-  first order is sum_x e(x) w_y(x) for each share, w_y = P[x | y] / P[x], and its slope is that of
-  log w_y, (x - y / K) / ((K - 1) sigma^2); a term of j errors is at most (K |e|_1)^j sqrt(K)
-  e^(b^2 / 2) up to b deviations. (2) Beyond these let r stay as it is at the end. That changes the
-  law by at most `outside` in total variation, so delta by T d (1 + e^epsilon) of it: b is the least
-  for which T d of it is at most half of o. (3) With r so continued, take the cohort
-  as given, and the sum without the client as zero. All densities divided by the client-free
-  exponential h(y) = exp(sum_i r(y_i)) are those of exact shares, up to exp(sum_i r(y_i - c_i) -
-  r(y_i)) of the client's own: at most L |c|_1 <= L sqrt(d) Delta a round, and where there is a
-  share more sum_i a(y_i), |a| <= A. Mixing over cohorts changes nothing, as a hockey-stick
-  divergence is jointly convex. (4) h itself multiplies what is integrated, so delta'. The means of
-  exp r over exact noise are 1; so given the past those of r and of a are at most 2 R^2, and by
-  Azuma's inequality T d of them add up to less than R u and A u, u = sqrt(2 T d log(1 / q)), each
-  but for a probability q under either data set, which is the other half of o. QED
+  Proof. (1) Let e be the drawn less the exact law p of a share, and r(y) the logarithm of the
+  ratio of the sum's laws. It is that of the mean of prod (1 + e(x_i) / p(x_i)) over exact shares
+  with the sum y. Given y, a share is normal around y / K with variance sigma^2 (K - 1) / K, so
+  that its first order is sum_x e(x) w_y(x) for each share, w_y = P[x | y] / P[x], and its slope
+  is that of log w_y, (x - y / K) / ((K - 1) sigma^2); terms of j errors are at most (K E)^j / j!
+  times sqrt(K / (K - j)), the root of 2 pi K times sigma at j = K, with E = sum_x |e(x)| v(x) and
+  v(x) = exp((y x - y^2 / (2 K)) / (K sigma^2)): for z = y - x_1 - ... - x_j and n = K - j it is
+  z^2 / n >= 2 z y / K - n y^2 / K^2. With e^(b^2 / 2) in the place of v's they are known, too.
+  Where pairs are drawn, e is that of a pair, its weight the product of both numbers' weights, the
+  other's at its worst, and each number is charged for all of it. (2) Beyond these let r stay as
+  it is at the end. That changes the law by at most `outside` in total variation, so delta by T d
+  (1 + e^epsilon) of it: b is the least for which T d of it is at most half of o. (3) With r so
+  continued, take the cohort as given, and the sum without the client as zero. All densities
+  divided by the client-free exponential h(y) = exp(sum_i r(y_i)) are those of exact shares, up to
+  exp(sum_i r(y_i - c_i) - r(y_i)) of the client's own: at most L |c|_1 <= L sqrt(d) Delta a
+  round, and where there is a share more sum_i a(y_i), |a| <= A. Mixing over cohorts changes
+  nothing, as a hockey-stick divergence is jointly convex. (4) h itself multiplies what is
+  integrated, so delta'. The means of exp r over exact noise are 1; so given the past those of r
+  and of a are at most 2 R^2, and by Azuma's inequality T d of them add up to less than R u and A
+  u, u = sqrt(2 T d log(1 / q)), each but for a probability q under either data set, which is the
+  other half of o. QED
   """
   number = float(num_rounds) * num_entries
   if not number:

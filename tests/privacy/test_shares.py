@@ -9,6 +9,7 @@ import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from scipy import signal
 from scipy import stats
 
 from privacy.noise import shares
@@ -289,6 +290,33 @@ def test_the_law_of_drawn_shares_is_within_its_bounds(stddev, num_shares):
         assert np.abs(of_fewer).max() <= law.one
       beyond = sum(abs(drawn[~inner] - ideal[~inner]))
       assert float(beyond) <= law.outside
+
+
+@pytest.mark.parametrize("num_shares", [1, 2])
+def test_the_law_of_pairs_that_are_drawn_at_once_is_within_its_bounds(num_shares):
+  # As `discrete_gaussian` draws two numbers by one word: their joint law is rounded.
+  stddev, largest = 2.1, 26
+  law = _discrete(stddev**2, largest)
+  masses = np.rint(np.ldexp(np.outer(law, law), 62)).astype(np.int64)
+  masses[largest, largest] += 2**62 - masses.sum()
+  with decimal.localcontext() as context:
+    context.prec = 40
+    exact = np.array(_exact_discrete(decimal.Decimal(stddev) ** 2, largest), dtype=object)
+    errors = np.vectorize(lambda mass: decimal.Decimal(int(mass)) / 2**62)(masses)
+    errors = (errors - np.outer(exact, exact)).astype(float)
+  both, change = np.outer(law, law), errors
+  if num_shares == 2:  # The products of two errors are 1e-15 of it.
+    change = 2 * signal.convolve2d(errors, both)
+    both = signal.convolve2d(both, both)
+  ends = np.arange(len(both)) - len(both) // 2
+  ends = np.abs(ends) / (stddev * math.sqrt(num_shares))
+  for bulk in (3.0, 4.5, 6.0):
+    bounds = shares.drawn_law(stddev, num_shares, bulk)
+    inner = ends <= bulk
+    r = (change / both)[np.ix_(inner, inner)]
+    assert 1e-4 * bounds.ratio < np.abs(r).max() <= 2 * bounds.ratio
+    assert np.abs(np.diff(r, axis=0)).max() <= bounds.slope
+    assert np.abs(change.sum(axis=0)[~inner]).sum() <= bounds.outside
 
 
 @pytest.mark.parametrize("stddev,num_shares", [(3.0, 2), (3.0, 5), (11.5, 3)])
