@@ -169,7 +169,7 @@ def _notes(
   rounds, claim = results.rounds, ledger.claim["epsilon"]
   of_done, of_all = (of.epsilon - is_older * of.of_rounding for of in (spent, planned))
   notes = []
-  if of_done != spent.epsilon:
+  if spent.epsilon > of_done * (1.0 + flags_lib.TOLERANCE):
     notes.append(
       "The claim leaves out how the clients' noise is rounded as it is drawn, as versions up to"
       f" 0.3.0 did: that adds up to {spent.of_rounding:.2g}, so that epsilon is at most"

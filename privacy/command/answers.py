@@ -12,6 +12,7 @@ from privacy import audit
 from privacy import parts
 from privacy import releases
 from privacy import statements
+from privacy.settings import command_line
 
 _WIDTH = 100
 _LABEL_WIDTH = 34
@@ -61,7 +62,9 @@ class Answer:
 
   def printed(self, as_json: bool) -> str:
     """Returns the text to print."""
-    return json.dumps(self.values, indent=2) if as_json else "\n".join(self.lines)
+    if as_json:
+      return json.dumps(self.values, indent=2)
+    return "\n".join(map(command_line.one_line, self.lines))
 
 
 def as_text(value: float | None, without: str = "none") -> str:

@@ -111,6 +111,11 @@ def say(text: str) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def one_line(text: Any) -> str:
+  """Returns a text whose line breaks, as a path may have them, are seen and break no line."""
+  return "\\n".join(str(text).splitlines())
+
+
 def shown(value: Any, most: int = _MOST_CHARACTERS) -> str:
   """Returns a value for a sentence: in one line, and of a long one the beginning."""
   text = " ".join(str(value).split())
@@ -216,7 +221,7 @@ def run(module: Any, arguments: Sequence[str] | None = None) -> int:
     code: int = module.main(parse(module, arguments))
     return code
   except ValueError as error:
-    print(f"Error: {error}", file=sys.stderr, flush=True)
+    print(f"Error: {one_line(error)}", file=sys.stderr, flush=True)
     return USAGE_ERROR
   except KeyboardInterrupt:
     print("Error: Interrupted.", file=sys.stderr, flush=True)

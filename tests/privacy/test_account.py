@@ -174,6 +174,18 @@ def test_compose_counts_as_often_as_it_is_told_without_a_list(capsys):
   assert known[1]["epsilon"] == four["epsilon"] > known[0]["epsilon"]
 
 
+def test_a_line_break_in_a_path_breaks_no_line(capsys, tmp_path):
+  folder = tmp_path / "a\nb"
+  folder.mkdir()
+  shown = f"{tmp_path}/a\\nb"
+  for argv in (["audit", str(folder)], ["compose", str(folder)], ["compose", f"{folder}/no"]):
+    assert account.run(argv) == account.USAGE_ERROR
+    error = capsys.readouterr().err
+    assert error.startswith("Error: Found ") and error.count("\n") == 1 and "a\\nb" in error
+  assert account.run(["audit", _run_folder(folder)]) == 0
+  assert capsys.readouterr().out.startswith(f"{shown}: The claim holds.")
+
+
 def test_without_its_packages(tmp_path):
   (tmp_path / "dp_accounting").mkdir()
   (tmp_path / "dp_accounting" / "__init__.py").write_text("import no_such_package")
