@@ -235,6 +235,8 @@ def drawn_slack(
   number = float(num_rounds) * num_entries
   if not number:
     return 0.0
+  if local_stddev > 1.0 / _UNIT:  # Then no multiple of 2^-62 is as small as a probability.
+    return math.inf
   for bulk in _BULKS:
     law = drawn_law(local_stddev, num_shares, float(bulk))
     if not number * law.outside <= 0.5 * room:  # Nor of what double precision has no number for.
