@@ -20,6 +20,7 @@ _MOST_SHOWN = 30  # Flags in the usage of a command.
 _LONGEST_LINE = 60  # Of a file of flags, in a sentence.
 # The attribute of parsed arguments with the names of flags that files alone have given.
 OF_FILES = "of_files"
+_MOST_CHARACTERS = 300  # Of a value in a sentence.
 INTERRUPTED = 128 + signal.SIGINT
 UNREAD = 128 + signal.SIGPIPE  # Nobody reads the output any more.
 USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
@@ -28,7 +29,7 @@ USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
 _SENTENCES = (
   (r"argument [^:]+: (Found .*)", "{}"),
   (
-    r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.*)\)",
+    r"argument ([^:]+): invalid choice: ['\"](.*)['\"] \(choose from (.*)\)",
     "Found {}={}; expected one of {}",
   ),
   (r"argument ([^:]+): expected one argument", "Found {0} without a value; expected {0}=VALUE"),
@@ -161,12 +162,23 @@ def drop_unread_output() -> bool:
   return is_unread
 
 
+def one_line(text: Any) -> str:
+  """Returns a text whose line breaks, as a path may have them, are seen and break no line."""
+  return "\\n".join(str(text).splitlines())
+
+
+def shown(value: Any, most: int = _MOST_CHARACTERS) -> str:
+  """Returns a value for a sentence: in one line, and of a long one the beginning."""
+  text = " ".join(str(value).split())
+  return text if len(text) <= most else f"{text[:most]}..."
+
+
 def _as_sentence(message: str) -> str:
   """Turns argparse's message into "Found ...; expected ..."."""
   for pattern, sentence in _SENTENCES:
     match = re.fullmatch(pattern, message, re.DOTALL)
     if match:
-      groups = [value.replace("'", "") for value in match.groups()]
+      groups = [shown(value.replace("'", ""), 3 * _MOST_CHARACTERS) for value in match.groups()]
       return f"{sentence.format(*groups)} (--help lists them)."
   return f"Found flags that cannot be read: {message} (--help lists them)."
 
@@ -204,7 +216,7 @@ def _reader(name: str, kind: type, least: float | None, are_several: bool) -> Ca
   """Returns what reads the value of a flag, or its values with commas between them."""
 
   def read(text: str) -> Any:
-    message = f"Found --{name}={text}; expected"
+    message = f"Found --{name}={shown(text)}; expected"
     convert, expected = _KINDS[kind]
     texts = [part.strip() for part in text.split(",") if part.strip()] if are_several else [text]
     try:
@@ -265,7 +277,7 @@ def run(module: Any, arguments: Sequence[str] | None = None) -> int:
       raise
     return UNREAD
   except ValueError as error:
-    print(f"Error: {error}", file=sys.stderr, flush=True)
+    print(f"Error: {one_line(error)}", file=sys.stderr, flush=True)
     return USAGE_ERROR
   except KeyboardInterrupt:
     print("Error: Interrupted.", file=sys.stderr, flush=True)
