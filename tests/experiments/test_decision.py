@@ -376,7 +376,14 @@ def _decide_table(name, seed, folder, cache_dir):
   return wanted, decision.decide(grouped.by_method(runs))
 
 
-@pytest.mark.parametrize("name", true_tables.TABLES)
+# Their runs have many clients or rounds.
+_LONG = {"tiny clients", "reversed fifth", "drifting"}
+
+
+@pytest.mark.parametrize(
+  "name",
+  [pytest.param(n, marks=[pytest.mark.slow] if n in _LONG else []) for n in true_tables.TABLES],
+)
 @pytest.mark.parametrize(
   "seeds, most_wrong", [(range(1), 0), pytest.param(range(20), 1, marks=pytest.mark.slow)]
 )
