@@ -144,6 +144,9 @@ def test_of_two_at_once_one_is_refused(tmp_path, monkeypatch):
 def test_what_a_run_has_entered_that_never_began_counts_while_it_is_at_work(tmp_path):
   first, second = tmp_path / "own/a/seed_0", tmp_path / "own/b/seed_0"
   with run_folder.lock(first):
+    (first / "log.txt").write_text("Its sweep writes that.")
+    _enter(second, measured="x", begins=False)  # The first has entered nothing yet.
+    register.withdraw(second)
     _enter(first, protected="x", begins=False)
     with pytest.raises(ValueError, match=_IS_PROTECTED):
       _enter(second, measured="x")

@@ -28,6 +28,8 @@ FILE_NAME = "clients.json"
 _KEY, _KEY_BYTES = "clients_key", 16
 _PROTECTED, _MEASURED = "protected", "measured"
 _RUNS = ("*/*/seed_*", f"{names.TUNING}/*/*/seed_*")
+# What the folder of a run may have before the run begins: of nothing else it is known.
+_BEFORE_A_RUN = {"lock", run_folder.CHECKPOINTS, run_folder.FAILED, "log.txt"}
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+(\.0*)?")
 
 
@@ -295,13 +297,13 @@ def is_generated(config: run_config.RunConfig) -> bool:
 
 
 def _token(folder: pathlib.Path) -> str:
-  """Identifies a run's folder as it is; "" before anything of it is there but the lock."""
+  """Identifies a run's folder as it is; "" where nothing is there but what comes before a run."""
   manifest = run_files.read_text(folder / "manifest.json")
   try:
     token = str(json.loads(manifest).get(TOKEN, ""))
   except (AttributeError, ValueError):
     token = ""
-  if token or {path.name for path in folder.iterdir()} <= {"lock", run_folder.CHECKPOINTS}:
+  if token or {path.name for path in folder.iterdir()} <= _BEFORE_A_RUN:
     return token
   of_files = manifest + run_files.read_text(folder / "flags.txt")
   return "read " + hashlib.blake2b(of_files.encode(), digest_size=8).hexdigest()
