@@ -91,7 +91,10 @@ class Parser(argparse.ArgumentParser):
     names, words = sorted(flag.lstrip("-") for flag in self.flags()), name.replace("_", " ")
     near = [flag for flag in names if flag.startswith(name)]
     near += difflib.get_close_matches(name, names, 1)
-    near += [action.dest for action in self._actions if words in (action.help or "").lower()]
+    # Each flag begins a line of the help, and its words follow to the next flag.
+    for entry in re.split(r"^ +(?:-\w, )?--(?=[\w-])", self.format_help(), flags=re.MULTILINE)[1:]:
+      if words in " ".join(entry.lower().split()):
+        near.append(re.match(r"[\w-]+", entry)[0])  # type: ignore[index]
     return near[0] if near and name else ""
 
   def read_files(self, left: Iterable[str] = ()) -> None:

@@ -236,9 +236,9 @@ def test_report_says_first_that_nothing_was_learned(lab, mines):
   result = run()
   assert result.code == 0, result.err
   report = (folder / "report.md").read_text()
-  first = "The features do not tell the label: no method is better than the constant answer,"
-  assert f"mines, mine (linear): {first}" in result.out
-  assert report.split("\n\n")[1].startswith(first)
+  first = "The features do not tell the label: no method is better than the constant answer."
+  assert f"mines, mine (linear):\n{first}" in result.out
+  assert report.split("\n\n")[1].startswith(f"**{first}**")
   # By the file alone.
   table = np.genfromtxt(lab.folder / "mines.csv", **_CSV)
   written = json.loads((folder / "references" / "seed_0.json").read_text())

@@ -46,7 +46,8 @@ _WRONG += [("l2", "0"), ("l2", float("nan")), ("client_weighting", "examples")]
 
 @pytest.mark.parametrize("name,value", _WRONG)
 def test_a_run_checks_the_values_of_defaults(name, value):
-  with pytest.raises((TypeError, ValueError), match=f"{name} = {value!r}"):
+  shown = repr(value) if name == "l2" and isinstance(value, str) else value
+  with pytest.raises((TypeError, ValueError), match=f"Found --{name}={shown}[,;]"):
     run_config.resolved(run_config.of(task="synthetic"), {**_GOOD, name: value})
 
 

@@ -15,8 +15,8 @@ import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import programs
 from tff_superquantile.engine.cohort import reading
+from tff_superquantile.engine.cohort.graphs import calls
 from tff_superquantile.engine.cohort.graphs import errors
-from tff_superquantile.engine.processes import interruptions
 
 
 class CohortContext(tff.framework.SyncContext):
@@ -59,7 +59,7 @@ class CohortContext(tff.framework.SyncContext):
     """See `tff.framework.SyncContext`; TensorFlow's errors keep TensorFlow's sentence."""
     if not tf.executing_eagerly():
       # A new thread is outside of the caller's graph, as TFF's worker is.
-      return interruptions.call(lambda: self._invoke(comp, arg), outside=True)
+      return calls.call(lambda: self._invoke(comp, arg), outside=True)
     return self._invoke(comp, arg)
 
   def _invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:

@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from tff_superquantile.engine.cohort import emission
 from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import calls
 from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
 from tff_superquantile.engine.cohort.graphs import sessions
 from tff_superquantile.engine.cohort.graphs import walks
-from tff_superquantile.engine.processes import interruptions
 
 # The number of clients whose files are read in one call; these are in memory twice.
 _CLIENTS_A_CALL = 64
@@ -154,7 +154,7 @@ class Reader:
     size = max(1, min(_CLIENTS_A_CALL, math.ceil(len(clients) / self._parallel)))
     parts = [clients[first : first + size] for first in range(0, len(clients), size)]
     tasks = [functools.partial(self._read_part, part) for part in parts]
-    of_parts = interruptions.results(tasks, self._parallel, self._read_all.cancel)
+    of_parts = calls.results(tasks, self._parallel, self._read_all.cancel)
     yield from itertools.chain.from_iterable(of_parts)
 
   def _read_part(self, clients: Sequence[_Names]) -> list[list[np.ndarray]]:

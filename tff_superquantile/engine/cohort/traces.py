@@ -11,12 +11,12 @@ from tff_superquantile.engine.cohort import components
 from tff_superquantile.engine.cohort import mapping
 from tff_superquantile.engine.cohort import reading
 from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import calls
 from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
 from tff_superquantile.engine.cohort.graphs import ops
 from tff_superquantile.engine.cohort.graphs import walks
-from tff_superquantile.engine.processes import interruptions
 
 
 class Discovery(mapping.Mapper):
@@ -148,7 +148,7 @@ class CohortFunction:
       function, _ = self._function(reads, forms, at_once)
       # Data sets that have been read need not be handed over.
       tensors = [data_sets.as_tensor(a, _is_used(t)) for a, t in zip(arrays, function.inputs)]
-      return interruptions.call(lambda: function(tensors, constants))
+      return calls.call(lambda: function(tensors, constants))
 
     try:
       return compute(at_once=True)

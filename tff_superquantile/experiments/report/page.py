@@ -181,4 +181,4 @@ def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
 def _escape_markdown(text: str) -> str:
   """Escapes characters that Markdown reads as markup; underscores within words are none."""
   text = text.replace("&", "&amp;").replace("<", "&lt;")
-  return re.sub(r"([\\`*\[\]|~>#]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", text)
+  return re.sub(r"([\\`*\[\]|~]|^[>#]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", text)
