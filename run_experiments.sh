@@ -14,7 +14,7 @@ SYNOPSIS
         --label_column=NAME [FLAG ...]
     run_experiments.sh doctor [FLAG ...]
     run_experiments.sh download emnist|sent140|shakespeare|all [--cache_dir=DIR]
-    run_experiments.sh --help
+    run_experiments.sh --help | --version
 
 DESCRIPTION
     Trains FedAvg, superquantile aggregation (Delta-FL) and other baselines on
@@ -215,7 +215,14 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/scripts/venv.sh"
 help_if_asked "$@"
 
 experiment=default
-if (($# > 0)) && [[ "$1" != -* ]]; then
+if [[ "${1:-}" == help ]]; then
+  show_help
+  exit 0
+elif [[ "${1:-}" == --version ]]; then
+  [[ "$(<"$ROOT/setup.cfg")" =~ version\ =\ ([0-9a-z.]+) ]]
+  echo "tff_superquantile ${BASH_REMATCH[1]}"
+  exit 0
+elif (($# > 0)) && [[ "$1" != -* ]]; then
   experiment="$1"
   shift
 fi

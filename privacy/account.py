@@ -11,8 +11,9 @@
 `calibrate` finds the noise for a budget, `spend` the cost of a run, `compose` that of several for
 one client of all, and `audit` checks the claim in a run's folder, or those of all runs below a
 folder and what they cost together. The first line of an answer is the answer; the rest explains it,
-and `--json` is for programs. The exit code is 0, or 1 if an audited claim does not hold, or 2 for a
-mistake in the flags or a bad folder. The module needs no TensorFlow.
+and `--json` is for programs. A flag that an answer would not count is refused. The exit code is 0,
+or 1 if an audited claim does not hold, or 2 for a mistake in the flags or a bad folder. The module
+needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ try:
   from privacy.command import answers
   from privacy.command import budget
   from privacy.command import flags
+  from privacy.command import meaning
   from privacy.command import one_mechanism
   from privacy.command import together
   from privacy.settings import command_line
@@ -54,20 +56,28 @@ define = flags.define
 
 def main(args: argparse.Namespace) -> int:
   """Prints the answer of a command; returns the exit code."""
+  args = meaning.checked(args, args.command)
+  try:
+    answer = _answer(args)
+  except OSError as error:  # Such as a folder that only others may read.
+    raise ValueError(
+      f"Found {command_line.shown(error.filename)}, which cannot be read ({error.strerror});"
+      " expected files and folders of private runs."
+    ) from None
+  command_line.say(answer.printed(args.json))
+  return SUCCESS if answer.holds else CLAIM_FAILS
+
+
+def _answer(args: argparse.Namespace) -> answers.Answer:
   if args.command == "audit":
     files = [os.path.join(args.folders[0], name) for name in results.OF_RUN]
     is_run = len(args.folders) == 1 and any(map(os.path.exists, files))
-    answer = (
-      answers.of_audit(audit.audit_folder(args.folders[0]), args.folders[0])
-      if is_run
-      else together.audit_all(args.folders)
-    )
-  elif args.command == "compose":
-    answer = together.compose(args, flags.release_parser().parse_args)
-  else:
-    answer = (one_mechanism if one_mechanism.is_asked(args) else budget).answer(args)
-  command_line.say(answer.printed(args.json))
-  return SUCCESS if answer.holds else CLAIM_FAILS
+    if is_run:
+      return answers.of_audit(audit.audit_folder(args.folders[0]), args.folders[0])
+    return together.audit_all(args.folders)
+  if args.command == "compose":
+    return together.compose(args, flags.release_parser().parse_args)
+  return one_mechanism.answer(args) if meaning.way(args) else budget.answer(args)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -86,6 +86,7 @@ class Spent:
     accountant: "rdp", "pld" or "gaussian", the accountant of the bound.
     rdp_order: The order that gives the least epsilon by RDP; None for PLD and for no rounds.
     tail_probability: The share of delta for outputs beyond the end of the server's noise.
+    of_rounding: How much of epsilon is for the rounding of noise that clients draw.
   """
 
   epsilon: float
@@ -94,6 +95,7 @@ class Spent:
   accountant: str
   rdp_order: float | None = None
   tail_probability: float = 0.0
+  of_rounding: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,8 +189,11 @@ def _spent_by_rdp(release: releases.Release, num_rounds: int, delta: float) -> S
   # D(P' || Q') <= D(P || Q) + slack (2 alpha - 1) / (alpha - 1) for densities within e^(+-slack).
   slack = num_rounds * events.round_slack(release)
   curve = num_rounds * curve + slack * (2.0 * orders - 1.0) / (orders - 1.0)
-  cost, order = rdp.compute_epsilon(orders, curve, rest)
-  return Spent(float(cost), delta, num_rounds, RDP, float(order), tail)
+  _, order = rdp.compute_epsilon(orders, curve, rest)
+  cost, rounding = events.with_drawn_noise(
+    [(release, num_rounds)], rest, lambda left: float(rdp.compute_epsilon(orders, curve, left)[0])
+  )
+  return Spent(cost, delta, num_rounds, RDP, float(order), tail, rounding)
 
 
 def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
@@ -204,8 +209,12 @@ def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Sp
   """Returns the cost by PLD; see `Accountant.spent` and `pld_epsilon`."""
   rest, tail = _rest_of_delta(release, num_rounds, delta)
   slack = num_rounds * events.round_slack(release)
-  cost = pld_epsilon(release.mixture(), num_rounds, rest, slack)
-  return Spent(cost, delta, num_rounds, PLD, None, tail)
+  cost, rounding = events.with_drawn_noise(
+    [(release, num_rounds)],
+    rest,
+    lambda left: pld_epsilon(release.mixture(), num_rounds, left, slack),
+  )
+  return Spent(cost, delta, num_rounds, PLD, None, tail, rounding)
 
 
 def pld_epsilon(
@@ -245,6 +254,11 @@ def composed_epsilon(
     ]
 
   largest = max(dominating_pairs.largest_loss(mixture, beyond) for mixture, _ in runs)
+  if largest > _LARGEST_PLD_EPSILON * _FEWEST_POINTS:
+    raise ValueError(
+      f"Found privacy losses up to {largest:.3g}, too large for accounting by 'pld'; expected more"
+      " noise, or 'rdp'."
+    )
   directions = composed(largest / _FEWEST_POINTS)
   total_variation = max(direction.total_variation for direction in directions)
   if total_variation <= rest:

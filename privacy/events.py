@@ -1,10 +1,11 @@
 """Rounds as dp_accounting's events, their Renyi divergences, and the corrections to these.
 
 The accountants treat noise as continuous and unbounded. `round_slack` bounds the distance of the
-clients' discrete noise from that; `tail_probability` is the part of delta for the end of the
-server's noise.
+clients' discrete noise from that, `with_drawn_noise` includes how a sampler rounds its law, and
+`tail_probability` is the part of delta for the end of the server's noise.
 """
 
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 import math
@@ -36,6 +37,11 @@ _FIXED_SIZE_ORDERS = tuple(
 # (alpha - 1) D_alpha is known to within this share of 1 + itself (found: 1e-14). A divergence that
 # rounding makes 0 would prove epsilon = 0.
 _ROUNDING = 1e-12
+
+# The shares of delta that the rounding of drawn noise may take; no digit shows the first.
+_DRAWN_OF_DELTA = tuple(10.0**exponent for exponent in range(-6, -1))
+# Beyond these a guarantee says nothing, or nothing that drawn noise is known to give.
+_MOST_DRAWN_EPSILON, _LEAST_DRAWN_DELTA = 30.0, 1e-30
 
 # Terms beyond the order, an even number. A is at most 1e-9 of itself too large (found: 6e-10).
 _TERMS = 300
@@ -186,6 +192,50 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
 def round_slack(release: releases.Release) -> float:
   """Returns the log of the ratio between a round's law and that with continuous Gaussian noise."""
   return sum(part.slack(release.noise.protocol) for part in release.parts)
+
+
+def with_drawn_noise(
+  runs: Sequence[tuple[releases.Release, int]], delta: float, cost: Callable[[float], float]
+) -> tuple[float, float]:
+  """Returns the epsilon of some rounds of releases whose clients draw their noise.
+
+  Beside it stands how much of it is for the rounding of that noise.
+
+  `cost` returns that of exact noise for what is left of delta. `shares.drawn_slack` is added to it;
+  as much of delta goes to what it leaves out as makes the sum of both least. Epsilons above 30, and
+  those for deltas below 1e-30, remain those of exact noise.
+  """
+  noisy = [(r, rounds) for r, rounds in runs if rounds and r.num_shares is not None]
+  if not noisy or delta < _LEAST_DRAWN_DELTA:
+    return cost(delta), 0.0
+  parts = sum(part.mechanism is not None for release, _ in noisy for part in release.parts)
+  first = cost(delta * (1.0 - 2.0 * _DRAWN_OF_DELTA[0]))
+  if first > _MOST_DRAWN_EPSILON:
+    return cost(delta), 0.0
+  # The answer is no more than 1 above that of exact noise, or else there is none.
+  growth = 1.0 + math.exp(first + 1.0)
+
+  def slack(share: float) -> float:
+    room = share * delta / growth / parts
+    return sum(
+      part.drawn_slack(rounds, release.relation == releases.REPLACE_ONE, room)
+      for release, rounds in noisy
+      for part in release.parts
+    )
+
+  # Of a small epsilon the same share of delta costs less.
+  share = min(_DRAWN_OF_DELTA, key=lambda share: share * min(first, 1.0) + slack(share))
+  added = slack(share)
+  if max(share, added) <= _DRAWN_OF_DELTA[0]:
+    return first + added, added
+  if added > 0.5:
+    raise ValueError(
+      f"Found noise of {noisy[0][0].num_shares} clients a round, drawn as multiples of 2^-62, with"
+      " which a privacy loss may be off by more than 0.5; expected more clients a round, or fewer"
+      " numbers or rounds."
+    )
+  epsilon = cost(delta * (1.0 - share) * math.exp(-added)) + added
+  return epsilon, max(epsilon - first, 0.0)
 
 
 @functools.lru_cache(maxsize=64)

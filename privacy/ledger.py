@@ -92,7 +92,7 @@ class Ledger:
     try:
       content = json.loads(text)
     except ValueError as error:
-      raise ValueError(f"Found a ledger that is not JSON ({error}).") from None
+      raise ValueError(f"Found a ledger that is not JSON ({error}); expected a run's.") from None
     if isinstance(content, dict) and "release" in content and "version" not in content:
       raise ValueError(WITHOUT_GUARANTEE)
     if isinstance(content, dict):

@@ -43,12 +43,14 @@ class ServerSpent:
     participations: The number of rounds for which it holds, of those in which a client takes part
       (with a private coin: is contacted).
     explanation: The meaning of the number, or the reason why there is none.
+    of_rounding: How much of epsilon is for the rounding of noise that clients draw.
   """
 
   epsilon: float | None
   delta: float
   participations: int
   explanation: str
+  of_rounding: float = 0.0
 
 
 def likely_participations(release: releases.Release, num_rounds: int) -> int:
@@ -147,7 +149,11 @@ def server_epsilon(
   mixture, too_small = mixture_of_sizes(dataclasses.replace(release, parts=noisy), failure)
   rest = delta - participations * too_small
   try:
-    epsilon = accounting.pld_epsilon(mixture, participations, rest, slack)
+    epsilon, rounding = events.with_drawn_noise(
+      [(release, participations)],
+      rest,
+      lambda left: accounting.pld_epsilon(mixture, participations, left, slack),
+    )
   except ValueError:
     explanation = f"{who} The noise is too little for any epsilon to speak of."
     return answer(epsilon=None, explanation=explanation)
@@ -159,4 +165,4 @@ def server_epsilon(
     f"{who} The server, who knows every cohort{coin} and follows the protocol of the secure sums,"
     f" {trusted}."
   )
-  return answer(epsilon=epsilon, explanation=explanation)
+  return answer(epsilon=epsilon, explanation=explanation, of_rounding=rounding)

@@ -47,17 +47,20 @@ class Repeated:
     release: The release of a round.
     num_rounds: The number of rounds that released it.
     accountant: That of the run by itself.
+    times: How many such runs there are, each with noise and cohorts of its own.
   """
 
   release: releases.Release
   num_rounds: int
   accountant: str = accounting.TIGHTEST
+  times: int = 1
 
   def __post_init__(self) -> None:
     object.__setattr__(self, "num_rounds", checks.whole("num_rounds", self.num_rounds, 0))
+    object.__setattr__(self, "times", checks.whole("times", self.times, 1))
 
   def epsilon(self, delta: float) -> float:
-    """Returns the cost of the run by itself, in the relation that it claims."""
+    """Returns the cost of one of the runs by itself, in the relation that it claims."""
     return accounting.epsilon(self.release, self.num_rounds, delta, self.accountant).epsilon
 
 
@@ -112,13 +115,14 @@ def _spent(runs: tuple[Repeated, ...], delta: float) -> TotalCost:
 
 def _cost(runs: Sequence[Repeated], delta: float) -> tuple[float, str]:
   """Returns epsilon of runs that have begun, all in one relation, and the method."""
-  if len(runs) < 2:
+  number = sum(run.times for run in runs)
+  if number < 2:
     cost = [accounting.epsilon(r.release, r.num_rounds, delta, r.accountant) for r in runs]
     return (cost[0].epsilon, cost[0].accountant) if cost else (0.0, accounting.PLD)
   try:
     return _by_losses(runs, delta)
   except ValueError:  # Epsilon is too large or delta too small for privacy losses.
-    return sum(run.epsilon(delta / len(runs)) for run in runs), SUM
+    return sum(run.times * run.epsilon(delta / number) for run in runs), SUM
 
 
 def _by_losses(runs: Sequence[Repeated], delta: float) -> tuple[float, str]:
@@ -126,26 +130,35 @@ def _by_losses(runs: Sequence[Repeated], delta: float) -> tuple[float, str]:
   rounds: dict[dominating_pairs.Mixture, int] = {}
   distances, slack, rest = [], 0.0, delta
   for run in runs:
-    rest -= run.num_rounds * events.tail_probability(run.release)
-    slack += run.num_rounds * events.round_slack(run.release)
+    num_rounds = run.times * run.num_rounds
+    rest -= num_rounds * events.tail_probability(run.release)
+    slack += num_rounds * events.round_slack(run.release)
     if isinstance(run.release.cohort, cohorts.Known):
-      distances.append(run.release.norm_of_run(run.num_rounds))
+      distances.append(run.release.norm_of_run(run.num_rounds) * math.sqrt(run.times))
       continue
     mixture = run.release.mixture()
     pair = mixture[0][1]
     if len(mixture) == 1 and pair.probability == 1.0:
       distance = pair.distance
-      distances.append(distance * math.sqrt(run.num_rounds))
+      distances.append(distance * math.sqrt(num_rounds))
     else:
-      rounds[mixture] = rounds.get(mixture, 0) + run.num_rounds
+      rounds[mixture] = rounds.get(mixture, 0) + num_rounds
   if rest <= 0.0:
     raise ValueError(f"Found delta = {delta:g}, which the ends of the noise use up; expected more.")
   distance = math.hypot(*distances)
+  drawn = [(run.release, run.times * run.num_rounds) for run in runs]
   if not rounds:
-    epsilon = banded.epsilon(1.0 / distance, rest * math.exp(-slack)) + 2.0 * slack
-    return epsilon, accounting.GAUSSIAN
+
+    def of_gaussian(left: float) -> float:
+      return banded.epsilon(1.0 / distance, left * math.exp(-slack)) + 2.0 * slack
+
+    return events.with_drawn_noise(drawn, rest, of_gaussian)[0], accounting.GAUSSIAN
   of_runs = list(rounds.items())
   if distances:
     gaussian = dominating_pairs.SampledGaussian(1.0, distance, distance)
     of_runs.append((((1.0, gaussian),), 1))
-  return accounting.composed_epsilon(of_runs, rest, slack), accounting.PLD
+
+  def of_losses(left: float) -> float:
+    return accounting.composed_epsilon(of_runs, left, slack)
+
+  return events.with_drawn_noise(drawn, rest, of_losses)[0], accounting.PLD

@@ -215,12 +215,26 @@ _install() {
   printf '%s\n' "$stamp" >"$VENV/.stamp-$part"
 }
 
-# Removes an environment of ours that cannot be used. An update of one that is complete keeps it.
+# _why_unusable: prints why an environment of ours cannot be used; nothing where it can.
+_why_unusable() {
+  if [[ "$(<"$VENV/.made-for")" != "$ROOT" ]]; then
+    echo "it was made for $(<"$VENV/.made-for"), and copied or moved"
+  elif [[ -e "$VENV/.unfinished" ]]; then
+    echo "its installation was interrupted"
+  elif ! "$VENV/bin/python" -I -m pip --version >/dev/null 2>&1; then
+    echo "its Python does not run"
+  fi
+}
+
+# Removes an environment of ours that cannot be used, and says so. An update of one that is complete
+# keeps it.
 _remove_unusable() {
+  local reason
   [[ -e "$VENV" || -L "$VENV" ]] || return 0
   if [[ -f "$VENV/.made-for" ]]; then
-    if [[ -e "$VENV/.unfinished" || "$(<"$VENV/.made-for")" != "$ROOT" ]] ||
-      ! "$VENV/bin/python" -I -m pip --version >/dev/null 2>&1; then
+    reason="$(_why_unusable)"
+    if [[ -n "$reason" ]]; then
+      echo "Removing $VENV, to make it anew: $reason." >&2
       # Renamed first: half removed it would look like the user's own.
       { rm -rf -- "$VENV.old" && mv -- "$VENV" "$VENV.old" && rm -rf -- "$VENV.old"; } ||
         _die "Could not remove the unusable $VENV: remove it and run again."

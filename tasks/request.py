@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
+from typing import Any
 
 from privacy.settings import flag
 from privacy.settings import part
@@ -12,12 +13,14 @@ from privacy.settings import part
 # Fields of a request, and flags, for which only some tasks have a use.
 TABLE_FIELDS = (
   *("client_column", "label_column", "features", "label_kind", "classes", "model"),
-  *("held_out_examples", "drop_columns", "rows_without_label", "separator", "missing"),
+  *("held_out_examples", "drop_columns", "rows_without_label", "rows_without_client"),
+  *("separator", "missing"),
 )
 OPTIONAL = ("data_dir", "glove", *TABLE_FIELDS)
 # How clients are split: by the ids of each, or as versions up to 0.2 did it.
 BY_ID, SHUFFLED = "by_id", "shuffled"
-_FORMATS = re.compile(r"\.([ct]sv(\.gz)?|parquet)$", re.IGNORECASE)  # Of files with a table.
+TABLE_FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+_FORMATS = re.compile(f"({'|'.join(map(re.escape, TABLE_FORMATS))})$", re.IGNORECASE)
 # What is predicted of whom, for the readers of a report, where a title does not say it.
 _ABOUT = {
   "synthetic": (
@@ -32,6 +35,13 @@ _ABOUT = {
 def table_name(path: str) -> str:
   """Returns a table's name, that of its file without the format, or of its folder."""
   return _FORMATS.sub("", pathlib.Path(path).absolute().name)
+
+
+def hint(name: str, value: Any) -> str:
+  """Begins a remedy for a value that a task does not read: it may be of a table; "" for others."""
+  if name not in TABLE_FIELDS and not (name == "data_dir" and _FORMATS.search(value)):
+    return ""
+  return "did you mean own (./run_experiments.sh own, or --task=own)? Else "
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,6 +150,12 @@ class Request(part.Part):
   rows_without_label: str | None = flag.field(
     None,
     "Own: whether a table with rows without a label is refused, or these are left out (drop); None"
+    " for refuse.",
+    choices=("refuse", "drop"),
+  )
+  rows_without_client: str | None = flag.field(
+    None,
+    "Own: whether a table with rows without a client is refused, or these are left out (drop); None"
     " for refuse.",
     choices=("refuse", "drop"),
   )

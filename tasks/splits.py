@@ -68,6 +68,13 @@ def cut(pool: client_files.ClientFiles, num_first: int) -> list[client_files.Cli
   return [pool.subset(pool.client_ids[:num_first]), pool.subset(pool.client_ids[num_first:])]
 
 
+def too_few(min_examples: int) -> str:
+  """Returns how a sentence calls the examples of clients that are dropped."""
+  if min_examples <= 1:
+    return "no examples"
+  return f"fewer than {min_examples} examples (--min_examples_per_client)"
+
+
 def drop_small_clients(
   pool: client_files.ClientFiles, min_examples: int
 ) -> client_files.ClientFiles:
@@ -77,8 +84,8 @@ def drop_small_clients(
   if not num_dropped:
     return pool
   remark = (
-    f", without the {num_dropped} of {len(ids) + num_dropped} clients that have fewer than"
-    f" {min_examples} examples (--min_examples_per_client)"
+    f", without the {num_dropped} of {len(ids) + num_dropped} clients that have"
+    f" {too_few(min_examples)}"
   )
   return dataclasses.replace(pool.subset(ids), num_dropped=num_dropped, remark=remark)
 

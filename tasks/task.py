@@ -203,9 +203,10 @@ class Task:
       value = getattr(request, name)
       if value and name not in useful:
         with_standin = " with --data=standin" if request.is_standin else ""
+        own = "" if request.is_standin else request_lib.hint(name, value)
         raise ValueError(
-          f"Found --{name}={value} for {self.name}{with_standin}, which has no use for it; leave"
-          " it out."
+          f"Found --{name}={value} for {self.name}{with_standin}, which has no use for it; {own}"
+          "leave it out."
         )
     return opener
 

@@ -12,12 +12,14 @@ import sys
 import pytest
 
 from privacy.settings import command_line
+import tff_superquantile
 from tff_superquantile import commands
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 # All in one process: {command: (exit code of --help, its page)}, and what it has imported.
 _HELP = """
 import contextlib, io, json, sys
+import tff_superquantile
 from tff_superquantile import commands
 pages = {}
 for name in ["", *commands.COMMANDS]:
@@ -99,6 +101,17 @@ def test_a_reader_may_go(arguments):
   assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_versions_and_help_by_other_words(capsys):
+  for words in (["--version"], ["version"]):
+    assert commands.main(words) == 0
+    assert capsys.readouterr().out == f"tff_superquantile {tff_superquantile.__version__}\n"
+  assert commands.main(["help"]) == 0 and commands.main([]) == 0
+  listed = capsys.readouterr().out
+  assert listed[: len(listed) // 2] == listed[len(listed) // 2 :]
+  assert commands.main(["nothing like it"]) == command_line.USAGE_ERROR
+  assert capsys.readouterr().err.endswith("'nothing like it'; expected one that --help lists.\n")
+
+
 def test_an_unknown_command_is_told_the_nearest(capsys):
   assert commands.main(["trian", "--theta=0.5"]) == command_line.USAGE_ERROR
   sentence = "Error: Found no command 'trian'; did you mean 'train'? (--help lists them.)\n"
@@ -113,6 +126,22 @@ def test_a_module_in_the_users_folder_hides_nothing_and_is_found(tmp_path):
   done = _python("-c", f"{script} sys.exit(commands.main({arguments}))", folder=tmp_path)
   assert done.returncode == command_line.USAGE_ERROR
   assert "import raised RuntimeError" in done.stderr and "of mine" in done.stderr
+
+
+def test_modules_with_our_packages_names_are_looked_for_last_or_named(tmp_path):
+  for name in ("privacy", "tasks"):
+    (tmp_path / f"{name}.py").write_text("raise AssertionError")
+  for command in (["account", "noise"], ["train", "--num_rounds=0"]):
+    done = _python("-m", "tff_superquantile", *command, folder=tmp_path)
+    assert done.returncode == command_line.USAGE_ERROR and done.stderr.startswith("Error: Found ")
+  # A program's own folder comes first.
+  script = "import sys; sys.path.insert(0, '.'); import tff_superquantile"
+  for program, name in ((script, "privacy"), (f"{script}.experiments", "tasks")):
+    done = _python("-c", program, folder=tmp_path)
+    message = f"ImportError: Found the module {name} in {tmp_path}/{name}.py; expected that of"
+    assert message in done.stderr.splitlines()[-1]
+    (tmp_path / f"{name}.py").unlink()
+  assert _python("-c", f"{script}.experiments", folder=tmp_path).returncode == 0
 
 
 # Flags.
@@ -182,12 +211,18 @@ def test_files_of_flags(tmp_path):
   parser = command_line.Parser(arguments=["--b=0", f"--flagfile={path}", "--a=4"])
   parser.read_files({"left"})
   assert parser.arguments == ["--b=0", f"--flagfile={path}", "--a=1 2", "--b=", "--a=3", "--a=4"]
+  assert parser.get_default(command_line.OF_FILES) == {"b", "left"}  # Not a.
   assert command_line.read_flags(path.read_text()) == {"a": "1 2,3", "b": "", "left": "1"}
   (tmp_path / "bytes").write_bytes(b"--a=\xff")
   for name, reason in (("none", "No such file"), ("bytes", "no text"), (".", "Is a directory")):
     parser = command_line.Parser(arguments=["--flagfile", str(tmp_path / name)])
     with pytest.raises(ValueError, match=f"^Found --flagfile=.*{reason}.*; expected a file"):
       parser.read_files()
+  for line in ("no flag", "-a=1", "a=1", "//", "x" * 99):
+    path.write_text(f"# Mine.\n\n  --a=1\n{line}\n")
+    shown = re.escape(repr(line if len(line) < 60 else f"{line[:60]}..."))
+    with pytest.raises(ValueError, match=f"^Found {shown} in line 4 of .*flags.txt; expected"):
+      command_line.Parser(arguments=[f"--flagfile={path}"]).read_files()
   path.write_text("--flagfile=others.txt\n")
   with pytest.raises(ValueError, match=r"^Found --flagfile within .*flags.txt; expected it in"):
     command_line.Parser(arguments=[f"--flagfile={path}"]).read_files()

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from paper import studies
+import tff_superquantile
 from tff_superquantile import commands
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.run.parts import methods
@@ -203,6 +204,14 @@ def test_manual_needs_no_python_and_names_every_experiment(machine, arguments):
     assert importlib.util.find_spec(module) is not None
   names = re.findall(r"\.venv/bin/superquantile (\w+)", result.stdout)
   assert len(names) >= 2 and set(names) <= commands.COMMANDS.keys()
+  assert not (machine.project / ".venv").exists()
+
+
+def test_the_version_needs_no_environment(machine):
+  result = machine.run("run_experiments.sh", "--version")
+  version = tff_superquantile.__version__
+  assert (result.returncode, result.stdout) == (0, f"tff_superquantile {version}\n")
+  assert machine.run("run_experiments.sh", "help").stdout.startswith("NAME")
   assert not (machine.project / ".venv").exists()
 
 
@@ -437,8 +446,16 @@ def test_moved_project_gets_a_new_environment(machine):
   machine.python()
   machine.run("run_experiments.sh")
   machine.calls()
+  before = machine.project
   machine.project = machine.project.rename(machine.folder / "moved")
-  assert machine.run("run_experiments.sh").returncode == 0
+  result = machine.run("run_experiments.sh")
+  assert result.returncode == 0
+  removed, installed = result.stderr.splitlines()
+  assert removed == (
+    f"Removing {machine.project}/.venv, to make it anew: it was made for {before}, and copied or"
+    " moved."
+  )
+  assert installed.startswith("Installing ")
   assert machine.calls()[:-1] == _set_up_calls(machine)
 
 

@@ -16,6 +16,7 @@ name here, too.
 from tff_superquantile import lazy
 from tff_superquantile import stack
 
+lazy.check_neighbours("privacy")
 stack.install()
 
 __version__ = "0.3.0"
@@ -48,7 +49,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
     ),
     "analytics": ("private_distribution",),
     "engine": ("set_simulation_context",),
-    "evaluation": ("Personalizer", "build_evaluator", "describe"),
+    "evaluation": ("Personalizer", "build_evaluator", "describe", "upper_band"),
     "threshold": (
       "build_geometric_quantile",
       "build_primal_dual_quantile",

@@ -7,7 +7,6 @@ it out. `python -m MODULE` starts it, too. Importing this imports nothing of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-import difflib
 import importlib
 import importlib.util
 import os
@@ -15,6 +14,7 @@ import sys
 from typing import NamedTuple
 
 from privacy.settings import command_line
+import tff_superquantile
 from tff_superquantile import lazy
 
 
@@ -61,20 +61,24 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
   """Runs the command that the first argument names, or lists all; returns the exit code."""
   name, *rest = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
-  if name in ("--help", "-h"):
+  if name == "help" and rest:
+    name, rest = rest[0], ["--help"]
+  if name in ("--version", "version"):
+    command_line.say(f"tff_superquantile {tff_superquantile.__version__}")
+    return 0
+  if name in ("--help", "-h", "help"):
     rows = [(command, row.sentence) for command, row in COMMANDS.items()]
     command_line.say(
       "Usage: superquantile COMMAND [--flag=value ...], with these commands:\n\n"
       f"{command_line.table(rows, num_left=2)}\n\n"
-      "`superquantile COMMAND --help` describes one, and lists its flags."
+      "`superquantile COMMAND --help` describes one, and lists its flags; --version says which this"
+      " is."
     )
     return 0
   if name not in COMMANDS:
-    (nearest,) = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.0)
-    print(
-      f"Error: Found no command {name!r}; did you mean {nearest!r}? (--help lists them.)",
-      file=sys.stderr,
-    )
+    nearest = command_line.did_you_mean(name, COMMANDS, cutoff=0.5)
+    hint = f"{nearest} (--help lists them.)" if nearest else "expected one that --help lists."
+    print(f"Error: Found no command {name!r}; {hint}", file=sys.stderr)
     return command_line.USAGE_ERROR
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())  # For parts of the user's own, as `python -m` does.

@@ -5,14 +5,44 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 import importlib
+import importlib.util
 import pathlib
+import sys
 from typing import Any
 
 NOT_INSTALLED = (
   "Found no package {}, which training needs; install what belongs to it by pip install"
   " 'tff-superquantile[training]' and pip install --no-deps --ignore-requires-python"
-  " tensorflow-federated==0.87.0 tensorflow-privacy==0.9.0 tensorflow-model-optimization."
+  " tensorflow-federated==0.87.0 tensorflow-privacy==0.9.0 tensorflow-model-optimization==0.8.1."
 )
+
+
+def check_neighbours(*names: str) -> None:
+  """Finds the packages of these names that are beside this one, in the place of others.
+
+  `python -m` looks into the user's folder first, where invoke's file is tasks.py. Its folder is
+  looked into last then, as by the command `superquantile`. A program of the user's has that folder
+  for its own modules: an `ImportError` says which file to rename.
+  """
+  root = pathlib.Path(__file__).resolve().parents[1]
+
+  def strangers() -> list[str]:
+    specs = {name: importlib.util.find_spec(name) for name in names if name not in sys.modules}
+    specs.update((name, sys.modules[name].__spec__) for name in names if name in sys.modules)
+    places = {name: spec.origin for name, spec in specs.items() if spec and spec.origin}
+    return [
+      f"{name} in {place}"
+      for name, place in places.items()
+      if pathlib.Path(place).resolve().parent != root / name
+    ]
+
+  if strangers() and sys.argv[:1] == ["-m"]:
+    sys.path.append(sys.path.pop(0))
+  if found := strangers():
+    raise ImportError(
+      f"Found the module {' and '.join(found)}; expected that of {root}, which has the same name:"
+      " rename yours, or start this program in another folder."
+    )
 
 
 def attach(

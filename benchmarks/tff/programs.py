@@ -1,15 +1,17 @@
 """Times TFF's own algorithms, unchanged, in TFF's runtime and in this process.
 
-    python benchmarks/tff/programs.py [--clients=50] [--rounds=7] [--rows=fed_avg,fed_eval]
+    python benchmarks/tff/programs.py [--clients=50] [--rounds=7] [--rows=fed_avg,fed_eval] [--cpu]
 
 Both contexts take turns in one process, in an order that alternates, on the same states and the
 same clients. After each pair of rounds the results are compared, and both go on from TFF's state. A
-row whose results differ by more than the rounding of sums in another order is void. The first round
-contains all that is compiled; TFF's worker has started before.
+row whose results differ by more than the rounding of sums in another order is void; one that draws
+orders is not compared. The first round contains all that is compiled; TFF's worker has started
+before. `--cpu` counts the seconds of all cores, those of TFF's worker included.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
+import contextlib
 import functools
 import os
 import pathlib
@@ -39,6 +41,7 @@ def define(parser: command_line.Parser) -> None:
   add = functools.partial(command_line.add_flag, parser)
   add("clients", int, 50, "Clients a round.", least=1)
   add("rounds", int, 7, "Timed rounds after the first.", least=1)
+  add("cpu", bool, False, "Measures CPU seconds, those of TFF's worker included.")
   add("rows", str, [], "Only these; none for all.", are_several=True)
 
 
@@ -50,12 +53,13 @@ class Program(NamedTuple):
   """A program to time, and what its clients hold.
 
   `start` returns the state before the first round, None without one; `step` the next state, and
-  what else there is, from a state and the clients.
+  what else there is, from a state and the clients; `draws` says that it draws orders.
   """
 
   start: Callable[[], Any] | None
   step: Callable[[Any, Sequence[Any]], tuple[Any, Any]]
   clients: Sequence[Any]
+  draws: bool = False
 
 
 def _examples(batch: int = 10) -> list[tf.data.Dataset]:
@@ -67,6 +71,36 @@ def _examples(batch: int = 10) -> list[tf.data.Dataset]:
     data_set = tf.data.Dataset.from_tensor_slices((x, y))
     clients.append(data_set.batch(batch) if batch else data_set)
   return clients
+
+
+def _shuffled(tutorial: str) -> Program:
+  """Trains as a tutorial of TFF's on simulation does, whose data sets shuffle without a seed."""
+  rng = np.random.default_rng(0)
+
+  def flat(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.reshape(image, [-1, 784]), tf.reshape(label, [-1, 1])
+
+  def of_one(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.reshape(image, [784]), tf.reshape(label, [1])
+
+  prepare: dict[str, Callable[[tf.data.Dataset], tf.data.Dataset]] = {
+    "simulations": lambda d: d.repeat(10).shuffle(500).batch(20).map(flat),
+    "client_data": lambda d: d.batch(5).map(flat).take(5).shuffle(5),
+    "accelerators": lambda d: d.map(of_one).shuffle(418).repeat(2).batch(20),
+    "seeded": lambda d: d.repeat(10).shuffle(500, seed=1).batch(20).map(flat),
+  }
+  clients = []
+  for _ in range(_ARGS.clients):
+    images = rng.normal(size=(30, 28, 28)).astype(np.float32)
+    labels = rng.integers(0, 10, 30).astype(np.int32)
+    clients.append(prepare[tutorial](tf.data.Dataset.from_tensor_slices((images, labels))))
+
+  def model() -> tff.learning.models.VariableModel:
+    layers = [tf.keras.layers.InputLayer(784), tf.keras.layers.Dense(10)]
+    return _keras(layers, clients[0].element_spec)
+
+  process = tff.learning.algorithms.build_weighted_fed_avg(model, _sgd())
+  return _learning(process, clients)._replace(draws=tutorial != "seeded")
 
 
 def _words(number: int = 8, batch: int = 3) -> list[tf.data.Dataset]:
@@ -208,6 +242,10 @@ _PROGRAMS: dict[str, Callable[[], Program]] = {
   "heavy hitters": lambda: _heavy_hitters(_words()),
   "100 words": lambda: _heavy_hitters(_words(100, 1)),
   "ragged means": _means,
+  "simulations": lambda: _shuffled("simulations"),
+  "client_data": lambda: _shuffled("client_data"),
+  "accelerators": lambda: _shuffled("accelerators"),
+  "seeded": lambda: _shuffled("seeded"),
 }
 
 
@@ -224,6 +262,18 @@ def differ(ours: Any, theirs: Any) -> bool:
   return False
 
 
+def _seconds() -> float:
+  if not _ARGS.cpu:
+    return time.perf_counter()
+  ticks = 0
+  for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+    with contextlib.suppress(OSError):  # It has ended.
+      _, parent, *rest = path.read_text("utf-8").rpartition(")")[2].split()
+      if str(os.getpid()) in (parent, path.parent.name):
+        ticks += int(rest[9]) + int(rest[10])
+  return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _race(name: str, contexts: dict[str, tff.framework.SyncContext]) -> str:
   program = _PROGRAMS[name]()
   seconds: dict[str, list[float]] = {context: [] for context in contexts}
@@ -235,10 +285,10 @@ def _race(name: str, contexts: dict[str, tff.framework.SyncContext]) -> str:
     order = list(contexts) if round_num % 2 else list(contexts)[::-1]
     for context in order:
       tff.framework.set_default_context(contexts[context])
-      start = time.perf_counter()
+      start = _seconds()
       results[context] = program.step(state, program.clients)
-      seconds[context].append(time.perf_counter() - start)
-    is_void |= differ(results["here"], results["TFF"])
+      seconds[context].append(_seconds() - start)
+    is_void |= not program.draws and differ(results["here"], results["TFF"])
     state = results["TFF"][0]
   first = [of_context[0] for of_context in seconds.values()]
   medians = [statistics.median(of_context[1:]) for of_context in seconds.values()]
@@ -258,7 +308,7 @@ def main(args: argparse.Namespace) -> None:
   contexts = {"TFF": theirs, "here": tff.framework.get_context_stack().current}
   tff.framework.set_default_context(theirs)
   tff.tensorflow.computation(lambda: 1)()  # Starts the worker.
-  print(f"{_ARGS.clients} clients, medians of {_ARGS.rounds} rounds, seconds")
+  print(f"{_ARGS.clients} clients, medians of {_ARGS.rounds} rounds, {'CPU ' * _ARGS.cpu}seconds")
   print(f"{'program':18s} {'TFF':>9s} {'here':>9s} {'times':>7s} {'first TFF':>9s} {'here':>9s}")
   for name in _ARGS.rows or _PROGRAMS:
     print(_race(name, contexts), flush=True)

@@ -1,14 +1,11 @@
 """The paper's tables of errors: each printed cell beside what was measured.
 
-`printed.csv` has a row a cell: table, method, column, value and sd in %, mark ("bold", "entirely
-bold" with its sd, or empty).
+Reports of runs read the same cells, `of_the_paper.cells`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-import functools
-import pathlib
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -16,6 +13,7 @@ import pandas as pd
 from paper.statements import measurements
 from paper.statements import rows
 from paper.statements import sources
+from tff_superquantile.experiments.references import of_the_paper
 from tff_superquantile.experiments.report import tables
 
 _DIGITS = {"EMNIST linear": "emnist_linear", "EMNIST ConvNet": "emnist_convnet"}
@@ -51,10 +49,7 @@ TABLES = {
 }
 
 
-@functools.lru_cache(maxsize=1)
-def read() -> pd.DataFrame:
-  """Returns the printed cells: table, method, column, value, sd (both in %) and mark."""
-  return pd.read_csv(pathlib.Path(__file__).parent / "printed.csv", keep_default_na=False)
+read = of_the_paper.cells
 
 
 def value(table: str, method: str, column: str) -> float:

@@ -125,7 +125,7 @@ def _of_rounds(
 
 
 def _of_epsilons(ledger: ledger_lib.Ledger, rounds: results_lib.Rounds) -> list[str]:
-  """Compares the column epsilon of rounds.csv, which trackers get, with the costs of its rounds."""
+  """Compares the column epsilon of rounds.csv with the costs of its rounds."""
   meter = accounting.Accountant(ledger.release, ledger.claim["delta"], ledger.accounting)
   for number, epsilon in rounds.epsilons:
     spent = meter.epsilon_at_most(number, ledger.num_rounds_planned)

@@ -221,7 +221,7 @@ def compose(members: Sequence[Member], unread: Sequence[pathlib.Path] = ()) -> T
     unread: Files beside them that may be such tables, too, and cannot be read.
   """
   private = [member for member in members if member.ledger is not None]
-  failures, copies = _one_key(private)
+  failures, copies = one_key(private)
   runs = [run for member in private if member not in copies for run in member.runs]
   deltas = [member.ledger.claim["delta"] for member in private if member.ledger is not None]
   spent = together.spent(runs, max(deltas))
@@ -256,7 +256,7 @@ def compose(members: Sequence[Member], unread: Sequence[pathlib.Path] = ()) -> T
   )
 
 
-def _one_key(private: Sequence[Member]) -> tuple[list[str], list[Member]]:
+def one_key(private: Sequence[Member]) -> tuple[list[str], list[Member]]:
   """Returns sentences on runs with the key of another, and copies of other runs."""
   failures, copies = [], []
   first: dict[str, Member] = {}

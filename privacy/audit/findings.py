@@ -64,6 +64,7 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
   accountant = accounting.Accountant(release, delta, ledger.accounting)
   spent = accountant.spent(num_rounds)
   planned = accountant.spent(max(num_rounds, ledger.num_rounds_planned))
+  is_older = flags_lib.is_of_0_3(flags)
   return Audit(
     ledger=ledger,
     rounds=results.rounds,
@@ -73,7 +74,7 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
     server=server_lib.server_epsilon(release, num_rounds, delta),
     epsilon_planned=planned.epsilon,
     failures=(
-      *_failures(ledger, spent),
+      *_failures(ledger, spent, is_older),
       *_wrong_sentences(ledger, flags),
       *_exposing_starts(ledger, flags),
       *flags_lib.contradictions(flags, ledger),
@@ -82,28 +83,33 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
       *agreement.contradictions(ledger, flags, results),
       *wrong_evaluations,
     ),
-    notes=(*_notes(ledger, results, spent, planned), *costs),
+    notes=(*_notes(ledger, results, spent, planned, is_older), *costs),
     not_covered=statements.not_covered(release, ledger.starts, ledger.version, flags),
   )
 
 
-def _failures(ledger: ledger_lib.Ledger, spent: accounting.Spent) -> list[str]:
-  """Returns how the ledger contradicts itself, and the cost of the rounds that were done."""
+def _failures(ledger: ledger_lib.Ledger, spent: accounting.Spent, is_older: bool) -> list[str]:
+  """Returns how the ledger contradicts itself, and the cost of the rounds that were done.
+
+  A run of version 0.3.0 or before is held to its own rule, without the rounding of drawn noise.
+  """
   release, delta, claim = ledger.release, ledger.claim["delta"], ledger.claim["epsilon"]
   tolerance = flags_lib.tolerance(ledger)
   failures = []
-  if claim is not None and spent.epsilon > claim * (1.0 + tolerance):
+  cost = spent.epsilon - is_older * spent.of_rounding
+  if claim is not None and cost > claim * (1.0 + tolerance):
     failures.append(
-      f"{spent.num_rounds} rounds cost epsilon = {spent.epsilon:.6g}, more than the claimed"
-      f" {claim:.6g}."
+      f"{spent.num_rounds} rounds cost epsilon = {cost:.6g}, more than the claimed {claim:.6g}."
     )
-  recorded = accounting.epsilon(release, ledger.rounds_done, delta, ledger.accounting).epsilon
+  done = accounting.epsilon(release, ledger.rounds_done, delta, ledger.accounting)
+  recorded = done.epsilon - is_older * done.of_rounding
   if ledger.epsilon_spent < recorded * (1.0 - tolerance):
     failures.append(
       f"The ledger says that {ledger.rounds_done} rounds spent epsilon ="
       f" {ledger.epsilon_spent:.6g}; it is {recorded:.6g}."
     )
-  server = server_lib.server_epsilon(release, ledger.num_rounds_planned, delta).epsilon
+  whole = server_lib.server_epsilon(release, ledger.num_rounds_planned, delta)
+  server = whole.epsilon and whole.epsilon - is_older * whole.of_rounding
   of_server = ledger.epsilon_server
   is_right = of_server is server
   if of_server is not None and server is not None:
@@ -122,7 +128,7 @@ def _wrong_sentences(ledger: ledger_lib.Ledger, flags: Mapping[str, str]) -> lis
   guarantee = tuple(statements.guarantee(ledger.release))
   limits = functools.partial(statements.not_covered, ledger.release, ledger.starts, ledger.version)
   known = [limits(flags)]
-  if "exact_siblings" not in flags:  # Up to 0.3.0, where ledgers did not speak of flags.
+  if flags_lib.is_of_0_3(flags):
     known.append(limits())
   before = statements.as_before
   expected = [(guarantee, known[0]), *((before(guarantee), before(text)) for text in known)]
@@ -157,13 +163,21 @@ def _notes(
   results: results_lib.RunRecords,
   spent: accounting.Spent,
   planned: accounting.Spent,
+  is_older: bool,
 ) -> list[str]:
   """Returns what is no contradiction, and worth to know."""
   rounds, claim = results.rounds, ledger.claim["epsilon"]
+  of_done, of_all = (of.epsilon - is_older * of.of_rounding for of in (spent, planned))
   notes = []
+  if spent.epsilon > of_done * (1.0 + flags_lib.TOLERANCE):
+    notes.append(
+      "The claim leaves out how the clients' noise is rounded as it is drawn, as versions up to"
+      f" 0.3.0 did: that adds up to {spent.of_rounding:.2g}, so that epsilon is at most"
+      f" {spent.epsilon:.8g}."
+    )
   if claim is None:
     notes.append("The run claims no limit on epsilon.")
-  elif spent.epsilon <= claim * (1.0 + flags_lib.tolerance(ledger)) < planned.epsilon:
+  elif of_done <= claim * (1.0 + flags_lib.tolerance(ledger)) < of_all:
     notes.append(
       f"All {planned.num_rounds} planned rounds would cost epsilon = {planned.epsilon:.6g}, more"
       f" than the claimed {claim:.6g}."

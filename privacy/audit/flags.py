@@ -1,5 +1,6 @@
 """Compares the flags of a run with its ledger, and the noise of its clients with its numbers."""
 
+from collections.abc import Mapping
 import dataclasses
 import math
 from typing import Any
@@ -40,6 +41,14 @@ def tolerance(ledger: ledger_lib.Ledger) -> float:
   """Returns the relative difference between an epsilon of a run and the same computed here."""
   # The grid of another version's losses moved its epsilons by half a thousandth.
   return TOLERANCE if ledger.version == ledger_lib.VERSION else 1e-3
+
+
+def is_of_0_3(flags: Mapping[str, str]) -> bool:
+  """Returns whether a run is of version 0.3.0 or before, by its flags.
+
+  Ledgers of these do not speak of flags, and their epsilons leave out how drawn noise is rounded.
+  """
+  return "exact_siblings" not in flags
 
 
 def _entries(ledger: ledger_lib.Ledger) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from privacy import audit
 from privacy import parts
 from privacy import releases
 from privacy import statements
+from privacy.settings import command_line
 
 _WIDTH = 100
 _LABEL_WIDTH = 34
@@ -61,7 +62,9 @@ class Answer:
 
   def printed(self, as_json: bool) -> str:
     """Returns the text to print."""
-    return json.dumps(self.values, indent=2) if as_json else "\n".join(self.lines)
+    if as_json:
+      return json.dumps(self.values, indent=2)
+    return "\n".join(map(command_line.one_line, self.lines))
 
 
 def as_text(value: float | None, without: str = "none") -> str:
@@ -69,6 +72,11 @@ def as_text(value: float | None, without: str = "none") -> str:
   if value is None:
     return without
   return str(value) if isinstance(value, int) else f"{value:.5g}"
+
+
+def as_delta(delta: float) -> str:
+  """Formats a delta with four digits, or with all of them where four would say 1."""
+  return repr(delta) if delta > 0.9999 else f"{delta:.4g}"
 
 
 def row(label: str, text: str, note: str = "") -> str:
@@ -151,7 +159,7 @@ def of_audit(audited: audit.Audit, folder: str) -> Answer:
   claimed, delta = entry.claim["epsilon"], entry.claim["delta"]
   lines = [
     f"{folder}: The claim {'holds' if audited.holds else 'does NOT hold'}.",
-    row("claimed epsilon", as_text(claimed), f"delta = {delta:.4g}"),
+    row("claimed epsilon", as_text(claimed), f"delta = {as_delta(delta)}"),
     row("rounds done, of those planned", f"{audited.num_rounds} of {entry.num_rounds_planned}"),
     *rows(values, "rounds_aborted"),
     *noise_rows(values),

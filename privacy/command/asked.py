@@ -1,13 +1,12 @@
-"""Reads a release from the flags of `calibrate` and `spend`."""
+"""Reads a release from the flags of `calibrate` and `spend`, which `meaning` has checked."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import functools
 import math
 import os
-import pathlib
 from typing import Any
 
 from privacy import accounting
@@ -17,28 +16,25 @@ from privacy import cohorts
 from privacy import parts
 from privacy import releases
 from privacy.noise import banded
+from privacy.settings import command_line
 
 # Coefficients of noise that is correlated over so many rounds take up to a minute.
 _MOST_BANDED = 20_000
+# A file of coefficients is no longer: more than so many rounds have.
+_MOST_CHARACTERS = 40 * _MOST_BANDED
 
 MOST_ROUNDS = 10**9  # `calibrate` takes some ten seconds for so many.
 
 
-def rounds(number: int) -> int:
-  """Returns --num_rounds; a `ValueError` if it is too large."""
-  if number > MOST_ROUNDS:
+def rounds(number: int, times: int = 1) -> int:
+  """Returns --num_rounds; a `ValueError` if they, or they --times so many, are too many."""
+  if number * times > MOST_ROUNDS:
+    several = f" --times={checks.whole('--times', times, 1):g}" if times != 1 else ""
     raise ValueError(
-      f"Found --num_rounds={number:g}; expected at most {MOST_ROUNDS:g}: no run has more, and their"
-      " accounting takes minutes to hours."
+      f"Found --num_rounds={checks.whole('--num_rounds', number, 0):g}{several}; expected at most"
+      f" {MOST_ROUNDS:g} rounds: no run has more, and their accounting takes minutes to hours."
     )
   return number
-
-
-def refuse(args: argparse.Namespace, flag: str, others: Sequence[str]) -> None:
-  """Raises a `ValueError` if other flags stand beside one with which they mean nothing."""
-  wrong = [name for name in others if getattr(args, name, None) is not None]
-  if wrong:
-    raise ValueError(f"Found --{wrong[0]} with {flag}; expected one of them.")
 
 
 def delta_of(args: argparse.Namespace) -> float:
@@ -51,15 +47,10 @@ def delta_of(args: argparse.Namespace) -> float:
 def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[float, ...]:
   """Returns those of the noise over rounds that the flags ask for, best for these rounds."""
   if not isinstance(cohort, cohorts.Known):
-    for name in ("bands", "coefficients"):
-      if getattr(args, name) is not None:
-        raise ValueError(
-          f"Found --{name}={getattr(args, name)} with --sampling={args.sampling}; noise is"
-          f" correlated over rounds with {cohorts.known()} cohorts."
-        )
     return banded.INDEPENDENT
   if args.coefficients is not None:
-    refuse(args, "--coefficients", ("bands",))
+    if args.bands is not None:
+      raise ValueError("Found --bands with --coefficients; expected one of them.")
     return banded.checked(_numbers(args.coefficients))
   if not 1 <= args.num_rounds <= _MOST_BANDED:
     raise ValueError(
@@ -72,14 +63,20 @@ def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[flo
 
 def _numbers(text: str) -> list[float]:
   """Returns the numbers of --coefficients, or of the file that it names."""
-  if os.path.isfile(text):
-    text = pathlib.Path(text).read_text(encoding="utf-8", errors="replace")
+  content, what = text, "which is neither"
   try:
-    return [float(number) for number in text.replace(",", " ").split()]
-  except ValueError:
+    if os.path.isfile(text):
+      # A sentence says the file's name alone: what is in it may be anything.
+      what = "a file that has not"
+      with open(text, encoding="utf-8") as file:
+        content = file.read(_MOST_CHARACTERS + 1)
+      if len(content) > _MOST_CHARACTERS:
+        raise ValueError
+    return [float(number) for number in content.replace(",", " ").split()]
+  except (OSError, ValueError):
     raise ValueError(
-      f"Found --coefficients={text[:50]}; expected numbers with commas between them, or a file of"
-      " numbers."
+      f"Found --coefficients={command_line.shown(text)}, {what} numbers; expected up to"
+      f" {_MOST_BANDED} numbers with commas between them, or a file of them."
     ) from None
 
 
@@ -95,17 +92,11 @@ def _release(args: argparse.Namespace, fields: Mapping[Any, Mapping[str, Any]]) 
   cohort = cohorts.of(args.sampling, args.population, args.clients_per_round, **own)
   threshold, distributed = parts.private_kinds()[args.threshold], args.update_sum == "distributed"
   is_tree = parts.PrivateThreshold in fields and threshold is parts.Tree
-  if args.num_bins is not None and not is_tree:
+  if distributed and args.num_parameters is None:
     raise ValueError(
-      "Found num_bins without a tree threshold; expected a threshold with a budget, and the tree."
+      "Found --update_sum=distributed without --num_parameters; expected the number of parameters"
+      " of the model."
     )
-  if distributed != (args.num_parameters is not None):
-    raise ValueError(
-      f"Found --update_sum={args.update_sum} {'without' if distributed else 'with'}"
-      " --num_parameters; expected the number of parameters of the model with distributed alone."
-    )
-  if distributed and parts.UpdateSum not in fields:
-    raise ValueError("Found a sum of updates without update_noise_multiplier; expected both.")
   clip_norm = 1.0 if args.clip_norm is None else args.clip_norm
   kinds: dict[Any, Callable[..., parts.ReleasedPart]] = {
     parts.PrivateThreshold: functools.partial(

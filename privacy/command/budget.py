@@ -72,7 +72,8 @@ def _values(
 def _lines(values: dict[str, Any]) -> list[str]:
   """Returns the answer for people."""
   run = "{num_rounds} rounds of {clients_per_round:g} of {population} clients".format(**values)
-  cost = f"epsilon = {answers.as_text(values['epsilon'])} at delta = {values['delta']:.4g}"
+  delta = answers.as_delta(values["delta"])
+  cost = f"epsilon = {answers.as_text(values['epsilon'])} at delta = {delta}"
   first = f"{cost} for {run}."
   if "target_epsilon" in values:
     noise = ((kind.symbol, values.get(kind.flag)) for kind in parts.kinds())

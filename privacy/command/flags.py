@@ -1,6 +1,6 @@
 """The flags of the commands in `account`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from privacy import accounting
@@ -42,7 +42,8 @@ _RELEASE = {
   " (private_coin)",
   "contacted_clients=K": "for --noise_shares=private_coin: the expected number of clients that a"
   " round contacts; M of them add data",
-  "clip_norm=C": "C, the norm that a client's update is clipped to",
+  "clip_norm=C": "C, the norm that a client's update is clipped to; it scales the noise that is"
+  " shown, and costs nothing",
   "participations=K": "for epsilon against the server: the number of rounds in which a client takes"
   " part; by default so many that one client in a thousand takes part in more",
   "accounting": "the bound: that of privacy loss distributions (pld), that of Renyi divergences"
@@ -50,15 +51,17 @@ _RELEASE = {
 }
 for _name, _text in cohorts.own_flags().items():
   _RELEASE.setdefault(f"{_name}=X", _text)
-# The words of flags, the first of them the default.
-_CHOICES: dict[str, Iterable[str]] = {
-  "sampling": cohorts.SAMPLINGS,
+# The words of flags, the first of them the default. It is no default of the parser, so that
+# `meaning` tells what was passed; `asked` takes it where nothing was.
+_CHOICES: dict[str, tuple[str, ...]] = {
+  "sampling": tuple(cohorts.SAMPLINGS),
   "relation": releases.RELATIONS,
-  "threshold": parts.private_kinds(),
+  "threshold": tuple(parts.private_kinds()),
   "update_sum": ("central", "distributed"),
   "noise_shares": shares.PROTOCOLS,
   "accounting": accounting.ACCOUNTANTS,
 }
+DEFAULTS = {name: words[0] for name, words in _CHOICES.items()}
 _BUDGET = {
   "rho_ratio=R": "r, the budget of the threshold over that of the weights; inf for a threshold"
   " alone; by default there is no threshold, as in DP-FedAvg",
@@ -80,9 +83,10 @@ def _add(group: Any, texts: Mapping[str, str], required: bool = False) -> None:
     name, _, metavar = flag.partition("=")
     is_whole = name in (*_WHOLE, *cohorts.own_flags())
     kind = str if not metavar else int if is_whole else float
-    words = tuple(_CHOICES.get(name, ()))
+    words = _CHOICES.get(name, ())
+    usual = f" (default: {words[0]})" if words else ""
     options: dict[str, Any] = dict(choices=words, metavar=metavar, required=required)
-    command_line.add_flag(group, name, kind, words[0] if words else None, text, **options)
+    command_line.add_flag(group, name, kind, None, text + usual, **options)
 
 
 def run_flags(parser: command_line.Parser, required: bool = True) -> Any:
@@ -117,12 +121,20 @@ def define(parser: command_line.Parser) -> None:
   _noise_flags(command("spend", "finds the cost of a run"))
   together = command("compose", "finds the cost of several releases for one client of all of them")
   together.add_argument(
-    "ledgers", metavar="LEDGER", nargs="*", help="folders of private runs, or their privacy.json"
+    "ledgers",
+    metavar="LEDGER",
+    nargs="*",
+    help="folders that have private runs, with the evaluations beside these, or their privacy.json",
   )
   together.add_argument(
-    "--run", action="append", default=[], metavar="FLAGS", help="the flags of spend, and --times=K"
+    "--run",
+    action="append",
+    metavar="FLAGS",
+    help="one release, by the flags of spend on its rounds and noise, and --times=K",
   )
-  largest = "delta of all together; by default the largest of the releases'"
+  largest = (
+    "delta of all together, in place of those within --run; by default the largest of the releases'"
+  )
   command_line.add_flag(together, "delta", float, None, largest)
   claim = command("audit", "checks the claims of runs, and what one client loses by all of them")
   claim.add_argument(
@@ -137,5 +149,6 @@ def release_parser() -> command_line.Parser:
   """Makes the parser of one release of `compose`."""
   parser = command_line.Parser(prog="--run", arguments=())
   _noise_flags(parser)
-  command_line.add_flag(parser, "times", int, 1, "how often it is released", metavar="K")
+  text = "how often it is released (default: 1)"
+  command_line.add_flag(parser, "times", int, None, text, metavar="K")
   return parser

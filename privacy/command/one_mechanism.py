@@ -14,13 +14,16 @@ import math
 from dp_accounting import rdp
 import numpy as np
 
+from privacy import accounting
 from privacy import checks
 from privacy.command import answers
 from privacy.command import asked
+from privacy.command import meaning
 from privacy.noise import banded
 
 # Orders on both sides of the best one, about 1 + sqrt(log(1 / delta) / rho).
 _ORDERS = np.geomspace(0.05, 20.0, 2000)
+_LEAST_ORDER = 1.011  # dp_accounting leaves out those of 1.01 and less.
 _GAUSSIAN = (
   "One Gaussian mechanism of all rounds, exactly. It holds if a client's part in all rounds of C x"
   " is at most Delta long whatever its rounds are, and these depend on nobody's data; C is lower"
@@ -31,24 +34,17 @@ _GAUSSIAN = (
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
   """Returns epsilon of any rho-zCDP mechanism."""
-  orders = 1.0 + math.sqrt(-math.log(delta) / rho) * _ORDERS
+  orders = np.maximum(_LEAST_ORDER, 1.0 + math.sqrt(-math.log(delta) / rho) * _ORDERS)
   return float(rdp.compute_epsilon(orders, rho * orders, delta)[0])
-
-
-def is_asked(args: argparse.Namespace) -> bool:
-  """Returns whether the flags are about a run that is one mechanism."""
-  return args.sensitivity is not None or getattr(args, "rho", None) is not None
 
 
 def answer(args: argparse.Namespace) -> answers.Answer:
   """Returns the answer of `calibrate` or `spend` for one mechanism, or raises a `ValueError`."""
-  by = "rho" if getattr(args, "rho", None) is not None else "sensitivity"
-  asked.refuse(args, f"--{by}", ("clients_per_round", "num_rounds", "bands", "coefficients"))
+  by = meaning.way(args)
   if args.delta is None and args.population is None:
     raise ValueError(f"Found --{by} without --delta; expected --delta, or --population for one.")
   delta = asked.delta_of(args)
   if by == "rho":
-    asked.refuse(args, "--rho", ("sensitivity", "update_noise_multiplier", "rho_ratio"))
     rho = checks.scale("--rho", args.rho)
     epsilon, words, details, lines = zcdp_epsilon(rho, delta), "", {}, []
     guarantee = (
@@ -64,18 +60,24 @@ def answer(args: argparse.Namespace) -> answers.Answer:
     lines = [answers.row("sensitivity of all rounds", answers.as_text(sensitivity), "Delta")]
     lines += answers.rows(details, "noise_multiplier", "stddev")
   values = dict(command=args.command, epsilon=epsilon, delta=delta, rho=rho, **details)
-  first = f"epsilon = {epsilon:.5g} at delta = {delta:.4g} ({words}rho = {rho:.5g} of zCDP)."
-  lines = [first, *lines, *answers.paragraphs("What epsilon is about:", guarantee)]
-  return answers.Answer({**values, "guarantee": guarantee}, lines)
+  warning = args.population and accounting.delta_warning(delta, args.population)
+  warnings = [warning] if warning else []
+  cost = f"epsilon = {epsilon:.5g} at delta = {answers.as_delta(delta)}"
+  lines = [
+    f"{cost} ({words}rho = {rho:.5g} of zCDP).",
+    *answers.paragraphs("Warning:", warnings)[1:],
+    *lines,
+    *answers.paragraphs("What epsilon is about:", guarantee),
+  ]
+  return answers.Answer({**values, "guarantee": guarantee, "warnings": warnings}, lines)
 
 
 def _noise(args: argparse.Namespace, sensitivity: float, delta: float) -> float:
   """Returns the standard deviation of the noise over the sensitivity of all rounds."""
   if args.command == "calibrate":
-    asked.refuse(args, "--sensitivity", ("rho_ratio",))
-    return banded.noise_multiplier(checks.positive("epsilon", args.epsilon), delta)
+    return banded.noise_multiplier(checks.scale("--epsilon", args.epsilon), delta)
   z = args.update_noise_multiplier
   if z is None:
     raise ValueError("Found --sensitivity without --update_noise_multiplier; expected both.")
-  asked.refuse(args, "--sensitivity", ("threshold_noise_multiplier",))
-  return checks.scale("update_noise_multiplier", z) / sensitivity
+  z = checks.scale("--update_noise_multiplier", z)
+  return checks.scale("--update_noise_multiplier over --sensitivity", z / sensitivity)

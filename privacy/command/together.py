@@ -19,6 +19,9 @@ from privacy.audit import experiment
 from privacy.audit import results
 from privacy.command import answers
 from privacy.command import asked
+from privacy.command import flags
+from privacy.command import meaning
+from privacy.settings import command_line
 
 _INDEPENDENT = (
   "The releases have noise and cohorts of their own: no two runs have one key. A later one may be"
@@ -33,45 +36,103 @@ _METHODS = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class _Counted:
+  """Releases that `compose` counts, with the words for them and the delta that they state."""
+
+  label: str
+  run: together.Repeated
+  delta: float
+
+
 def compose(
   args: argparse.Namespace, parse: Callable[[Sequence[str]], argparse.Namespace]
 ) -> answers.Answer:
-  """Returns the answer of `compose`; `parse` parses the flags of `spend`, and --times."""
-  runs: list[together.Repeated] = []
-  labels: list[str] = []
-  deltas: list[float] = []
-  for path in map(pathlib.Path, args.ledgers):
-    folder, name = (path, ledger_lib.FILE_NAME) if path.is_dir() else (path.parent, path.name)
-    entry = results.read_ledger(folder, name)
-    runs.append(together.Repeated(entry.release, entry.rounds_done, entry.accounting))
-    labels.append(f"{entry.rounds_done} rounds of {os.fspath(path)}")
-    deltas.append(entry.claim["delta"])
-  for text in args.run:
-    own = parse(shlex.split(text))
-    delta = asked.delta_of(own)
-    run = together.Repeated(asked.noisy(own), asked.rounds(own.num_rounds), own.accounting)
-    runs += [run] * checks.whole("--times", own.times, 1)
-    labels += [text] * own.times
-    deltas.append(delta)
-  if not runs:
+  """Returns the answer of `compose`; `parse` parses the flags of a release within --run."""
+  counted = _of_paths(args.ledgers)
+  counted += [_of_flags(text, parse, args.delta is not None) for text in args.run or ()]
+  if not counted:
     raise ValueError(
       "Found nothing to compose; expected folders or ledgers of private runs, or --run='FLAGS' with"
       " the flags of spend, once for each release."
     )
+  deltas = (one.delta for one in counted)
   delta = max(deltas) if args.delta is None else checks.fraction("delta", args.delta)
-  spent = dataclasses.asdict(together.spent(runs, delta))
+  spent = dataclasses.asdict(together.spent([one.run for one in counted], delta))
   del spent["is_converted"]
-  epsilons = [run.epsilon(delta) for run in runs]
-  entries = [dict(release=label, epsilon=epsilon) for label, epsilon in zip(labels, epsilons)]
+  entries = [
+    dict[str, Any](release=one.label, times=one.run.times, epsilon=one.run.epsilon(delta))
+    for one in counted
+  ]
   values = dict(command="compose", **spent, releases=entries, guarantee=_INDEPENDENT)
   lines = [
-    f"epsilon = {spent['epsilon']:.5g} at delta = {delta:.4g} for one client of all"
-    f" {len(runs)} releases together ({_METHODS[spent['method']]}).",
+    f"epsilon = {spent['epsilon']:.5g} at delta = {answers.as_delta(delta)} for one client of all"
+    f" {sum(one.run.times for one in counted)} releases together ({_METHODS[spent['method']]}).",
     "  each by itself, at the same delta:",
-    *(f"    {answers.as_text(epsilon):<10}{label}" for label, epsilon in zip(labels, epsilons)),
+    *(f"    {answers.as_text(entry['epsilon']):<10}{entry['release']}" for entry in entries),
     *_about(spent, _INDEPENDENT),
   ]
   return answers.Answer(values, lines)
+
+
+def _of_flags(
+  text: str, parse: Callable[[Sequence[str]], argparse.Namespace], has_delta: bool
+) -> _Counted:
+  """Returns the releases of one --run, of which all share a delta if there `has_delta`."""
+  try:
+    words = shlex.split(text)
+  except ValueError:
+    raise ValueError(
+      f"Found --run={command_line.shown(text)}, in which a quotation mark or a backslash has no"
+      " end; expected flags with spaces between them, such as --run='--update_noise_multiplier=2"
+      " --population=250': close it, or leave it out."
+    ) from None
+  own = meaning.checked(parse(words))
+  missing = [f"--{name}" for name in flags.OF_RUN if getattr(own, name) is None]
+  if missing:
+    raise ValueError(f"Found no {', '.join(missing)} in --run; expected it (--help lists them).")
+  if has_delta and own.delta is not None:
+    raise ValueError(
+      f"Found --delta={own.delta:g} in --run beside the --delta of all releases together; expected"
+      " one of them."
+    )
+  times = 1 if own.times is None else checks.whole("--times", own.times, 1)
+  num_rounds, delta = asked.rounds(own.num_rounds, times), asked.delta_of(own)
+  run = together.Repeated(asked.noisy(own), num_rounds, own.accounting, times)
+  return _Counted(command_line.shown(text), run, delta)
+
+
+def _of_paths(paths: Sequence[str]) -> list[_Counted]:
+  """Returns the releases of ledgers, and of the private runs in and below folders.
+
+  A folder counts as in its audit: the training and the evaluations of training clients, and copies
+  of a run once. A ledger by itself counts its rounds.
+  """
+  folders, counted = [], []
+  for path in map(pathlib.Path, paths):
+    if path.is_dir():
+      folders.append(path)
+    elif path.name == ledger_lib.FILE_NAME and (path.parent / "flags.txt").exists():
+      folders.append(path.parent)  # What is beside a run's ledger is about its clients, too.
+    else:
+      entry = results.read_ledger(path.parent, path.name)
+      run = together.Repeated(entry.release, entry.rounds_done, entry.accounting)
+      label = f"{entry.rounds_done} rounds of {os.fspath(path)}"
+      counted.append(_Counted(label, run, entry.claim["delta"]))
+  if not folders:
+    return counted
+  found = experiment.read(folders).populations.values()
+  members = [one for of_one in found for one in of_one if one.ledger]
+  failures, copies = experiment.one_key(members)
+  if failures:
+    raise ValueError(f"Found that {failures[0]} Expected runs with keys of their own.")
+  for member in members:
+    for number, run in enumerate(member.runs if member not in copies else ()):
+      what = "an evaluation beside" if number else f"{run.num_rounds} rounds of"
+      assert member.ledger is not None
+      delta = member.ledger.claim["delta"]
+      counted.append(_Counted(f"{what} {os.fspath(member.folder)}", run, delta))
+  return counted
 
 
 def audit_all(folders: Sequence[str]) -> answers.Answer:

@@ -221,13 +221,20 @@ def optimal(bands: int, participation: Participation) -> np.ndarray:
   return c
 
 
+def _limits() -> np.errstate:
+  """Lets the logarithm of a difference that rounding makes 0 be that of 0, without a warning."""
+  return np.errstate(divide="ignore")
+
+
 def noise_multiplier(target_epsilon: float, delta: float) -> float:
   """Returns the least z of which `epsilon` is at most a target."""
-  sigma = dp_accounting.get_sigma_gaussian(target_epsilon, checks.fraction("delta", delta))
+  with _limits():
+    sigma = dp_accounting.get_sigma_gaussian(target_epsilon, checks.fraction("delta", delta))
   return float(sigma)
 
 
 def epsilon(noise_multiplier: float, delta: float) -> float:
   """Returns epsilon of the Gaussian mechanism of noise z Delta, exactly (Balle and Wang 2018)."""
   z = checks.positive("noise_multiplier", noise_multiplier)
-  return float(dp_accounting.get_epsilon_gaussian(z, checks.fraction("delta", delta)))
+  with _limits():
+    return float(dp_accounting.get_epsilon_gaussian(z, checks.fraction("delta", delta)))

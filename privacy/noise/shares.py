@@ -44,6 +44,8 @@ A cohort of more than K clients cannot be completed. The sampler drops clients a
 (`cohort_limit`); `privacy.noise.dominating_pairs` accounts for the change.
 """
 
+import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -60,6 +62,17 @@ MIN_STDDEV = 2.0
 # A discrete Gaussian's variance exceeds that of its continuous one by this.
 ROUNDING_VARIANCE = 2.0
 _ROUNDING_SLACK = 5.0 * math.exp(-2.0 * math.pi**2 * ROUNDING_VARIANCE)
+# A sampler's probabilities are multiples of 2^-62, at worst rounded twice (a block, and what blocks
+# leave), of numbers in double precision.
+_UNIT, _DOUBLE = 2.0**-62, 2.0**-52
+# Below this deviation two shares of a client are drawn at once, and their joint law is rounded.
+_OF_PAIRS = 2.7
+# The range of one share, in standard deviations, and the points at which sums over it are taken.
+_POINTS = np.linspace(-12.0, 12.0, 601)
+# A bound that has so large a factor is none.
+_MOST_EXPONENT = 300.0
+# Ends of the bulk of a sum, in standard deviations.
+_BULKS = (*np.arange(3.0, 10.0, 0.5), *np.arange(10.0, 37.0, 3.0))
 # A round has room for so many standard deviations of a Poisson cohort's size above its mean.
 _ROOM = 4.0
 
@@ -96,6 +109,143 @@ def slack(local_stddev: float, num_shares: int, protocol: str = COMPLEMENT) -> f
     apart = local_stddev * local_stddev * (num_shares - 1) / num_shares
     tau += 10.0 * math.exp(-2.0 * math.pi**2 * apart)
   return tau
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawnLaw:
+  """Bounds on the law of the sum of drawn shares over that of exact ones; see `drawn_slack`.
+
+  r is the logarithm of their ratio.
+  """
+
+  ratio: float  # R >= |r|, in the bulk.
+  one: float  # A >= |the change of r if one share more is drawn|, in the bulk.
+  slope: float  # L >= |r(y) - r(y - c)| / |c|, in the bulk.
+  outside: float  # beta: the absolute difference of the laws outside of the bulk, added up.
+
+
+def _sum_of_exp(logs: np.ndarray) -> float:
+  """Returns the sum of e^logs, or a number that is too large for any bound."""
+  return math.exp(min(float(special.logsumexp(logs)), _MOST_EXPONENT))
+
+
+@functools.lru_cache(maxsize=1024)
+def drawn_law(local_stddev: float, num_shares: int, bulk: float) -> DrawnLaw:
+  """Bounds the law of the sum of K drawn shares, in `bulk` standard deviations of it and beyond."""
+  sigma, k, t = local_stddev, num_shares, _POINTS
+  are_pairs, values, step = sigma < _OF_PAIRS, 24.0 * sigma + 3.0, (t[1] - t[0]) * sigma
+  law = np.exp(-0.5 * t * t) / (math.sqrt(2.0 * math.pi) * sigma)
+  # What rounding leaves, and the error of the law's own sum, is all at zero.
+  at_zero = (math.log2(values) + 2.0) * _DOUBLE + values ** (1 + are_pairs) * _UNIT
+  means = np.linspace(0.0, bulk, 9) / math.sqrt(k)  # Of a share, given the sum.
+  exponents = np.outer(means, t) - 0.5 * means[:, np.newaxis] ** 2
+  tilts = np.exp(np.minimum(exponents, _MOST_EXPONENT))
+  # P[a share is x | the sum is y] / P[a share is x], [sums, points].
+  exponents = np.minimum(
+    exponents - 0.5 * (t - means[:, np.newaxis]) ** 2 / max(k - 1, 1), _MOST_EXPONENT
+  )
+  weights = math.sqrt(k / max(k - 1, 1)) * np.exp(exponents)
+  # Errors of one number: by itself, and with the weight that a pair's other number gives them.
+  plain = weighted = np.minimum(_UNIT, law)
+  tilted = step * float((tilts @ plain).max())
+  if are_pairs:
+    joint, at_bulk = np.minimum(_UNIT, np.outer(law, law)), math.exp(-0.5 * bulk * bulk) * law.max()
+    plain, tilted = step * joint.sum(axis=0), step * step * float((tilts @ joint @ tilts.T).max())
+    weighted = step * (weights @ joint).max(axis=0) if k > 1 else np.minimum(_UNIT / at_bulk, law)
+    at_zero *= math.sqrt(k / (k - 1)) if k > 1 else 1.0 / law.max()
+  of_double = law * _DOUBLE * (4.0 + 2.0 * t * t)
+  plain, weighted = plain + of_double, weighted + of_double
+  total = step * plain.sum() + at_zero
+  if k == 1:  # Nothing smooths a single share, so that neighbours may differ by twice the ratio.
+    inner, outer = np.abs(t) <= bulk, np.abs(t) > bulk
+    ratio = float((weighted[inner] / law[inner]).max()) + at_zero / law.max()
+    return DrawnLaw(ratio, ratio, 2.0 * ratio, step * float(plain[outer].sum()))
+
+  zeros = at_zero * weights[:, t.size // 2]
+  one = float((step * weights @ weighted + zeros).max())
+  distances = np.abs(t - means[:, np.newaxis])
+  moment = float((step * (weights * distances) @ weighted + zeros * means).max())
+  # Terms of j = 2, 3, ... errors, whose sum is at most 12 j sigma.
+  j = np.arange(2, k + 1)
+  left = np.maximum(k - j, 0.5)
+  apart = np.maximum(bulk * math.sqrt(k) - t[-1] * j, 0.0) / np.sqrt(left)
+  errors_of_j = j * math.log(k * total) - special.gammaln(j + 1.0)
+  second_beyond = 2.0 * _sum_of_exp(errors_of_j + special.log_ndtr(-apart))
+  tilted += (1 + are_pairs) * step * float((tilts @ of_double).max()) + at_zero
+  roots = np.where(
+    j < k, 0.5 * np.log(k / left), 0.5 * math.log(2.0 * math.pi * k) + math.log(sigma)
+  )
+  untilted = j * math.log((1 + are_pairs) * total) + 0.5 * (1 + are_pairs) * bulk**2
+  logs = np.minimum(j * math.log(tilted), untilted - 0.5 * apart**2) + j * math.log(k)
+  second = _sum_of_exp(logs - special.gammaln(j + 1.0) + (1 + are_pairs) * roots)
+  ends = [special.ndtr(-(bulk * math.sqrt(k) + s * t) / math.sqrt(k - 1)) for s in (-1, 1)]
+  at_ends = 2.0 * at_zero * special.ndtr(-bulk * math.sqrt(k / (k - 1)))
+  beyond = k * (step * float((plain * (ends[0] + ends[1])).sum()) + at_ends) + second_beyond
+  ratio = 2.0 * (k * one + second)
+  return DrawnLaw(
+    ratio=ratio,
+    one=2.0 * (one + second),
+    slope=2.0 * (k / (k - 1) * moment / sigma + second),
+    outside=2.0 * (beyond + 2.0 * float(special.ndtr(-bulk)) * ratio),
+  )
+
+
+def drawn_slack(
+  local_stddev: float,
+  num_shares: int,
+  num_entries: int,
+  sensitivity: float,
+  num_rounds: int,
+  room: float,
+) -> float:
+  """Bounds what a sampler's rounding adds to epsilon: infinite where there is no bound.
+
+  Mechanism. The sums of the theorem, of d = `num_entries` integers in each of T rounds, but each of
+  the k <= K shares is drawn from a law of integer masses with the sum 2^62, which are the exact
+  probabilities as double precision has them, rounded (`secure_sums.discrete_gaussian`), and as many
+  as round to 0 are never drawn. The bits are taken as uniform and independent, and what completes
+  the shares as exact. Sensitivity: `sensitivity`, in integers, in the l2 norm. Neighbours:
+  zero-out, replace-one and add-or-remove, in which k changes by one.
+
+  Statement. Let exact shares be (epsilon, delta')-differentially private. Then drawn ones are
+  (epsilon + s, e^s delta' + (1 + e^epsilon) o)-private, with this s and o = `room`.
+
+  Proof. (1) Let e be the drawn less the exact law p of a share, and r(y) the logarithm of the
+  ratio of the sum's laws. It is that of the mean of prod (1 + e(x_i) / p(x_i)) over exact shares
+  with the sum y. Given y, a share is normal around y / K with variance sigma^2 (K - 1) / K, so
+  that its first order is sum_x e(x) w_y(x) for each share, w_y = P[x | y] / P[x], and its slope
+  is that of log w_y, (x - y / K) / ((K - 1) sigma^2); terms of j errors are at most (K E)^j / j!
+  times sqrt(K / (K - j)), the root of 2 pi K times sigma at j = K, with E = sum_x |e(x)| v(x) and
+  v(x) = exp((y x - y^2 / (2 K)) / (K sigma^2)): for z = y - x_1 - ... - x_j and n = K - j it is
+  z^2 / n >= 2 z y / K - n y^2 / K^2. With e^(b^2 / 2) in the place of v's they are known, too.
+  Where pairs are drawn, e is that of a pair, its weight the product of both numbers' weights, the
+  other's at its worst, and each number is charged for all of it. (2) Beyond these let r stay as
+  it is at the end. That changes the law by at most `outside` in total variation, so delta by T d
+  (1 + e^epsilon) of it: b is the least for which T d of it is at most half of o. (3) With r so
+  continued, take the cohort as given, and the sum without the client as zero. All densities
+  divided by the client-free exponential h(y) = exp(sum_i r(y_i)) are those of exact shares, up to
+  exp(sum_i r(y_i - c_i) - r(y_i)) of the client's own: at most L |c|_1 <= L sqrt(d) Delta a
+  round, and where there is a share more sum_i a(y_i), |a| <= A. Mixing over cohorts changes
+  nothing, as a hockey-stick divergence is jointly convex. (4) h itself multiplies what is
+  integrated, so delta'. The means of exp r over exact noise are 1; so given the past those of r
+  and of a are at most 2 R^2, and by Azuma's inequality T d of them add up to less than R u and A
+  u, u = sqrt(2 T d log(1 / q)), each but for a probability q under either data set, which is the
+  other half of o. QED
+  """
+  number = float(num_rounds) * num_entries
+  if not number:
+    return 0.0
+  if local_stddev > 1.0 / _UNIT:  # Then no multiple of 2^-62 is as small as a probability.
+    return math.inf
+  for bulk in _BULKS:
+    law = drawn_law(local_stddev, num_shares, float(bulk))
+    if not number * law.outside <= 0.5 * room:  # Nor of what double precision has no number for.
+      continue
+    mean, chance = 4.0 * number * law.ratio**2, math.sqrt(2.0 * number * -math.log(0.25 * room))
+    shift = num_rounds * math.sqrt(num_entries) * sensitivity * law.slope
+    moved = min(shift, 2.0 * number * law.ratio)
+    return moved + (law.ratio + law.one) * chance + mean
+  return math.inf
 
 
 def cohort_limit(population: int, clients_per_round: float) -> int:

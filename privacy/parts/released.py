@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 import dataclasses
+import math
 from typing import Any, ClassVar, TypeVar
 
 from privacy import checks
@@ -80,6 +81,17 @@ class ReleasedPart(part.Part, abc.ABC):
       return 0.0
     stddev, num_shares = self.mechanism.local_stddev, self.mechanism.num_shares
     return self.mechanism.num_entries * shares.slack(stddev, num_shares, protocol)
+
+  def drawn_slack(self, num_rounds: int, is_replaced: bool, room: float) -> float:
+    """Returns what the rounding of drawn shares adds to epsilon, by `shares.drawn_slack`."""
+    if self.mechanism is None:
+      return 0.0
+    stddev, num_shares = self.mechanism.local_stddev, self.mechanism.num_shares
+    factor = self.replace_one_factor if is_replaced else 1.0
+    # The sensitivity, in integers, with which these shares have the noise multiplier z.
+    sensitivity = factor * stddev * math.sqrt(num_shares) / self.z
+    entries = self.mechanism.num_entries
+    return shares.drawn_slack(stddev, num_shares, entries, sensitivity, num_rounds, room)
 
   def completed(self: _Part, num_shares: int, expected: float) -> _Part:
     """Returns the part with the mechanism of its noise, for K shares and m expected clients."""

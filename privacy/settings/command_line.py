@@ -7,22 +7,29 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
+import contextlib
 import difflib
 import os
 import re
+import select
 import signal
 import sys
 from typing import Any, NoReturn
 
 _MOST_SHOWN = 30  # Flags in the usage of a command.
+_LONGEST_LINE = 60  # Of a file of flags, in a sentence.
+# The attribute of parsed arguments with the names of flags that files alone have given.
+OF_FILES = "of_files"
+_MOST_CHARACTERS = 300  # Of a value in a sentence.
 INTERRUPTED = 128 + signal.SIGINT
+UNREAD = 128 + signal.SIGPIPE  # Nobody reads the output any more.
 USAGE_ERROR = 2  # Bad flags or bad input; nothing was computed.
 
 # argparse's messages, and the sentences in their place.
 _SENTENCES = (
   (r"argument [^:]+: (Found .*)", "{}"),
   (
-    r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.*)\)",
+    r"argument ([^:]+): invalid choice: ['\"](.*)['\"] \(choose from (.*)\)",
     "Found {}={}; expected one of {}",
   ),
   (r"argument ([^:]+): expected one argument", "Found {0} without a value; expected {0}=VALUE"),
@@ -69,19 +76,32 @@ class Parser(argparse.ArgumentParser):
     for text in () if self._has_commands else args:
       name = text.partition("=")[0]
       if name.startswith("--") and name not in known and name != "--" and " " not in name:
-        plain, names = name[2:].replace("-", "_"), sorted(flag.lstrip("-") for flag in known)
-        nearest = [flag for flag in names if flag.startswith(plain)]
-        nearest += difflib.get_close_matches(plain, names, 1)
-        hint = f", the nearest of them --{nearest[0]}" if nearest else ""
+        nearest = self._nearest(name[2:].replace("-", "_"))
+        hint = f", the nearest of them --{nearest}" if nearest else ""
         raise ValueError(
           f"Found {text} among the flags; expected only those that exist{hint} (--help lists them)."
         )
     return super().parse_known_args(args, namespace)
 
+  def _nearest(self, name: str) -> str:
+    """Returns the flag that an unknown name may mean; "" if none is near.
+
+    It is one that begins so, or is written alike, or else one whose help has these words.
+    """
+    names, words = sorted(flag.lstrip("-") for flag in self.flags()), name.replace("_", " ")
+    near = [flag for flag in names if flag.startswith(name)]
+    near += difflib.get_close_matches(name, names, 1)
+    # Each flag begins a line of the help, and its words follow to the next flag.
+    for entry in re.split(r"^ +(?:-\w, )?--(?=[\w-])", self.format_help(), flags=re.MULTILINE)[1:]:
+      if words in " ".join(entry.lower().split()):
+        near.append(re.match(r"[\w-]+", entry)[0])  # type: ignore[index]
+    return near[0] if near and name else ""
+
   def read_files(self, left: Iterable[str] = ()) -> None:
     """Adds --flagfile, and to the arguments the lines of its files but those of flags `left`."""
     add_flag(self, "flagfile", str, None, "File of further flags, one a line: a run's flags.txt.")
     texts, self.arguments = iter(self.arguments), []
+    of_files: set[str] = set()
     for text in texts:
       self.arguments.append(text)
       if text.partition("=")[0] == "--flagfile":
@@ -97,8 +117,30 @@ class Parser(argparse.ArgumentParser):
           ) from None
         if any(line.startswith("--flagfile") for line in lines):
           raise ValueError(f"Found --flagfile within {path}; expected it in the command alone.")
-        flags = (line for line in lines if line.startswith("-"))
+        _check_flags(path, lines)
+        flags = [line for line in lines if line.startswith("--")]
         self.arguments += [flag for flag in flags if not set(read_flags(flag)) & {*left}]
+        of_files |= {name for flag in flags for name in read_flags(flag)}
+      else:
+        of_files -= set(read_flags(text))
+    self.set_defaults(**{OF_FILES: frozenset(of_files)})
+
+
+def _check_flags(path: str, lines: Sequence[str]) -> None:
+  """Raises a `ValueError` unless each line of a file is a flag, a comment or blank."""
+  for number, line in enumerate(lines, 1):
+    if line and not line.startswith(("--", "#")):
+      shown = line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
+      raise ValueError(
+        f"Found {shown!r} in line {number} of {path}; expected flags alone, one a line, such as"
+        " --num_rounds=100, or comments (#): name a run's flags.txt, or mend that line."
+      )
+
+
+def did_you_mean(name: str, names: Iterable[str], cutoff: float = 0.0) -> str:
+  """Returns "did you mean 'X'?" with the nearest of some names; "" if none is near, or there is."""
+  nearest = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
+  return f"did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def say(text: str) -> None:
@@ -110,12 +152,36 @@ def say(text: str) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def drop_unread_output() -> bool:
+  """Drops the output to pipes that nobody reads any more; returns whether there is one."""
+  is_unread = False
+  for stream in (sys.stdout, sys.stderr):
+    with contextlib.suppress(OSError, ValueError):  # A stream may be none of the system's.
+      poll = select.poll()
+      poll.register(stream.fileno(), 0)
+      if any(event & select.POLLERR for _, event in poll.poll(0)):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        is_unread = True
+  return is_unread
+
+
+def one_line(text: Any) -> str:
+  """Returns a text whose line breaks, as a path may have them, are seen and break no line."""
+  return "\\n".join(str(text).splitlines())
+
+
+def shown(value: Any, most: int = _MOST_CHARACTERS) -> str:
+  """Returns a value for a sentence: in one line, and of a long one the beginning."""
+  text = " ".join(str(value).split())
+  return text if len(text) <= most else f"{text[:most]}..."
+
+
 def _as_sentence(message: str) -> str:
   """Turns argparse's message into "Found ...; expected ..."."""
   for pattern, sentence in _SENTENCES:
     match = re.fullmatch(pattern, message, re.DOTALL)
     if match:
-      groups = [value.replace("'", "") for value in match.groups()]
+      groups = [shown(value.replace("'", ""), 3 * _MOST_CHARACTERS) for value in match.groups()]
       return f"{sentence.format(*groups)} (--help lists them)."
   return f"Found flags that cannot be read: {message} (--help lists them)."
 
@@ -153,7 +219,7 @@ def _reader(name: str, kind: type, least: float | None, are_several: bool) -> Ca
   """Returns what reads the value of a flag, or its values with commas between them."""
 
   def read(text: str) -> Any:
-    message = f"Found --{name}={text}; expected"
+    message = f"Found --{name}={shown(text)}; expected"
     convert, expected = _KINDS[kind]
     texts = [part.strip() for part in text.split(",") if part.strip()] if are_several else [text]
     try:
@@ -207,9 +273,14 @@ def run(module: Any, arguments: Sequence[str] | None = None) -> int:
   """Runs the command of a module that needs nothing else; returns the exit code, as its `main`."""
   try:
     code: int = module.main(parse(module, arguments))
+    sys.stdout.flush()
     return code
+  except BrokenPipeError:
+    if not drop_unread_output():
+      raise
+    return UNREAD
   except ValueError as error:
-    print(f"Error: {error}", file=sys.stderr, flush=True)
+    print(f"Error: {one_line(error)}", file=sys.stderr, flush=True)
     return USAGE_ERROR
   except KeyboardInterrupt:
     print("Error: Interrupted.", file=sys.stderr, flush=True)

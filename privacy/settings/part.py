@@ -239,6 +239,11 @@ def build(
       part = None if name is None else build(chosen.kinds[name], values, is_strict, is_filled)
       is_usual = chosen.flag is not None and chosen.flag_value(values) is None
       if part is not None and is_usual and not is_filled:
+        if not hasattr(part, "is_asked"):
+          raise TypeError(
+            f"Found {type(part).__name__} without a field is_asked: bool = True; expected it of all"
+            f" kinds of {field.name}, which need not be asked for: add it."
+          )
         part = dataclasses.replace(typing.cast(Any, part), is_asked=False)
       fields[field.name] = part
     elif (inner := _part_of(kind, field.name)) is not None:
@@ -273,6 +278,21 @@ def _refuse_others(chosen: Choice, name: str | None, values: Mapping[str, Any]) 
         raise ValueError(
           f"Found --{other}={values[other]} {chosen.words(name)}; it belongs to"
           f" {chosen.owners(other)}."
+        )
+
+
+def check_used(part: Part, given: Mapping[str, Any]) -> None:
+  """Raises a `ValueError` for a flag that was given, and that no part within this one has."""
+  used = values(part)
+  for name in (name for name in given if name not in used):
+    for field in _fields(type(part)):
+      chosen: Choice | None = field.metadata.get(_CHOICE)
+      if chosen and any(name in flags(kind) for kind in chosen.kinds.values()):
+        inner = getattr(part, field.name)
+        kind = None if inner is None else key(chosen.kinds, inner)
+        raise ValueError(
+          f"Found --{name}={given[name]} {chosen.words(kind)}, which has no use for it; it belongs"
+          f" to {chosen.owners(name)}: leave it out."
         )
 
 

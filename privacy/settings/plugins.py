@@ -6,7 +6,6 @@ group. A part from outside is imported when it is first asked for, and is then a
 
 from collections.abc import Iterable, Mapping
 import dataclasses
-import difflib
 import importlib
 import importlib.metadata
 import inspect
@@ -14,6 +13,8 @@ import re
 import traceback
 import types
 from typing import Any
+
+from privacy.settings import command_line
 
 
 class Kinds(dict[str, Any]):
@@ -64,8 +65,7 @@ class Kinds(dict[str, Any]):
   def _import(self, name: str, target: str) -> Any:
     head, is_target = f"Found --{self._flag}={name}", re.fullmatch(r"([\w.]+):([\w.]+)", target)
     if is_target is None:
-      nearest = difflib.get_close_matches(name, self, n=1, cutoff=0.0)
-      hint = f" (did you mean {''.join(nearest)!r}?), "
+      hint = f" ({command_line.did_you_mean(name, self)}), "
       own = f"one of {', '.join(sorted(self))}{hint}" if self else ""
       raise ValueError(
         f"{head}; expected {own}MODULE:NAME in a file of yours, or an entry point of {self._group}."

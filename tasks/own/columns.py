@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 import contextlib
 import csv
 import dataclasses
 import difflib
 import os
 
-from tasks import task
+from tasks import request as request_lib
 from tasks.own import reading
 from tasks.own import values
 
@@ -29,18 +29,18 @@ class Columns:
   are_named: bool
 
 
-def open_table(request: task.Request, known: Sequence[str]) -> tuple[reading.Table, Columns]:
+def open_table(
+  request: request_lib.Request, known: Sequence[str], classes: Sequence[str] = ()
+) -> tuple[reading.Table, Columns]:
   """Opens the table of a request, and finds the columns that it names.
 
-  `known` are the columns that the model of an earlier table reads; where there are such, the table
-  needs these, and those of `--features` only if they are among them.
+  `known` are the columns that the model of an earlier table reads, and `classes` its classes; where
+  there are such, the table needs these columns, and those of `--features` only if they are among
+  them.
   """
-  separator = {"tab": "\t", "\\t": "\t"}.get(request.separator or "", request.separator)
-  if separator is not None and len(separator.encode()) != 1:
-    raise ValueError(f"Found --separator={separator!r}; expected a single character, or tab.")
-  marks, named, left_out = (
+  named, left_out = (
     parse_names(flag, text) if (text := getattr(request, flag)) else ()
-    for flag in ("missing", "features", "drop_columns")
+    for flag in ("features", "drop_columns")
   )
   client, label = (
     None if name is None else name.strip() for name in (request.client_column, request.label_column)
@@ -49,7 +49,9 @@ def open_table(request: task.Request, known: Sequence[str]) -> tuple[reading.Tab
   special += [("label_column", label)] if label is not None else []
   special += [("client_column", client)] if client is not None else []
   others = [name for _, name in special]
-  table = reading.Table(request.data_dir, separator, marks, {*known, *named, *others})
+  if request.classes:
+    classes = parse_names("classes", request.classes)
+  table = _open(request, {*known, *named, *others}, classes)
   names = table.names
   if label is None:
     raise ValueError(
@@ -61,11 +63,7 @@ def open_table(request: task.Request, known: Sequence[str]) -> tuple[reading.Tab
       f"Found no --client_column; name the column of {request.data_dir} whose values are the"
       " clients, or give a folder with a file for each client."
     )
-  if lacking := [name for name in known if name not in names]:
-    raise ValueError(
-      f"Found no column {lacking[0]!r} in {request.data_dir}, which the model reads; expected the"
-      f" columns {values.listed(known, _MOST_NAMES)}: add it, empty where its values are not known."
-    )
+  _check_known(request, known, names)
   for flag, name in [*([] if known else [("features", name) for name in named]), *special]:
     check_column(flag, name, names)
   if len({*named, *others}) < len(named) + len(others):
@@ -75,6 +73,40 @@ def open_table(request: task.Request, known: Sequence[str]) -> tuple[reading.Tab
     )
   chosen = named or [name for name in names if name not in others]
   return table, Columns(client, label, tuple(chosen), bool(named))
+
+
+def read_of_one(
+  request: request_lib.Request, known: Sequence[str], classes: Sequence[str]
+) -> tuple[dict[str, values.Column], list[str]]:
+  """Reads the columns `known` and that of the labels from a table of one client's rows.
+
+  It reads them as `open_table` does, and says what was put right.
+  """
+  label = str(request.label_column)
+  table = _open(request, {*known, label}, classes)
+  _check_known(request, known, table.names)
+  check_column("label_column", label, table.names)
+  return table.read(None, label, known)
+
+
+def _open(
+  request: request_lib.Request, names: Collection[str], classes: Sequence[str]
+) -> reading.Table:
+  """Opens the table of a request by its --separator and its --missing."""
+  separator = {"tab": "\t", "\\t": "\t"}.get(request.separator or "", request.separator)
+  if separator is not None and len(separator.encode()) != 1:
+    raise ValueError(f"Found --separator={separator!r}; expected a single character, or tab.")
+  marks = parse_names("missing", request.missing) if request.missing else ()
+  return reading.Table(request.data_dir, separator, marks, names, classes)
+
+
+def _check_known(request: request_lib.Request, known: Sequence[str], names: Sequence[str]) -> None:
+  """Raises a `ValueError` unless a table has the columns that the model of an earlier one reads."""
+  if lacking := [name for name in known if name not in names]:
+    raise ValueError(
+      f"Found no column {lacking[0]!r} in {request.data_dir}, which the model reads; expected the"
+      f" columns {values.listed(known, _MOST_NAMES)}: add it, empty where its values are not known."
+    )
 
 
 def parse_names(flag: str, text: str) -> tuple[str, ...]:
@@ -87,7 +119,7 @@ def parse_names(flag: str, text: str) -> tuple[str, ...]:
       f"Found --{flag}={text!r}; expected names separated by commas, on one line: quote a name that"
       " has a comma or a line break."
     )
-  return tuple(rows[0]) if flag in ("classes", "missing") else tuple(map(str.strip, rows[0]))
+  return tuple(map(str.strip, rows[0]))
 
 
 def check_column(flag: str, name: str, names: Sequence[str]) -> None:

@@ -14,6 +14,10 @@ _MOST_CODES, _FEWEST_OTHERS = 3, 5  # Different numbers that may be codes, and t
 _ROWS_OF_CODE = 3  # At least, unless it is all nines.
 _MOST_GAPS = 10.0  # Median distances between neighbours that are still near.
 _NINES = re.compile(r"-?9{2,}")
+# Robust deviations from the median: what is far, and what would make it the end of a long tail.
+_FAR, _NEAR = 20.0, 5.0
+_MOST_FAR = 0.1  # Of all rows; more are a kind of their own.
+_OF_MAD = 1.4826  # A standard deviation over the median absolute deviation, of a normal variable.
 _ROW = re.compile(r"\S[,;\t|]\S")
 
 
@@ -75,6 +79,36 @@ def on_codes(numbers: np.ndarray) -> str:
   return (
     f"{share:.1f} % are {listed.replace(',', ' or ')}, far from all others: if that stands for"
     f" missing, pass --missing={listed}"
+  )
+
+
+def are_far(numbers: np.ndarray) -> np.ndarray:
+  """Returns which of some numbers are far from all others, bool; NaN is not.
+
+  They are more than 20 robust deviations from the median, with fewer between there and 5: of a long
+  tail, such as incomes', there are more the nearer they are. Without a deviation, as more than half
+  are equal, nothing is far, as nothing is where a tenth would be.
+  """
+  known = numbers[np.isfinite(numbers)]
+  if not len(known):
+    return np.zeros(len(numbers), bool)
+  scale = _OF_MAD * np.median(np.abs(known - np.median(known)))
+  distance = np.nan_to_num(np.abs(numbers - np.median(known)), nan=0.0)
+  is_far = (distance > _FAR * scale) & (scale > 0)
+  num_between = np.sum(distance > _NEAR * scale) - is_far.sum()
+  return is_far & (num_between < is_far.sum() <= _MOST_FAR * len(known))
+
+
+def on_far(is_far: np.ndarray, numbers: np.ndarray, clients: np.ndarray, what: str) -> str:
+  """Returns a remark on numbers of a column, those that `are_far`, by the rows' clients."""
+  places = np.flatnonzero(is_far)
+  first = places[np.argsort(clients[places], kind="stable")[0]]  # Of clients in order.
+  count = len(places)
+  share = 100 * count / len(numbers)
+  return (
+    f"{count:,} of {len(numbers):,} {what} ({share:.1g} %) are far from all others (more than"
+    f" {_FAR:g} robust deviations), the first {numbers[first]:.6g} of client"
+    f" {values.listed([str(clients[first])])}"
   )
 
 

@@ -12,17 +12,21 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import json
 import math
+import typing
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from tasks import preprocessing
 from tasks.own import columns as columns_lib
 from tasks.own import features as features_lib
 from tasks.own import labels as labels_lib
 from tasks.own import notation
 from tasks.own import values as values_lib
+
+if typing.TYPE_CHECKING:  # Rows are encoded without TensorFlow, which graphs need alone.
+  import tensorflow as tf
+
+  from tasks import preprocessing
 
 _KINDS = ("number", "boolean", features_lib.CATEGORY)
 # Where an exported model is tried, in standard deviations from the mean.
@@ -82,6 +86,8 @@ class Encoding:
     NaN is a missing value, 0 and 1 are truth values, and a category is its number; any other number
     is a category that the model does not know. float32 will do for numbers that it holds.
     """
+    import tensorflow as tf
+
     is_category = np.array([feature.kind == features_lib.CATEGORY for feature in self.features])
     numeric, textual = (np.flatnonzero(mask).tolist() for mask in (~is_category, is_category))
     parts = _apply_numbers(tf.gather(raw, numeric, axis=1), [self.features[i] for i in numeric])
@@ -99,6 +105,10 @@ class Encoding:
 
   def preprocessing(self) -> preprocessing.Preprocessing:
     """Builds the preprocessing of an exported model, whose raw examples are those of `apply`."""
+    import tensorflow as tf
+
+    from tasks import preprocessing
+
     return preprocessing.Preprocessing(
       tf.TensorSpec([None, len(self.features)], tf.float64, "features"),
       self._describe(),
@@ -170,6 +180,8 @@ def _apply_numbers(values: tf.Tensor, features: Sequence[features_lib.Feature]) 
   """Returns the inputs of numbers [n, features], then those that say where these are missing."""
   if not features:
     return []
+  import tensorflow as tf
+
   means, stds = (np.array([getattr(f, n) for f in features], np.float64) for n in ("mean", "std"))
   missing = tf.math.is_nan(values)
   limit = features_lib.LARGEST_INPUT

@@ -69,6 +69,8 @@ def fit(
   if column.truth is not None:
     return _fit_number(Feature(column.name, "boolean", False), column, reference)
   written, remark = notation.find(column, elsewhere)
+  if column.has_codes:
+    written, remark = None, "codes such as 3E2, which are no numbers"
   if written is None:
     feature, reason = _fit_category(column[reference])
   else:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tasks import request
 
-FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+FORMATS = request.TABLE_FORMATS
 _CHUNK_BYTES = 1 << 20
 _STARTS = {  # Of files that are no text, in small letters.
   b"pk\x03\x04": "an Excel file (.xlsx) or another archive",

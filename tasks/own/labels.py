@@ -55,7 +55,7 @@ def fit(column: values.Column, kind: str | None, reference: np.ndarray) -> Label
   texts = column.names
   numbers = notation.Notation().numbers(column)
   are_plain = all(values.number(text) is not None for text in texts)
-  are_codes = any(map(values.has_leading_zero, texts))
+  are_codes = column.has_codes or any(map(values.has_leading_zero, texts))
   written = notation.Notation()
   if not are_plain:
     written = notation.find(column)[0] or written
@@ -207,9 +207,14 @@ def check_usable(column: values.Column) -> None:
   """Raises a `ValueError` if a label is missing, or can be none."""
   missing = int(np.sum(column.codes < 0))
   if missing:
+    marks = [] if column.marks is None else [name for name in column.marks.names if name]
+    read, remedy = "", ""
+    if marks:
+      read = f", as {values.listed(marks)} is read as missing"
+      remedy = ", or name it among all --classes if it is one"
     raise ValueError(
-      f"Found {missing} of {len(column)} rows without a label ({_flag(column)}); expected one in"
-      " each: mend them, or leave them out by --rows_without_label=drop."
+      f"Found {missing} of {len(column)} rows without a label ({_flag(column)}){read}; expected one"
+      f" in each: mend them, or leave them out by --rows_without_label=drop{remedy}."
     )
   unusable = column.unusable_type
   if unusable is not None:

@@ -35,6 +35,7 @@ _INDEX = "__index_level_"  # The column of an index that pandas has written.
 # What stands for a missing value; but not in the column of clients, where NA is Namibia.
 _MISSING = pa.array(["", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "<NA>", "#N/A"])
 _MOST_BEFORE = 20  # Rows before the names of columns.
+csv.field_size_limit(_BLOCK_BYTES)  # A text may be as long as a row.
 _MOST_SAID = 60  # Characters of a type's name.
 
 
@@ -47,7 +48,9 @@ class _Csv:
       content = files.text_of(path)
       if b"\n" not in content:
         content = content.replace(b"\r", b"\n")
+      self._lines_before = 0
       if match := re.match(rb"sep=(.)\r?\n", content, re.IGNORECASE):  # Excel's own.
+        self._lines_before = 1
         separator, content = separator or match[1].decode("latin-1"), content[match.end() :]
       heads = {sign: _head(content, sign, columns) for sign in separator or _SEPARATORS}
     # The one by which the columns have the names that are asked for.
@@ -56,6 +59,7 @@ class _Csv:
     )
     self.names, start, self.num_before = heads[self.separator]
     self.content = content[start:]
+    self._lines_before += content[:start].count(b"\n")
     self.num_short = 0
 
   def read(self, names: Collection[str]) -> dict[str, pa.ChunkedArray]:
@@ -111,10 +115,17 @@ class _Csv:
       if lines > 1:
         remedy = f"look for a quotation mark too many or too few, as it has {lines} lines"
       raise ValueError(
-        f"{self.path} has {number} names of columns and {wrong[0].actual_columns} values in row"
-        f" {wrong[0].number + 1}; expected as many: {remedy}."
+        f"{self.path} has {number} names of columns and {wrong[0].actual_columns} values in line"
+        f" {self._line_of(wrong[0].text)}; expected as many: {remedy}."
       )
     return rows
+
+  def _line_of(self, text: str) -> int:
+    """Returns in which line of the file the first row with a text begins, as editors count them."""
+    row = re.escape(text.strip("\r\n").encode())
+    match = re.search(rb"^" + row + rb"(?=[\r\n]|\Z)", self.content, re.MULTILINE)
+    start = match.start() if match else 0
+    return self._lines_before + self.content[:start].count(b"\n") + 1
 
 
 def _head(content: bytes, separator: str, columns: Collection[str]) -> tuple[list[str], int, int]:
@@ -140,7 +151,7 @@ class _Parquet:
     with files.reading(path):
       names = parquet.read_schema(path).names
     self._keys = {name.strip(): name for name in names if not name.startswith(_INDEX)}
-    self.names = list(self._keys)
+    self.names = [name.strip() for name in names if not name.startswith(_INDEX)]
     self.separator, self.num_short, self.num_before = "", 0, 0
 
   def read(self, names: Collection[str]) -> dict[str, pa.ChunkedArray]:
@@ -194,11 +205,21 @@ class Table:
   """
 
   def __init__(
-    self, data_dir: str, separator: str | None, marks: Sequence[str], columns: Collection[str]
+    self,
+    data_dir: str,
+    separator: str | None,
+    marks: Sequence[str],
+    columns: Collection[str],
+    classes: Sequence[str] = (),
   ):
-    """Finds files with these `columns`, in which `marks` stand for missing values, too."""
+    """Finds files with these `columns`, in which `marks` stand for missing values, too.
+
+    No label that is among the `classes` is missing.
+    """
     self.files, self.others = files.find(data_dir)
     self._separator, self._marks, self._columns = separator, [*map(str.strip, marks)], columns
+    self._classes = pa.array(classes, pa.string())
+    self._num_trimmed: dict[str, int] = {}  # The rows with blanks around their values, by column.
     self.names: list[str] = []
     for file in self.files:
       opened = self._open(file)
@@ -260,6 +281,10 @@ class Table:
       remarks.append(f"{num_before} rows before the names of columns are left out.")
     if num_short:
       remarks.append(f"{num_short} rows lack their last values, which are read as missing.")
+    remarks += [
+      f"{number} values of column {name} have blanks around them, which are left out."
+      for name, number in self._num_trimmed.items()
+    ]
     is_blank = np.all([column.codes < 0 for column in frame.values()], axis=0)
     if client is None:
       owners = [file.client for file in self.files]
@@ -282,16 +307,32 @@ class Table:
   def _column(
     self, name: str, chunks: pa.ChunkedArray, client: str | None, label: str
   ) -> values.Column:
-    """Makes a column, in which what stands for a missing value is missing."""
+    """Makes a column, in which what stands for a missing value is missing.
+
+    Values have no blanks around them. Clients keep theirs: nobody else knows whether two are one.
+    """
     column = values.Column.of(name, chunks)
-    texts = compute.utf8_trim_whitespace(column.texts)
-    is_missing = np.zeros(len(texts), bool)
-    if name in (client, label):
-      is_missing |= compute.equal(texts, "").to_numpy(zero_copy_only=False)
-    if name != client:
-      is_missing |= compute.is_in(column.texts, _MISSING).to_numpy(zero_copy_only=False)
-    if name != client and self._marks:
+    if name == client:
+      blank = compute.equal(compute.utf8_trim_whitespace(column.texts), "")
+      return column.without(blank.to_numpy(zero_copy_only=False))
+    column = self._trimmed(column)
+    is_missing = compute.is_in(column.texts, _MISSING).to_numpy(zero_copy_only=False)
+    if self._marks:
       numbers = [number for mark in self._marks if (number := values.number(mark)) is not None]
-      is_missing |= compute.is_in(texts, pa.array(self._marks)).to_numpy(zero_copy_only=False)
+      marked = compute.is_in(column.texts, pa.array(self._marks))
+      is_missing |= marked.to_numpy(zero_copy_only=False)
       is_missing |= np.isin(notation.Notation().numbers(column), numbers)
-    return column.without(is_missing)
+    if name == label:
+      named = compute.is_in(column.texts, self._classes).to_numpy(zero_copy_only=False)
+      is_missing &= ~named
+    return column.without(is_missing, keeps_marks=name == label)
+
+  def _trimmed(self, column: values.Column) -> values.Column:
+    """Returns a column without blanks around its values, and counts the names that had some."""
+    texts = compute.utf8_trim_whitespace(column.texts)
+    had_some = compute.and_(compute.not_equal(texts, column.texts), compute.not_equal(texts, ""))
+    # To numbers they never mattered.
+    had_some = compute.and_not(had_some, compute.match_substring_regex(texts, r"^[-+(]?[.,]?[0-9]"))
+    if number := int(column.counts[had_some.to_numpy(zero_copy_only=False)].sum()):
+      self._num_trimmed[column.name] = number
+    return column.trimmed

@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 
 from privacy.settings import command_line
+from tasks import splits
 from tasks.own import doubts
 from tasks.own import encoding as encoding_lib
 from tasks.own import labels as labels_lib
@@ -84,10 +85,7 @@ class Summary:
   def _lines(self) -> Iterator[str]:
     yield f"{self.rows} examples of {self.clients} {self.whose} ({self.client_column})"
     if self.num_dropped:
-      yield (
-        f"dropped: {self.num_dropped} clients with fewer than {self.min_examples} examples"
-        " (--min_examples_per_client)"
-      )
+      yield f"dropped: {self.num_dropped} clients with {splits.too_few(self.min_examples)}"
     yield self._label()
     num_used = len(self.encoding.features)
     dropped = len(self.columns) - num_used
@@ -158,8 +156,10 @@ def summarise(
   labels = table.labels[table.shown]
   counts = np.bincount(labels.astype(np.int64), minlength=len(names)).tolist() if names else []
   remarks = [] if is_private else [*put_right]  # Training clients' rows may be among those.
-  if table.num_unlabelled and not is_private:
-    remarks.append(f"{table.num_unlabelled} rows without a label are left out.")
+  left_out = {"label": table.num_unlabelled, "client": table.num_unowned}
+  for what, number in left_out.items():
+    if number and not is_private:
+      remarks.append(f"{number} rows without a {what} are left out.")
   if others:
     remarks.append(f"Files left out: {values.listed(others, most=20)}.")
   return Summary(
@@ -203,14 +203,28 @@ def _doubts(table: user_table.UserTable) -> Iterator[str]:
   rows, raw = table.rows[table.shown], table.raw[table.shown]
   yield from doubts.on_clients([table.ids[owner] for owner in np.unique(rows.owners)])
   yield from doubts.on_quotes(rows.columns.values())
+  for name in (table.encoding.label.name, *(feature.name for feature in table.encoding.features)):
+    if powers := rows.columns[name].powers:
+      yield (
+        f"Values of column {name} such as {values.listed(powers[:1])} are read as powers of ten: if"
+        " they are codes, write them with another letter."
+      )
   places = [i for i, feature in enumerate(table.encoding.features) if feature.kind == "number"]
   columns = [rows.columns[table.encoding.features[i].name] for i in places]
   yield from doubts.on_odd_clients(rows.owners, table.ids, raw[:, places], columns)
   label = table.encoding.label
+  of_columns = {f"values of column {table.encoding.features[i].name}": raw[:, i] for i in places}
   if not label.classes:
     numbers = table.labels[table.shown].astype(np.float64) * label.std + label.mean
-    codes = doubts.on_codes(np.round(numbers, 4 - int(np.log10(label.std))))
+    numbers = np.round(numbers, 4 - int(np.log10(label.std)))
+    codes = doubts.on_codes(numbers)
     yield from [f"Of label {label.name}, {codes}."] * bool(codes)
+    of_columns = {f"labels {label.name}": numbers, **of_columns}
+  for what, numbers in of_columns.items():
+    is_far = doubts.are_far(numbers)
+    if is_far.any() and not doubts.on_codes(numbers):
+      remark = doubts.on_far(is_far, numbers, table.ids[rows.owners], what)
+      yield f"{remark}: if these are errors, mend them."
 
 
 def _largest_mean_square(table: user_table.UserTable) -> float:

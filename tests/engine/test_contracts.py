@@ -4,8 +4,6 @@ Each program gives here what it gives in TFF's runtime, or fails here as there.
 """
 
 import collections
-import contextlib
-import sqlite3
 import subprocess
 import sys
 
@@ -499,38 +497,6 @@ def test_a_call_within_a_graph_is_computed_and_leaves_no_mark():
   assert done.stdout.split() == ["3"] * 3, done.stderr
 
 
-@pytest.mark.parametrize("is_shuffled", [False, True])
-@pytest.mark.parametrize("kind", ["text", "flat map", "records", "sql", "cached"])
-def test_files_that_change_are_read_anew(kind, is_shuffled, tmp_path):
-  path, records, table = (str(tmp_path / name) for name in ("text", "records", "table"))
-
-  def write(number):
-    (tmp_path / "text").write_text("1.0\n" * number)
-    with tf.io.TFRecordWriter(records) as writer:
-      for _ in range(number):
-        writer.write(b"1.0")
-    with contextlib.closing(sqlite3.connect(table)) as database:
-      database.execute("create table if not exists t (x real)")
-      database.execute("delete from t")
-      database.executemany("insert into t values (?)", [[1.0]] * number)
-      database.commit()
-
-  write(1)
-  lines = tf.data.TextLineDataset(path).map(tf.strings.to_number)
-  held = {
-    "text": lines,
-    "flat map": tf.data.Dataset.from_tensors(path).flat_map(tf.data.TextLineDataset),
-    "records": tf.data.TFRecordDataset(records),
-    "sql": tf.data.experimental.SqlDataset("sqlite", table, "select x from t", (tf.float64,)),
-    "cached": lines.cache(),
-  }[kind].map(lambda x: tf.constant(1.0))
-  held = held.shuffle(9) if is_shuffled else held
-  tff.framework.set_default_context(cohort_context.CohortContext())
-  for number in (3, 7, 7, 2):
-    write(number)
-    assert _counted([held]) == [number]
-
-
 def test_a_data_set_without_an_end_is_refused_unless_it_is_cut():
   endless = tf.data.Dataset.from_tensors(1.0).repeat()
   cut = tff.tensorflow.computation(
@@ -541,3 +507,94 @@ def test_a_data_set_without_an_end_is_refused_unless_it_is_cut():
   assert list(at_clients(cut)([endless])) == [5]
   with pytest.raises(tf.errors.InvalidArgumentError, match="^Found a data set without an end"):
     _counted([endless])
+
+
+_BATCHES = tff.SequenceType(tff.TensorType(np.float32, [None]))
+
+
+def _assigned(method, declared):
+  """The computation that assigns batches, doubled, to a variable of three numbers."""
+
+  def component(batches):
+    held = tf.Variable(tf.zeros(3), shape=declared)
+
+    @tf.function
+    def run():
+      for batch in batches:
+        getattr(held, method)(2 * batch)
+      # TFF's worker takes the size of a variable of any shape from its first value.
+      return tf.reduce_sum(held.read_value()), tf.reduce_mean(held.read_value())
+
+    return run()
+
+  return at_clients(tff.tensorflow.computation(component, _BATCHES))
+
+
+@pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub"])
+def test_variables_keep_their_shape_as_in_tffs_runtime(native, method):
+  one = tf.data.Dataset.range(1, 8).map(lambda i: tf.cast(i, tf.float32))
+  full, short = one.take(6).batch(3), one.batch(3)  # The last batch has one number.
+  for declared in ([3], [None]):
+    program = _assigned(method, declared)
+    for held in ([full, full], [full, short]):
+      expected = outcome(native, program, held)
+      for of_context in (cohort_context.CohortContext(), runtime.create_sync_context(2)):
+        assert_same(outcome(of_context, program, held), expected)
+      is_refused = held[1] is short and (declared == [3] or method != "assign")
+      assert (expected is _FAILS) == is_refused
+
+
+def test_variables_of_each_type_change_as_in_tffs_runtime(native):
+  @tff.tensorflow.computation(np.int32)
+  def component(x):
+    results = []
+    for dtype in "uint8 uint16 uint32 uint64 int8 int16 int32 int64 half float double".split():
+      number = tf.cast(x, dtype)
+      held = tf.Variable(number, shape=[])
+      with tf.control_dependencies([held.assign_add(number + 1)]):
+        with tf.control_dependencies([held.assign_sub(number - 3)]):
+          results.append(held.read_value())
+    return results
+
+  expected = invoke(native, at_clients(component), [5, 2])
+  assert_same(invoke(cohort_context.CohortContext(), at_clients(component), [5, 2]), expected)
+
+
+def _compiled(function):
+  return tf.function(function, jit_compile=True)
+
+
+XLAS = {
+  "a row beyond the end": _compiled(lambda i: tf.gather([10.0, 20.0], i)),
+  "a division by zero": _compiled(lambda i: tf.cast(8 // (i - 5), tf.float32)),
+  "draws by a seed": _compiled(lambda i: tf.random.stateless_truncated_normal([], [i, 1])),
+  "within a function": tf.function(_compiled(lambda i: tf.gather([10.0, 20.0], i))),
+  "within a branch": tf.function(
+    lambda i: tf.cond(i > 2, lambda: _compiled(lambda: tf.gather([1.0, 2.0], i))(), lambda: 3.0)
+  ),
+}
+
+
+@pytest.mark.parametrize("name", XLAS)
+def test_xla_computes_nothing_that_raises_in_tffs_worker(native, name):
+  """In components with a variable and without, and in what data sets map."""
+  function, numbers = XLAS[name], tff.SequenceType(np.int32)
+  components = [
+    tff.tensorflow.computation(function, np.int32),
+    tff.tensorflow.computation(lambda i: function(i) + tf.Variable(0.0), np.int32),
+    tff.tensorflow.computation(lambda d: d.reduce(0.0, lambda a, i: a + function(i)), numbers),
+    tff.tensorflow.computation(
+      lambda d: d.map(function).reduce(0.0, lambda total, x: total + x), numbers
+    ),
+  ]
+  one = tf.data.Dataset.from_tensor_slices
+  for value in (1, 5):
+    for component, held in zip(components, ([value], [value], [one([value])], [one([value])])):
+      expected = outcome(native, at_clients(component), held)
+      found = outcome(cohort_context.CohortContext(), at_clients(component), held)
+      assert_same(found, expected)
+    sums = tff.tensorflow.computation(lambda d: d.reduce(0.0, lambda total, x: total + x), _NUMBERS)
+    held = [one([value]).map(function)]
+    expected = outcome(native, at_clients(sums), held)
+    for of_context in (cohort_context.CohortContext(), runtime.create_sync_context(2)):
+      assert_same(outcome(of_context, at_clients(sums), held), expected)

@@ -1,5 +1,7 @@
 """Ops give each client what eager TensorFlow gives it, whatever their attributes and inputs."""
 
+import functools
+
 from calls import invoke
 import numpy as np
 import pytest
@@ -119,6 +121,29 @@ tf.gather_nd(s, i[:, None]) | tf.nn.sparse_softmax_cross_entropy_with_logits(i, 
 tf.tensor_scatter_nd_add(s, i[:, None], [1.0]) | tf.math.unsorted_segment_sum([1.0], i, 5)
 tf.math.floormod(7, i - 9) | tf.pow(2, 8 - i) | tf.ensure_shape(s[: i[0] - 8], [2])
 tf.linalg.inv(tf.cast(i[0] - 9, "float32") * tf.eye(2))
+"""
+
+
+# Of a client's matrix x and vector v, which turn out to be of 3 rows and 1 column, and 2 numbers.
+# TensorFlow refuses nearly all of them.
+_OF_UNKNOWN_SHAPE = """
+tf.nn.bias_add(x, v) | tf.matmul(x, x) | tf.add_n([x, x[:2]]) | tf.stack([x, x[:1]])
+tf.concat([x, v[None]], 0) | tf.reshape(x[:0], sizes(-1, -1)) | tf.reshape(x[:0], sizes(-2, 1))
+tf.reshape(x, sizes(-1, 2)) | tf.ensure_shape(x, [None, 2]) | tf.argmax(x[:0])
+tf.raw_ops.ReluGrad(gradients=x, features=x[:1]) | entropy([0, 0], x)
+entropy(tf.zeros([0], tf.int32), x[:0, :0])
+tf.raw_ops.UpperBound(sorted_inputs=[[0.0, 2.0]], values=x) | tf.slice(x, [1, 0], [3, 1]) | x[3]
+tf.expand_dims(x, n + 2) | tf.reduce_max(x, -n - 2) | tf.squeeze(x, 0) | tf.reshape(x, sizes(-1, 3))
+"""
+_MORE_OF_UNKNOWN_SHAPE = """
+tf.nn.bias_add(x, x[0]) | v + tf.zeros(3) | tf.add_n([v, v[:1]]) | tf.reshape(x, [2, 2])
+tf.reshape(x[:0], sizes(-1, 0)) | tf.reshape(x, sizes(-3, 1)) | tf.reshape(x, sizes(-1, -1))
+tf.reshape(x[:0], sizes(-1, 5)) | tf.argmax(x[:, :0], 1) | tf.raw_ops.TanhGrad(y=x, dy=x[:1])
+tf.raw_ops.SigmoidGrad(y=v, dy=v[:1]) | entropy([0, 0, 0], x[:, :0])
+tf.slice(x, sizes(-1, 0), [1, 1]) | v[n + 1] | tf.expand_dims(x, -n - 3) | tf.reduce_sum(x, n + 1)
+tf.reduce_sum(x, sizes(0, -2)) | tf.reduce_sum(x, sizes(0, -1)) | x + tf.zeros([2, 2]) | x * v
+tf.where(x > 0, tf.zeros([2, 4]), x) | tf.equal(x, tf.zeros([2, 4])) | tf.maximum(v, tf.zeros(3))
+tf.gather(v, n + 4)
 """
 
 
@@ -285,3 +310,49 @@ def test_what_no_client_needs_is_not_refused(needed_by_none):
   found, are_at_once = _invoke([component], [matrices, numbers], held, number)
   np.testing.assert_array_equal([own for (own,) in found], matrices)
   assert are_at_once == [False, True]
+
+
+def _sum_of(expression, x, v, n):
+  """The sum and the size of the value of one of `_OF_UNKNOWN_SHAPE`."""
+  names = dict(tf=tf, x=x, v=v, n=n, sizes=lambda *sizes: tf.stack(sizes) * n, entropy=_entropy)
+  value = tf.convert_to_tensor(eval(expression, names))
+  return tf.reduce_sum(tf.cast(value, tf.float32)) + tf.cast(tf.size(value), tf.float32)
+
+
+def _of_data_sets(compute, held):
+  """The computation of each client's pair, and of a number of the server."""
+  component = tff.tensorflow.computation(
+    lambda data_set, n: compute(*data_set.get_single_element(), n), (held, np.int32)
+  )
+
+  @tff.federated_computation(
+    tff.FederatedType(held, tff.CLIENTS), tff.FederatedType(np.int32, tff.SERVER)
+  )
+  def program(data_sets, n):
+    return tff.federated_map(component, (data_sets, tff.federated_broadcast(n)))
+
+  return program
+
+
+@pytest.mark.parametrize(
+  "table", [_OF_UNKNOWN_SHAPE, pytest.param(_MORE_OF_UNKNOWN_SHAPE, marks=pytest.mark.slow)]
+)
+def test_checks_of_shapes_are_those_of_tensorflow(table):
+  """Each by itself, as what is refused once is computed client by client."""
+  kinds = [tff.TensorType(np.float32, [None, None]), tff.TensorType(np.float32, [None])]
+  held = tff.types.to_type(tff.SequenceType(tff.types.to_type(tuple(kinds))))
+  x, v = np.float32([[1], [-2], [3]]), np.float32([1, 0.5])
+  data_sets = [tf.data.Dataset.from_tensors((x, v))] * 3
+  specs = [tf.TensorSpec([None, None]), tf.TensorSpec([None]), tf.TensorSpec([], tf.int32)]
+  refused = tf.errors.InvalidArgumentError, ValueError  # When it runs, or is built.
+  for expression in _expressions(table):
+    compute = functools.partial(_sum_of, expression)
+    try:
+      expected = float(tf.function(compute, specs, autograph=False)(x, v, 1))
+    except refused:
+      expected = None
+    try:
+      found = invoke(cohort_context.CohortContext(), _of_data_sets(compute, held), data_sets, 1)
+    except refused:
+      found = [None] * 3
+    assert found == [expected] * 3, expression

@@ -240,7 +240,9 @@ def test_training_that_users_write_is_done_at_once_of_what_was_kept(form, monkey
   serialized = []
   original = data_sets.Source.serialized
   monkeypatch.setattr(
-    data_sets.Source, "serialized", lambda self: serialized.append(self) or original(self)
+    data_sets.Source,
+    "serialized",
+    lambda self, *args: serialized.append(self) or original(self, *args),
   )
   for held in (ragged, [[element(2), element(2)] for _ in range(5)]):
     for weight, rate in ((1.0, 0.25), (-0.5, 0.125)):

@@ -95,8 +95,8 @@ def test_batches_pass_over_all_examples_in_every_epoch():
   assert [len(part) for part in personal.batches(np.random.default_rng(0), 0, 0, 2)] == [0, 0]
 
 
-def _sgd(rng, start, x, y, batch_size, *, rate=0.2, l2=0.0, momentum=0.0, proximal=0.0, epochs=10):
-  """Ten epochs of SGD in numpy."""
+def _sgd(rng, start, x, y, batch_size, *, epochs, rate=0.2, l2=0.0, momentum=0.0, proximal=0.0):
+  """SGD in numpy."""
   tuned, velocity = [w.astype(np.float64) for w in start], [0.0] * len(start)
   plan = [rng.permutation(len(y)) for _ in range(epochs)]
   for order in plan:
@@ -112,30 +112,50 @@ def _sgd(rng, start, x, y, batch_size, *, rate=0.2, l2=0.0, momentum=0.0, proxim
 
 
 @pytest.mark.parametrize(
-  "batch_size, l2, momentum, proximal",
-  [(4, 0.0, None, 0.0), (0, 0.01, None, 0.0), (3, 0, 0.9, 0.0), (4, 0.01, None, 0.7)],
+  "epochs, choices, batch_size, l2, momentum, proximal",
+  [
+    (10, None, 4, 0.0, None, 0.0),
+    (10, None, 0, 0.01, None, 0.0),
+    (10, None, 3, 0, 0.9, 0.0),
+    (10, None, 4, 0.01, None, 0.7),
+    (2, (6, 1, 2), 4, 0.01, None, 0.0),
+    (None, (1, 2, 6), 0, 0.0, None, 0.0),
+  ],
 )
-def test_clients_tune_and_choose_as_numpy_does(batch_size, l2, momentum, proximal):
+def test_clients_tune_and_choose_as_numpy_does(epochs, choices, batch_size, l2, momentum, proximal):
   """By brute force: SGD over the same batches, and each cut of the held-in examples by itself."""
   split, weights = evaluation.split_examples(_examples(), 0.5, seed=3), _weights()
   options = dict(batch_size=batch_size, l2=l2)
-  results = _personalizer(split, 0.2, momentum, proximal_strength=proximal, **options)(weights, 10)
+  personalize = _personalizer(split, 0.2, momentum, proximal_strength=proximal, **options)
+  results = personalize(weights, epochs, None, choices)
   how = dict(options, momentum=momentum or 0.0, proximal=proximal)
   models = {"shared": results.shared, "personal": results.personal, "chosen": results.chosen}
   for i, client_id in enumerate(split.held_in.client_ids):
     x, y = _rows(split.held_in, i)
     rng = seeds.generator(3, f"personalization of {client_id}")
-    expected = {"shared": weights.trainable, "personal": _sgd(rng, weights.trainable, x, y, **how)}
+
+    def tune(number, rows=slice(None)):
+      return _sgd(rng, weights.trainable, x[rows], y[rows], epochs=number, **how)  # noqa: B023
+
+    tuned = {0: weights.trainable}
+    if epochs:
+      tuned[epochs] = tune(epochs)
     parts = np.array_split(rng.permutation(len(y)), min(5, len(y))) if len(y) > 1 else []
-    sums = np.zeros(2)
-    for part in parts:
-      others = np.concatenate([other for other in parts if other is not part])
-      own = _sgd(rng, weights.trainable, x[others], y[others], **how)
-      for j, model in enumerate((weights.trainable, own)):
-        sums[j] += problems.losses_and_gradient(model, x[part], y[part])[0] * len(part)
-    keeps = sums[1] < sums[0]
-    assert results.is_personal[i] == keeps
-    expected["chosen"] = expected["personal" if keeps else "shared"]
+    chosen, sums = 0, {}
+    for number in (0, *sorted(choices or (epochs,))) if parts else ():
+      sums[number] = 0.0
+      for part in parts:
+        others = np.concatenate([other for other in parts if other is not part])
+        own = tune(number, others) if number else weights.trainable
+        sums[number] += problems.losses_and_gradient(own, x[part], y[part])[0] * len(part)
+      if number and not sums[number] < sums[chosen]:
+        break
+      chosen = number
+    assert results.epochs[i] == chosen and results.is_personal[i] == (chosen > 0)
+    asked = epochs or chosen or min(choices)
+    for number in {asked, chosen} - {*tuned}:
+      tuned[number] = tune(number)
+    expected = {"shared": tuned[0], "personal": tuned[asked], "chosen": tuned[chosen]}
     held_out_x, held_out_y = _rows(split.held_out, i)
     for name, of_model in models.items():
       loss, _ = problems.losses_and_gradient(expected[name], held_out_x, held_out_y)
@@ -143,7 +163,8 @@ def test_clients_tune_and_choose_as_numpy_does(batch_size, l2, momentum, proxima
       assert of_model.of_clients.loss[i] == pytest.approx(loss, rel=1e-4, abs=1e-7)
       assert of_model.of_clients.error[i] == pytest.approx(np.mean(predicted != held_out_y))
   assert results.shared.of_clients.num_examples.tolist() == np.diff(split.held_out.offsets).tolist()
-  assert len(set(results.is_personal)) == 2 or proximal or momentum  # Both happen.
+  # Both happen.
+  assert len({*results.epochs}) > 1 or proximal or momentum
 
 
 def test_the_choice_never_sees_what_measures_it():
@@ -155,33 +176,41 @@ def test_the_choice_never_sees_what_measures_it():
   assert not np.array_equal(results.chosen.of_clients.loss, changed.chosen.of_clients.loss)
 
 
+_FALLS = {0: 1.0, 3: 0.9, 10: 0.5, 30: 0.7, 100: 0.1}
+
+
 @pytest.mark.parametrize(
-  "number, losses, keeps",
+  "number, loss, epochs",
   [
-    (0, lambda tuned_on, measured_on: (1.0, 0.0), False),
-    (1, lambda tuned_on, measured_on: (1.0, 0.0), False),
-    (2, lambda tuned_on, measured_on: (1.0, 0.0), True),
-    (9, lambda tuned_on, measured_on: (1.0, 1.0), False),
-    (9, lambda tuned_on, measured_on: (1.0, np.nan), False),
-    (9, lambda tuned_on, measured_on: (np.nan, 0.0), False),
-    (9, lambda tuned_on, measured_on: (np.inf, 0.0), True),
-    (9, lambda tuned_on, measured_on: (0.0, -1.0 if 3 in measured_on else 0.2), True),
-    (9, lambda tuned_on, measured_on: (0.0, -1.0 if 3 in measured_on else 0.3), False),
+    (0, lambda epochs, measured_on: -epochs, 0),
+    (1, lambda epochs, measured_on: -epochs, 0),
+    (2, lambda epochs, measured_on: -epochs, 100),
+    (9, lambda epochs, measured_on: 1.0, 0),
+    (9, lambda epochs, measured_on: np.nan if epochs else 1.0, 0),
+    (9, lambda epochs, measured_on: epochs if epochs else np.nan, 0),
+    (9, lambda epochs, measured_on: epochs if epochs else np.inf, 3),
+    (9, lambda epochs, measured_on: _FALLS[epochs], 10),  # It is not tried for longer.
+    (9, lambda epochs, measured_on: epochs * (-1.0 if 3 in measured_on else 0.2), 100),
+    (9, lambda epochs, measured_on: epochs * (-1.0 if 3 in measured_on else 0.3), 0),
   ],
 )
-def test_a_client_keeps_its_own_only_where_it_is_better(number, losses, keeps):
-  cuts = []
+def test_a_client_tunes_for_as_long_as_that_helps(number, loss, epochs):
+  cuts = {}
 
-  def noted(tuned_on, measured_on):
-    cuts.append((tuned_on, measured_on))
-    return losses(tuned_on, measured_on)
+  def noted(epochs, tuned_on, measured_on):
+    cuts.setdefault(epochs, []).append((tuned_on, measured_on))
+    return loss(epochs, measured_on)
 
-  assert personal.is_better(np.random.default_rng(0), number, noted) is keeps
-  assert len(cuts) == (0 if number < 2 else min(5, number))
-  for cut in cuts:  # Each example is measured once, by a model that was not tuned on it.
-    assert sorted(np.concatenate(cut)) == list(range(number))
-  if cuts:
-    assert sorted(np.concatenate([measured for _, measured in cuts])) == list(range(number))
+  choices = (30, 3, 100, 10)
+  assert personal.choose_epochs(np.random.default_rng(0), number, choices, noted) == epochs
+  beyond = sorted(tried for tried in (0, *choices) if tried > epochs)
+  tried = {0, *(its for its in choices if its <= epochs), *beyond[:1]} if number > 1 else set()
+  assert {*cuts} == tried
+  for of_epochs in cuts.values():
+    assert len(of_epochs) == min(5, number)
+    for cut in of_epochs:  # Each example is measured once, by a model that was not tuned on it.
+      assert sorted(np.concatenate(cut)) == list(range(number))
+    assert sorted(np.concatenate([measured for _, measured in of_epochs])) == list(range(number))
 
 
 def test_without_epochs_nothing_changes():
@@ -237,17 +266,3 @@ def test_one_class_and_one_example_are_no_exception():
   assert list(results.is_personal)[:2] == [False, True]  # Of one held-in example nobody can tell.
   assert results.chosen.of_clients.error[1] <= results.shared.of_clients.error[1]
   assert np.isfinite(results.chosen.of_clients.loss).all()
-
-
-def test_validation_clients_choose_the_epochs():
-  split = evaluation.split_examples(_examples(), 0.5, seed=3)
-  personalize = _personalizer(split, 0.1)
-  losses = {
-    epochs: personalize(_weights(), epochs).chosen.of_clients.loss.mean()
-    for epochs in (0, 1, 2, 4, 8, 11)
-  }
-  assert personalize.best_epochs(_weights(), 11) == min(losses, key=losses.get) == 2
-  # Where nothing helps, or nothing is a number, it is none.
-  assert _personalizer(split, 1e-30).best_epochs(_weights(), 3) == 0
-  split.held_out.x[0] *= np.inf
-  assert personalize.best_epochs(_weights(), 1) == 0

@@ -209,9 +209,8 @@ class History:
     assert not where, (self.steps, where)
 
   def contents(self):
-    """The experiment's files, and its register."""
-    register = self.output_dir / "checkpoints/clients.json"
-    files = [*_files(self.output_dir), *([register] if register.exists() else [])]
+    """The experiment's files. Its register may have learned meanwhile where a folder has moved."""
+    files = _files(self.output_dir)
     return {path: path.read_bytes() for path in files if path.name != "lock"}
 
   # Steps. Each returns an exit code, or ends with the error of a refusal.

@@ -194,6 +194,20 @@ def test_output_to_a_full_disk_is_a_sentence(tmp_path):
   assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("body", ["pass", "print('further')", "print(1, file=sys.stderr)"])
+def test_a_reader_who_goes_ends_a_command_in_silence(tmp_path, body):
+  reading, writing = os.pipe()
+  os.close(reading)
+  ended = _end(tmp_path, body, stdout=writing)
+  os.close(writing)
+  assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_another_broken_pipe_is_told(tmp_path):
+  ended = _end(tmp_path, "r, w = os.pipe(); os.close(r); os.write(w, b'x')")
+  assert ended.returncode == 1 and "Broken pipe" in ended.stderr
+
+
 def test_other_errors_keep_their_traceback(tmp_path):
   ended = _end(tmp_path, "raise RuntimeError('a; b')")
   assert ended.returncode == 1 and "Traceback" in ended.stderr

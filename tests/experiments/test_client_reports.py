@@ -161,10 +161,12 @@ def test_tasks_with_numbers_have_their_own_units(tmp_path, monkeypatch):
 
   monkeypatch.setattr(style, "to_svg", collect)
   content = comparison.report(tmp_path, "own_costs_linear")
-  assert {text for text in texts if "(%)" in text} == {"Test clients (%)"}
+  shares = {"Test clients (%)", "New clients, at least (%)"}
+  assert {text for text in texts if "(%)" in text} == shares
   assert {text for text in texts if "label sd" in text} == {
     *("Mean error (label sd)", "Error of a test client (label sd)"),
     *("90th percentile of error (label sd)", "Change of error (label sd)"),
+    "Error of at most (label sd)",
   }
   assert {text for text in texts if "label var." in text} == {"Threshold (loss, label var.)"}
   captions = [figure.caption for figure in page.figures(content)]

@@ -1,6 +1,7 @@
 """When runs end: the rule on the curve of the training loss, and who has it."""
 
 import asyncio
+import pathlib
 
 import finished_runs
 import numpy as np
@@ -28,10 +29,11 @@ def _end(losses):
     (np.full(900, 0.7), 60, 60),
     (0.7 + _NOISE, 60, 90),  # There is nothing to learn.
     (0.2 + 0.5 * np.exp(-_T / 5), 60, 60),
-    (0.2 + 0.5 * np.exp(-_T / 60), 400, 700),
+    (0.6 + 0.08 * np.exp(-_T / 15) + 0.015 * np.exp(-_T / 150), 100, 300),  # At 60 it still falls.
+    (0.2 + 0.5 * np.exp(-_T / 60), 400, 800),
     (0.2 + 0.5 * np.exp(-_T / 60) + _NOISE, 400, 700),
     (0.7 - 0.0004 * _T, None, None),  # It falls by less than 1 % in twenty rounds, but goes on.
-    (1 / _T, 100, 500),  # What is left of it is next to nothing.
+    (1 / _T, 100, 900),  # What is left of it is next to nothing.
   ],
 )
 def test_a_run_ends_when_its_loss_has_stopped_falling(losses, least, most):
@@ -43,6 +45,43 @@ def test_losses_that_are_not_known_do_not_count():
   losses = np.concatenate([[np.nan], np.full(59, 0.7)])
   assert not convergence.has_converged(losses)
   assert convergence.has_converged(np.append(losses, 0.7))
+
+
+def test_the_whole_cohort_counts_beside_the_clients_that_train():
+  """The loss of a tail that is drawn anew each round is level, and that of all clients falls."""
+  level, falling = np.full(90, 0.7), 0.2 + 0.5 * np.exp(-_T[:90] / 60)
+  finished = {"train_loss": level, "cohort_loss_mean": level}
+  for curves, has_ended in (
+    (finished, True),
+    ({**finished, "cohort_loss_mean": falling}, False),
+    ({**finished, "train_loss": falling}, False),
+    ({"train_loss": level}, True),
+    ({**finished, "cohort_loss_mean": np.full(90, np.nan)}, True),
+  ):
+    config = run_config.of(stop="converged", rounds_per_evaluation=10)
+    ending = convergence.Ending(hook.Job(config, None, run_folder.Run(pathlib.Path("none"), 0)))
+    ending.before()
+    for i in range(90):
+      asyncio.run(ending.release({name: its[i] for name, its in curves.items()}, i + 1))
+    assert ending.is_over(90) == has_ended
+
+
+@pytest.mark.parametrize(
+  "stop, rounds, is_first",
+  [
+    ("converged", 60, True),
+    ("converged", 69, True),
+    ("converged", 70, False),
+    ("never", 60, False),
+    ("converged", 30, False),
+  ],
+)
+def test_a_run_that_ended_as_soon_as_it_might_is_known(tmp_path, stop, rounds, is_first):
+  flags = {"seed": 0, "stop": stop, "rounds_per_evaluation": 10}
+  folder = finished_runs.write_folder(tmp_path / "seed_0", flags, ())
+  rows = ["round,train_loss", *(f"{i},0.5" for i in range(rounds + 1))]
+  (folder / "rounds.csv").write_text("\n".join(rows) + "\n")
+  assert convergence.ended_first(run_folder.Run(folder, 0)) == is_first
 
 
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):

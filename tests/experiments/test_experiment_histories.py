@@ -60,10 +60,12 @@ def test_a_run_that_is_refused_late_leaves_no_entry(tmp_path, cache_dir):
   history = experiment_histories.History(tmp_path / "own", cache_dir, "own", seed=0)
   same = dict(data_dir=str(history.data), model="linear", validation_fraction=0.0, split_seed=0)
   history.STEPS["private"](history, **same)
-  [key], before = history.output_dir.rglob("noise_key"), history.contents()
+  [key] = history.output_dir.rglob("noise_key")
+  register = history.output_dir / "checkpoints/clients.json"
+  before = history.contents(), register.read_bytes()
   with pytest.raises(ValueError, match="Found the noise key of the run in"):
     history.STEPS["private"](history, **same, noise_key_file=str(key), run_name="again")
-  assert history.contents() == before
+  assert (history.contents(), register.read_bytes()) == before
 
 
 _HOSPITAL = """

@@ -128,7 +128,8 @@ def runs(tmp_path_factory):
 
 def _on_rows(code, rows):
   """A program of a card, of other rows than its own."""
-  return re.sub(r"^(\w+) = np.(zeros|full).*$", rf"\1 = {rows}", code, flags=re.MULTILINE)
+  pattern = r"^(\w+) = np.(zeros|full|array\(\[means\]).*$"
+  return re.sub(pattern, rf"\1 = {rows}", code, flags=re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

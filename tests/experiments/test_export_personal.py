@@ -23,7 +23,7 @@ from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.export import personalize
 from tff_superquantile.experiments.run import run_files
 
-_SETTINGS = dict(epochs=6, learning_rate=0.3, proximal_weight=0.2, batch_size=5, l2=0.01)
+_SETTINGS = dict(epochs=[2, 6], learning_rate=0.3, proximal_weight=0.2, batch_size=5, l2=0.01)
 _X_SPEC = tf.TensorSpec([None, 4], tf.float32)
 # By the number of classes, 0 for numbers.
 _LABELS = {0: (), 2: ("no", "yes"), 3: ("a", "b", "c")}
@@ -79,7 +79,9 @@ def _as_evaluation(exported, x, y, seed):
     error="misclassification" if exported.labels else "rmse",
   )
   rng = np.random.default_rng(seed)
-  return how.tune(exported.weights, x, y, _SETTINGS["epochs"], rng)[0].trainable
+  epochs = how._chosen_epochs(exported.weights, x, y, _SETTINGS["epochs"], rng)
+  assert epochs == 6
+  return how.tune(exported.weights, x, y, epochs, rng)[0].trainable
 
 
 def _weights_of(folder):
@@ -133,7 +135,8 @@ def test_the_shared_model_is_kept_where_its_own_is_no_better(tmp_path, capsys, n
     assert commands.contents(tmp_path / "own") == commands.contents(tmp_path / "export")
 
 
-def test_a_table_is_encoded_as_by_the_run_with_numpy_alone(tmp_path):
+def _table(folder, name):
+  """Exports a model of a table; returns the encoding and how to tune it."""
   columns = (
     features.Feature("age", "number", True, 40.0, 10.0),
     features.Feature("ward", "category", True, categories=("north", "south")),
@@ -144,25 +147,34 @@ def test_a_table_is_encoded_as_by_the_run_with_numpy_alone(tmp_path):
   model = models.build_table_model(1, spec, num_classes=2)
   weights = run_files.Weights(tuple(np.zeros_like(w) for w in model.initial_weights[0]), ())
   exported = exported_model.ExportedModel(
-    model, weights, table.preprocessing(), ("no", "yes"), None
+    model, weights, table.preprocessing(), ("no", "yes"), None, table.to_text()
   )
-  (tmp_path / "export").mkdir()
-  formats.write(exported, "npz", tmp_path / "export")
-  (tmp_path / "export/MODEL_CARD.md").write_text("")
+  folder.mkdir()
+  formats.write(exported, name, folder)
+  (folder / "MODEL_CARD.md").write_text("")
   tuning = formats.Tuning(**_SETTINGS, label_scale=None, num_classes=2, num_trainable=2)
-  (tmp_path / "export/tuning.json").write_text(json.dumps(dataclasses.asdict(tuning)))
+  (folder / "tuning.json").write_text(json.dumps(dataclasses.asdict(tuning)))
+  return table, tuning
+
+
+_AS_NUMBERS = [[55, 0, 1], [np.nan, np.nan, 0], [1e9, -1, 1]]
+
+
+def test_a_table_is_read_as_by_the_run_without_tensorflow(tmp_path):
+  table, tuning = _table(tmp_path / "export", "npz")
   lines = ["new,y,ward,age,unused", "true,yes,north,55,1", "0,no,,,2", "1,yes,west,1e9,3"]
   (tmp_path / "rows.csv").write_text("\n".join([lines[0], *lines[1:] * 9]) + "\n")
   found = personalize.LinearModel(tmp_path / "export/model.npz", tuning)
-  x, y = personalize.read_rows(tmp_path / "rows.csv", found, "y", tuning)
-  raw = np.array([[55, 0, 1], [np.nan, np.nan, 0], [1e9, -1, 1]], float)
+  x, y = personalize.read_rows(tmp_path / "rows.csv", found, tuning, tmp_path / "export", {})
+  raw = np.array(_AS_NUMBERS, float)
   np.testing.assert_array_equal(x, np.tile(table.encode(raw), (9, 1)))
+  np.testing.assert_array_equal(x, found.inputs(np.tile(raw, (9, 1))))  # NumPy alone.
   assert y.tolist() == [1, 0, 1] * 9
   # As a command, which imports neither TensorFlow nor TFF.
   script = (
     "import sys; from tff_superquantile import commands;"
-    "code = commands.main(['personalize', 'export', 'rows.csv', '--out=own', '--label_column=y']);"
-    " print({'tensorflow', 'tensorflow_federated', 'pandas'} & {*sys.modules}); sys.exit(code)"
+    "code = commands.main(['personalize', 'export', 'rows.csv', '--out=own']);"
+    " print({'tensorflow', 'tensorflow_federated'} & {*sys.modules}); sys.exit(code)"
   )
   command = [sys.executable, "-c", script]
   result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
@@ -177,11 +189,74 @@ def test_a_table_is_encoded_as_by_the_run_with_numpy_alone(tmp_path):
   np.testing.assert_array_equal(scores[:, 0] > 0, y)
 
 
+# Ways to write the rows of _AS_NUMBERS that a run reads alike, with flags.
+_WRITTEN = {
+  "marks of missing values": ("new,y,ward,age\n1,yes,north,55\n0,no,NA,n/a\n1,yes,west,1e9\n", {}),
+  "blanks, semicolons": (
+    "new;y;ward;age\n TRUE; yes; north;55,0\nFalse;no; NA ;?\n1.0;yes;west;1000000000,0\n",
+    {},
+  ),
+  "a title, a code": (
+    "Ward 7\n\nnew,y,ward,age\n1,yes,north,55\n0,no,-999,-999\n1,yes,west,1e9\n",
+    dict(missing="-999"),
+  ),
+  "short rows, other names": (
+    "new,z,ward,age\n1,yes,north,55\n0,no\n1,yes,west,1e9\n1,,west\n",
+    dict(label_column="z", rows_without_label="drop"),
+  ),
+}
+
+
+@pytest.mark.parametrize("how", _WRITTEN)
+@pytest.mark.parametrize("name", ["npz", "saved_model"])
+def test_clients_rows_are_read_by_the_runs_own_reader(tmp_path, how, name):
+  text, asked = _WRITTEN[how]
+  table, tuning = _table(tmp_path / "export", name)
+  if how == "blanks, semicolons":  # The run's numbers had a decimal comma.
+    first = dataclasses.replace(table.features[0], decimal=",")
+    table = dataclasses.replace(table, features=(first, *table.features[1:]))
+    (tmp_path / "export/columns.json").write_text(table.to_text())
+  (tmp_path / "rows.csv").write_text(text)
+  kind = personalize.LinearModel if name == "npz" else personalize.SavedModel
+  model = kind(tmp_path / f"export/{'model.npz' if name == 'npz' else name}", tuning)
+  # The run's own flags do as well.
+  of_run = {n: v for n, v in asked.items() if n != "label_column"}
+  for settings, given in (
+    (tuning, asked),
+    (dataclasses.replace(tuning, **of_run), {n: v for n, v in asked.items() if n not in of_run}),
+  ):
+    x, y = personalize.read_rows(tmp_path / "rows.csv", model, settings, tmp_path / "export", given)
+    order = np.lexsort(np.nan_to_num(x, nan=-9.0).T)  # Short rows come last.
+    raw = np.array(_AS_NUMBERS, float)
+    expected = table.encode(raw) if name == "npz" else raw
+    np.testing.assert_array_equal(
+      x[order], expected[np.lexsort(np.nan_to_num(expected, nan=-9.0).T)]
+    )
+    assert sorted(y) == [0, 1, 1]
+    assert np.isfinite(model.loss_and_gradient(model.weights, x, y)[0])
+
+
+def test_columns_and_labels_that_the_model_does_not_know_are_named(tmp_path):
+  _, tuning = _table(tmp_path / "export", "npz")
+  model = personalize.LinearModel(tmp_path / "export/model.npz", tuning)
+  for text, said in (
+    ("new,y,ward\n1,yes,north\n", "Found no column 'age' in .*, which the model reads"),
+    ("new,ward,age\n1,north,5\n", "Found no column 'y' for --label_column"),
+    ("new,y,ward,age\n1,perhaps,north,5\n", "classes that the model does not know"),
+    ("new,y,ward,age\n1,,north,5\n", "1 of 1 rows without a label"),
+    ("new,y,ward,age\n1,yes,north,old\n", "values of another kind in column 'age'"),
+  ):
+    (tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(ValueError, match=said):
+      personalize.read_rows(tmp_path / "rows.csv", model, tuning, tmp_path / "export", {})
+
+
 @pytest.mark.parametrize(
   "change, message",
   [
     (dict(rows="missing.npz"), "Found no file .*missing.npz; expected the rows"),
-    (dict(rows="rows.csv"), "expected a .csv of a table's rows for an export by --format=npz"),
+    (dict(rows="rows.csv"), "Found no columns.json in .*; expected the export of a run on a table"),
+    (dict(rows="rows.txt"), r"expected a table \(.csv, .*\) .*, or a .npz file with the arrays"),
     (dict(rows="no_y.npz"), "Found x in .*; expected the arrays x and y"),
     (dict(rows="classes.npz"), "Found 3 examples and 2 labels"),
     (dict(rows="nan.npz"), "Found 3 examples and 2 labels"),
@@ -198,7 +273,8 @@ def test_what_cannot_be_tuned_is_refused(tmp_path, change, message):
   _export(tmp_path / "card", 2, "npz")
   (tmp_path / "card/model.npz").unlink()
   x = np.zeros([3, 4])
-  (tmp_path / "rows.csv").write_text("a,y\n1,0\n")
+  for suffix in ("csv", "txt"):
+    (tmp_path / f"rows.{suffix}").write_text("a,y\n1,0\n")
   np.savez(tmp_path / "rows.npz", x=x, y=[0, 1, 1])
   np.savez(tmp_path / "no_y.npz", x=x)
   np.savez(tmp_path / "classes.npz", x=x, y=[0, 1, 2])

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from privacy import checks
@@ -13,6 +14,7 @@ from tff_superquantile.experiments import run
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.run.parts import personal
 
 # What rules refuse beyond kinds, choices and the least and largest values.
 _OF_RULES = {
@@ -21,6 +23,7 @@ _OF_RULES = {
   flag_lib.below_one: (1.0, math.nan),
   checks.scale: (0.0, 1e300, math.nan),
   run_config.named: ("",),
+  personal.positive_or_chosen: (0, -1, "no such"),
 }
 
 
@@ -112,3 +115,26 @@ def test_a_method_takes_the_flags_of_its_own_and_no_others(name):
       said = f"Found --{other}=.* with --algorithm={name}; it belongs to --algorithm="
       with pytest.raises(ValueError, match=said):
         run_config.of(algorithm=name, **needed, **{other: _good(flag)})
+
+
+def test_numbers_of_numpy_are_numbers():
+  config = run_config.RunConfig(num_rounds=np.int64(5), max_loss=np.float32(1.5))
+  assert (config.num_rounds, type(config.num_rounds)) == (5, int)
+  assert (config.max_loss, type(config.max_loss)) == (1.5, float)
+  for wrong in (True, np.bool_(True), np.float64(5.0), "5"):
+    with pytest.raises(TypeError, match="Found --num_rounds=.* expected int"):
+      run_config.RunConfig(num_rounds=wrong)
+
+
+def test_a_kind_that_need_not_be_asked_for_says_whether_it_was():
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class Kind(part.Part):
+    pass
+
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class Whole(part.Part):
+    kind: Kind = part.choice("kind", {"one": Kind}, "A kind.", usual=lambda _: "one")
+
+  assert part.build(Whole, {"kind": "one"}).kind == Kind()
+  with pytest.raises(TypeError, match="Found Kind without a field is_asked: bool = True;"):
+    part.build(Whole, {})

@@ -178,7 +178,7 @@ def test_what_is_wrong_cannot_be_written_down(write, said):
   "flags, said",
   [
     (dict(threshold_step=-1.0), "threshold_step = -1.0; expected a"),
-    (dict(algorithm="fed_avg", num_bins=10**10), "num_bins = 10000000000; expected at most"),
+    (dict(algorithm="fed_avg", num_bins=10**10), "--num_bins=10000000000; expected at most"),
   ],
 )
 def test_flags_that_nothing_has_are_checked_by_themselves(flags, said):

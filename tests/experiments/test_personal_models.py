@@ -54,12 +54,13 @@ def test_a_run_that_has_finished_gets_its_personal_models(lab, base, tmp_path):
     batch_size=config.local.batch_size,
     l2=config.local.l2,
     proximal_strength=0.5,
-  )(run.weights, int(run.numbers["personal.epochs"]))  # As validation clients choose.
+  )(run.weights, 3, None, (3, 10, 30, 100))
   for part in ("shared", "personal", "chosen"):
     errors = getattr(found, part).of_clients.error
     np.testing.assert_allclose(run.clients(part)["error"], errors)
     assert run.numbers[f"{part}.error.p90"] == pytest.approx(np.percentile(errors, 90))
   assert run.clients("chosen")["is_personal"].tolist() == found.is_personal.tolist()
+  assert run.clients("chosen")["epochs"].tolist() == found.epochs.tolist()
   assert run.numbers["personal.share_kept"] == pytest.approx(found.is_personal.mean())
   # Once, unless something else is asked for.
   results = commands.contents(path)
@@ -73,12 +74,13 @@ def test_a_run_that_has_finished_gets_its_personal_models(lab, base, tmp_path):
   assert changed - {"lock"} == {"metrics.json", "personal_clients.csv", "chosen_clients.csv"}
 
 
-def test_validation_clients_choose_the_epochs_of_a_private_run_which_tells_of_tested_ones(lab):
+def test_a_private_run_tells_of_tested_clients_alone(lab):
   flags = ("--num_rounds=2", "--epsilon=5", "--clip_norm=0.1", "--output_dir=private")
-  result = lab.train(*flags, "--personalize=4")
+  result = lab.train(*flags, "--personalize")
   assert result.code == 0, result.err
   (run,) = run_folder.find_runs(lab.folder / "private")
-  assert run.numbers["personal.epochs"] in (0, 1, 2, 4)
+  assert run.config.personalization.epochs == "chosen"
+  assert {*run.clients("chosen")["epochs"]} <= {0, 3, 10, 30, 100}
   others = {*run.clients("test")["client_id"]}
   for part in ("shared", "personal", "chosen"):
     assert {*run.clients(part)["client_id"]} <= others
@@ -86,7 +88,7 @@ def test_validation_clients_choose_the_epochs_of_a_private_run_which_tells_of_te
   names = {name for name in commands.contents(run.path) if "personal" in name or "chosen" in name}
   assert names == {"personal_clients.csv", "chosen_clients.csv"}
   assert set(run.metrics["personal"]) - set(run.metrics["test"]) == {
-    *("asked", "epochs", "share_kept", "num_diverged"),
+    *("asked", "share_kept", "num_diverged"),
   }
 
 
@@ -132,11 +134,11 @@ _NOISE = 0.01 * np.random.default_rng(0).normal(size=41)
 @pytest.mark.parametrize(
   "is_far, changes, own, starts",
   [
-    (True, -0.1, None, "Personalise, as these clients disagree: after FedAvg, a model"),
+    (True, -0.1, None, "Personalise: clients differ, and what each keeps of the shared"),
     (False, -0.01, None, "Keep FedAvg"),
     (False, 0.0, None, "Keep FedAvg"),
     (False, np.where(_SHARED > 0.5, 0.2, -0.2), None, "Keep FedAvg"),  # The worst tenth pays.
-    (False, 0.0, -0.15, "Do not federate: a model of a client’s own"),
+    (False, 0.0, -0.15, "Do not federate: clients’ own models"),
   ],
 )
 def test_the_decision_is_to_personalise_where_all_gain_far_by_it(

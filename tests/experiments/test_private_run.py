@@ -494,7 +494,7 @@ epsilon=1e9 | epsilon = 1e\+09, which no noise is little enough
 delta=0 | delta = 0
 delta=1 | delta = 1
 threshold=tree num_bins=12 | num_bins = 12; .* power of two
-threshold=tree num_bins=1099511627776 | num_bins = 1099511627776; expected at most 65536
+threshold=tree num_bins=1099511627776 | --num_bins=1099511627776; expected at most 65536
 threshold=tree noise_shares=private_coin contacted_clients=7 | contacted = 7 with .* = 8 and .* = 30
 threshold=tree noise_shares=private_coin contacted_clients=31 | contacted = 31 with .* = 30
 clients_per_round=31 | --clients_per_round=31 with 30 training clients

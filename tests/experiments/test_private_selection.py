@@ -83,6 +83,21 @@ def test_cohorts_are_cut_at_the_number_of_shares(files):
   assert [_names(h) for h in _rounds(files, release)] == _poisson(10, 23)
 
 
+@pytest.mark.parametrize("protocol,contacted", [("complement", None), ("private_coin", 20)])
+def test_the_sampler_is_told_to_cut(files, monkeypatch, protocol, contacted):
+  # Cohorts that large are rare: what the sampler is asked for says it, and not what it draws.
+  release = _with_shares(protocol=protocol, contacted=contacted)
+  asked = []
+
+  def sampler(client_ids, clients_per_round, key, *, max_clients):
+    asked.append((list(client_ids), clients_per_round, key, max_clients))
+    return lambda round_num: list(client_ids[: round_num % max_clients + 1])
+
+  monkeypatch.setattr(cohorts, "build_poisson_sampler", sampler)
+  _rounds(files, release)
+  assert asked == [(_IDS, contacted or 10, _KEY, release.num_shares)]
+
+
 def test_helpers_complete_every_cohort(files):
   release = _with_shares(protocol="helpers")
   for handles, cohort in zip(_rounds(files, release), _poisson(10, 23)):

@@ -129,6 +129,34 @@ def test_own_models_are_fitted_to_one_half_and_tested_on_the_other():
   assert of_all["balanced_error"] == pytest.approx(1 - np.mean(recalls))
 
 
+def test_few_examples_of_a_client_are_fitted_with_a_prior():
+  rng = np.random.default_rng(5)
+  examples = _examples(rng.integers(2, size=sum(_SIZES)).astype(np.int32))
+  split = evaluation.split_examples(examples, 0.5, seed=0)
+  model = models.build_table_model(0, _spec(tf.int32), num_classes=2)
+  found, _ = fitting.local(model, split, 1e-4, "misclassification", prior=0.5)
+  for i, loss in enumerate(found.loss):
+    rows = split.held_in.of_client(i)
+    w, (x, y) = _newton(*rows, 0.5 / len(rows[1])), split.held_out.of_client(i)
+    scores = x @ w[:3] + w[3]
+    np.testing.assert_allclose(loss, np.mean(np.log1p(np.exp((1 - 2 * y) * scores))), atol=2e-3)
+
+
+@pytest.mark.parametrize("num_classes", [3, None])
+def test_own_constants_are_chosen_on_one_half_and_tested_on_the_other(num_classes):
+  y = np.random.default_rng(5).integers(3, size=sum(_SIZES))
+  examples = _examples(y.astype(np.int32 if num_classes else np.float32))
+  split = evaluation.split_examples(examples, 0.5, seed=0)
+  found, _ = fitting.own_constants(split, num_classes)
+  for i, error in enumerate(found.error):
+    chosen, tested = split.held_in.of_client(i)[1], split.held_out.of_client(i)[1]
+    if num_classes:
+      expected = np.mean(tested != np.bincount(chosen).argmax())
+    else:
+      expected = np.sqrt(np.mean((tested - chosen.mean()) ** 2))
+    assert error == pytest.approx(expected, rel=1e-5)
+
+
 def test_pooled_fit_of_numbers_is_ridge_regression():
   rng = np.random.default_rng(6)
   y = rng.normal(size=sum(_SIZES)).astype(np.float32)
@@ -208,9 +236,9 @@ def test_report_says_first_that_nothing_was_learned(lab, mines):
   result = run()
   assert result.code == 0, result.err
   report = (folder / "report.md").read_text()
-  first = "The features do not tell the label: no method is better than the constant answer,"
-  assert f"mines, mine (linear): {first}" in result.out
-  assert report.split("\n\n")[1].startswith(first)
+  first = "The features do not tell the label: no method is better than the constant answer."
+  assert f"mines, mine (linear):\n{first}" in result.out
+  assert report.split("\n\n")[1].startswith(f"**{first}**")
   # By the file alone.
   table = np.genfromtxt(lab.folder / "mines.csv", **_CSV)
   written = json.loads((folder / "references" / "seed_0.json").read_text())
@@ -219,7 +247,7 @@ def test_report_says_first_that_nothing_was_learned(lab, mines):
   assert constant["client_id"] == list(run_clients)
   expected = [np.mean(table["mine"][table["field"] == one]) for one in run_clients]
   np.testing.assert_allclose(constant["error"], expected)
-  assert set(written["found"]) == {"constant", "pooled", "local"}
+  assert set(written["found"]) == {"constant", "pooled", "local", "local_constant"}
   for label in kept.LABELS.values():
     assert label in report
   rows = [line for line in (folder / "report.csv").read_text().splitlines() if ",constant," in line]
@@ -240,7 +268,12 @@ def test_references_are_computed_once(mines):
   assert path.stat().st_mtime_ns == before
   path.write_text("{")  # A damaged file is made anew.
   assert run().code == 0
-  assert set(json.loads(path.read_text())["found"]) == {"constant", "pooled", "local"}
+  assert set(json.loads(path.read_text())["found"]) == {
+    "constant",
+    "pooled",
+    "local",
+    "local_constant",
+  }
 
 
 def test_references_of_private_runs_say_nothing_of_training_clients(lab):

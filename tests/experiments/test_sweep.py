@@ -253,6 +253,31 @@ def test_shares_of_the_cores(num_runs, num_workers, expected):
   assert sorted(core for share in shares[8:] for core in share) == list(range(8))
 
 
+class _Run:
+  """A run at work or at its end, as the pool looks at it."""
+
+  def __init__(self, done, planned, asked=None):
+    self.config = run_config.of(num_rounds=asked)
+    self.last_round = lambda: (done, {})
+    self.num_rounds = lambda: planned
+
+
+def test_the_rounds_of_runs_that_stop_early():
+  rounds, waiting = pool._Rounds(), [run_config.of()] * 3
+  assert rounds.total(waiting, []) is None  # The task decides.
+  assert rounds.total(waiting, [_Run(5, 100)]) == 400
+  rounds.end(_Run(100, 100), has_failed=False)
+  assert rounds.total(waiting, []) == 400  # None was early, so far.
+  rounds.end(_Run(3, 100), has_failed=True)
+  assert rounds.total(waiting, []) == 403
+  rounds.end(_Run(40, 100), has_failed=False)
+  # Others are taken to have 70, but for one that has had more.
+  assert rounds.total(waiting[:1], [_Run(85, 100), _Run(8, 100)]) == 143 + 70 + 85 + 70
+  for done in (85, 60, 50):
+    rounds.end(_Run(done, 100), has_failed=False)
+  assert rounds.total([], []) == rounds.done == 338
+
+
 def test_a_process_goes_on_with_its_method():
   a, b = (run_config.of(algorithm=name, task="synthetic") for name in ("fed_avg", "superquantile"))
   waiting = {i: dataclasses.replace(one, seed=i) for i, one in enumerate((a, b, a, b))}

@@ -359,6 +359,8 @@ _REFUSED = {
 _REFUSED_AT_ONCE = {
   "synthetic": ("'synthetic'", "--name=value"),
   "--algorithm=fedavg": ("algorithm", "fed_avg"),
+  "--algorithm=fed_avg --theta=0.5": ("--theta=0.5 with --algorithm=fed_avg", "=fed_avg_sub, "),
+  "--warm_start=x": ("--warm_start=x", "the nearest of them --initial_weights"),
   "--num_rounds=0": ("num_rounds",),
   "--seed=100000000000000000000": ("seed", "expected at most 9223372036854775807: ", "63 bits"),
   "--output_dir=": ("output_dir", "Found no folder", "name it"),

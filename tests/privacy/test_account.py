@@ -150,11 +150,40 @@ def test_compose_of_flags_and_ledgers(capsys, tmp_path):
   text = "--update_noise_multiplier=2 --population=600 --clients_per_round=60 --num_rounds=20"
   flags = text.split()
   found = _json(capsys, "compose", folder + "/privacy.json", f"--run={text} --times=3")
-  assert [one["release"] for one in found["releases"]][1:] == [f"{text} --times=3"] * 3
+  assert [(one["release"], one["times"]) for one in found["releases"]][1:] == [
+    (f"{text} --times=3", 3)
+  ]
   own = _json(capsys, "spend", *flags, "--delta=1e-5")["epsilon"]
-  assert [one["epsilon"] for one in found["releases"]] == [alone["epsilon"], *3 * [own]]
+  assert [one["epsilon"] for one in found["releases"]] == [alone["epsilon"], own]
+  apart = _json(capsys, "compose", folder, *3 * [f"--run={text}"])
+  assert apart["epsilon"] == found["epsilon"]
   longer = _json(capsys, "spend", *flags[:3], "--num_rounds=60", "--delta=1e-5")["epsilon"]
   assert max(longer, alone["epsilon"]) < found["epsilon"] < longer + alone["epsilon"]
+
+
+def test_compose_counts_as_often_as_it_is_told_without_a_list(capsys):
+  flags = "--update_noise_multiplier=900 --population=1000000 --clients_per_round=1 --num_rounds="
+  many = _json(capsys, "compose", f"--run={flags}1 --times=1000000000")
+  longer = _json(capsys, "compose", f"--run={flags}1000000000")
+  assert len(many["releases"]) == 1 and many["releases"][0]["times"] == 10**9
+  assert many["epsilon"] == pytest.approx(longer["epsilon"], rel=1e-3)
+  # Each has cohorts of its own, so that their distances add up as roots of squares do.
+  flags += "6 --sampling=cyclic"
+  known = [_json(capsys, "compose", f"--run={flags} --times={n}") for n in (1, 4)]
+  four = _json(capsys, "compose", *4 * [f"--run={flags}"])
+  assert known[1]["epsilon"] == four["epsilon"] > known[0]["epsilon"]
+
+
+def test_a_line_break_in_a_path_breaks_no_line(capsys, tmp_path):
+  folder = tmp_path / "a\nb"
+  folder.mkdir()
+  shown = f"{tmp_path}/a\\nb"
+  for argv in (["audit", str(folder)], ["compose", str(folder)], ["compose", f"{folder}/no"]):
+    assert account.run(argv) == account.USAGE_ERROR
+    error = capsys.readouterr().err
+    assert error.startswith("Error: Found ") and error.count("\n") == 1 and "a\\nb" in error
+  assert account.run(["audit", _run_folder(folder)]) == 0
+  assert capsys.readouterr().out.startswith(f"{shown}: The claim holds.")
 
 
 def test_without_its_packages(tmp_path):

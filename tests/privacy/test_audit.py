@@ -12,7 +12,10 @@ import run_folders
 
 from privacy import accounting
 from privacy import audit
+from privacy import cohorts
 from privacy import ledger
+from privacy import parts
+from privacy import releases
 from privacy import statements
 from privacy.evaluation import entries
 from privacy.evaluation import query as query_lib
@@ -342,6 +345,35 @@ def test_no_file_can_be_cut_or_removed(run, name):
     assert _failures(run), length
   (run / name).unlink()
   assert _failures(run)
+
+
+def test_a_run_of_0_3_is_held_to_the_rule_that_it_had(tmp_path):
+  # There the rounding of noise as clients draw it was not in epsilon.
+  cohort = cohorts.Poisson(2500, 100)
+  updates = parts.UpdateSum(noise_multiplier=5.0, num_parameters=49_000, clip_norm=0.5)
+  release = releases.Release(cohort=cohort, parts=(updates,))
+  rounds, delta = 1500, 1e-5
+  entry = run_folders.ledger_of(release, rounds, delta=delta, accountant="rdp")
+  spent = accounting.epsilon(release, rounds, delta, "rdp")
+  assert 2e-6 < spent.of_rounding / spent.epsilon < 1e-4
+  before = spent.epsilon - spent.of_rounding
+  old = dataclasses.replace(entry, claim=dict(epsilon=before, delta=delta), epsilon_spent=before)
+
+  def written(name, entry, **flags):
+    folder = run_folders.write(tmp_path / name, entry, rounds, **flags)
+    run_folders.write_weights(folder, 49_000)
+    return folder
+
+  found = audit.audit_folder(written("old", old))
+  assert (found.failures, found.spent) == ((), spent)
+  (note,) = [note for note in found.notes if "is rounded as it is drawn" in note]
+  assert f"adds up to {spent.of_rounding:.2g}" in note and f"{spent.epsilon:.8g}" in note
+  assert not any("planned rounds would cost" in note for note in found.notes)
+  # Less than its rule is too little, and one of now has another rule.
+  less = dataclasses.replace(old, epsilon_spent=before * (1 - 3e-6))
+  assert len(_failures(written("less", less))) == 1
+  now = written("now", old, exact_siblings="refused")
+  assert [failure.split()[0] for failure in _failures(now)] == ["1500", "The"]
 
 
 def test_rounds_that_ledger_and_rows_forget(run, tmp_path):

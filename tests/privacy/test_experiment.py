@@ -145,6 +145,29 @@ def test_evaluations_of_training_clients_count(tmp_path):
     assert (_compose(tmp_path).spent.epsilon > 1.05 * _epsilon(_ROUNDS)) == is_more
 
 
+def test_compose_counts_what_the_audit_counts(tmp_path, capsys):
+  def epsilon(command, *paths):
+    assert account.run([command, *map(str, paths), "--json"]) in (0, 1)
+    answer = json.loads(capsys.readouterr().out)
+    return answer["epsilon"] if command == "compose" else answer["populations"][0]["epsilon"]
+
+  folder = _run(tmp_path / "seed_0", "0")
+  query = query_lib.Query(40, 1.0, 1e-4, num_bins=4)
+  z = query.release.effective_noise_multiplier
+  new = entries.Evaluation("now", "m", "train", "error", query, z, (1.0,) * 4, {"mean": (0.5, 0.1)})
+  (folder / entries.FILE_NAME).write_text(entries.to_json([new.to_dict(), new.to_dict()]))
+  one = epsilon("audit", tmp_path)
+  # Its ledger lies beside its evaluations; by itself it says nothing of them.
+  assert epsilon("compose", folder) == epsilon("compose", folder / "privacy.json") == one
+  (tmp_path / "alone.json").write_text((folder / "privacy.json").read_text())
+  assert epsilon("compose", tmp_path / "alone.json") == _epsilon(_ROUNDS) < one
+  _run(tmp_path / "seed_1", "1")
+  assert epsilon("compose", tmp_path) == epsilon("audit", tmp_path) > one
+  _run(tmp_path / "other", "1", release=flat.release(40, 8, None, 4.0))
+  assert account.run(["compose", str(tmp_path)]) == account.USAGE_ERROR
+  assert "have one key" in capsys.readouterr().err
+
+
 def test_claims_in_different_relations(tmp_path):
   _run(tmp_path / "a", "0")
   stronger = flat.changed(_RELEASE, relation="replace_one")

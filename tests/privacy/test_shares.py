@@ -9,6 +9,7 @@ import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from scipy import signal
 from scipy import stats
 
 from privacy.noise import shares
@@ -250,6 +251,113 @@ def test_slack_falls_with_noise_and_grows_with_shares(stddev, num_shares, protoc
   assert found >= shares.slack(1.01 * stddev, num_shares, protocol) > 0
   more = shares.sum_slack(stddev, num_shares + 1)
   assert more * (1 + 1e-12) >= shares.sum_slack(stddev, num_shares) >= 0
+
+
+def _drawn_and_exact(stddev, num_shares):
+  """The laws of the sum of shares as drawn, in integers, and as they should be, in 40 digits."""
+  largest = math.ceil(12 * stddev)
+  law = _discrete(stddev**2, largest)
+  masses = np.rint(np.ldexp(law, 62)).astype(np.int64)
+  masses[largest] += 2**62 - masses.sum()
+  one = np.array([int(mass) for mass in masses], dtype=object)
+  exact = np.array(_exact_discrete(decimal.Decimal(stddev) ** 2, largest), dtype=object)
+  drawn, ideal = one, exact
+  for _ in range(num_shares - 1):
+    drawn, ideal = np.convolve(drawn, one), np.convolve(ideal, exact)
+  return drawn / decimal.Decimal(2) ** (62 * num_shares), ideal
+
+
+@pytest.mark.parametrize("stddev,num_shares", [(3.0, 1), (3.0, 2), (3.0, 5), (11.5, 3)])
+def test_the_law_of_drawn_shares_is_within_its_bounds(stddev, num_shares):
+  with decimal.localcontext() as context:
+    context.prec = 40
+    drawn, ideal = _drawn_and_exact(stddev, num_shares)
+    fewer, exact = (np.ones(1), np.ones(1))
+    if num_shares > 1:
+      fewer, _ = _drawn_and_exact(stddev, num_shares - 1)
+      _, exact = _drawn_and_exact(stddev, 1)
+      fewer = np.convolve(fewer, exact)
+    ends = np.abs(np.arange(drawn.size) - drawn.size // 2) / (stddev * math.sqrt(num_shares))
+    for bulk in (3.0, 5.0, 7.0):
+      law = shares.drawn_law(stddev, num_shares, bulk)
+      inner = ends <= bulk
+      r = np.array([float((a / b).ln()) for a, b in zip(drawn[inner], ideal[inner])])
+      assert 1e-4 * law.ratio < np.abs(r).max() <= law.ratio
+      assert np.abs(np.diff(r)).max() <= law.slope
+      assert np.abs(r[:-7] - r[7:]).max() <= 7 * law.slope
+      if num_shares > 1:  # One share is exact in the place of a drawn one.
+        of_fewer = [float((a / b).ln()) for a, b in zip(drawn[inner], fewer[inner])]
+        assert np.abs(of_fewer).max() <= law.one
+      beyond = sum(abs(drawn[~inner] - ideal[~inner]))
+      assert float(beyond) <= law.outside
+
+
+@pytest.mark.parametrize("num_shares", [1, 2])
+def test_the_law_of_pairs_that_are_drawn_at_once_is_within_its_bounds(num_shares):
+  # As `discrete_gaussian` draws two numbers by one word: their joint law is rounded.
+  stddev, largest = 2.1, 26
+  law = _discrete(stddev**2, largest)
+  masses = np.rint(np.ldexp(np.outer(law, law), 62)).astype(np.int64)
+  masses[largest, largest] += 2**62 - masses.sum()
+  with decimal.localcontext() as context:
+    context.prec = 40
+    exact = np.array(_exact_discrete(decimal.Decimal(stddev) ** 2, largest), dtype=object)
+    errors = np.vectorize(lambda mass: decimal.Decimal(int(mass)) / 2**62)(masses)
+    errors = (errors - np.outer(exact, exact)).astype(float)
+  both, change = np.outer(law, law), errors
+  if num_shares == 2:  # The products of two errors are 1e-15 of it.
+    change = 2 * signal.convolve2d(errors, both)
+    both = signal.convolve2d(both, both)
+  ends = np.arange(len(both)) - len(both) // 2
+  ends = np.abs(ends) / (stddev * math.sqrt(num_shares))
+  for bulk in (3.0, 4.5, 6.0):
+    bounds = shares.drawn_law(stddev, num_shares, bulk)
+    inner = ends <= bulk
+    r = (change / both)[np.ix_(inner, inner)]
+    assert 1e-4 * bounds.ratio < np.abs(r).max() <= 2 * bounds.ratio
+    assert np.abs(np.diff(r, axis=0)).max() <= bounds.slope
+    assert np.abs(change.sum(axis=0)[~inner]).sum() <= bounds.outside
+
+
+@pytest.mark.parametrize("stddev,num_shares", [(3.0, 2), (3.0, 5), (11.5, 3)])
+def test_what_drawn_noise_adds_to_epsilon(stddev, num_shares):
+  # The hockey-stick divergences of the two laws, a shift apart, of one number of one round.
+  shift = 5
+  with decimal.localcontext() as context:
+    context.prec = 40
+    laws = _drawn_and_exact(stddev, num_shares)
+    none = np.array([decimal.Decimal(0)] * shift, dtype=object)
+    pairs = [(np.append(law, none), np.append(none, law)) for law in laws]
+    for room in (1e-10, 1e-15):
+      slack = shares.drawn_slack(stddev, num_shares, 1, shift, 1, room)
+      assert 0 < slack < 1e-6
+      for epsilon in (0.0, 0.5, 1.5, 3.0):
+        factor = decimal.Decimal(epsilon).exp()
+        less = (decimal.Decimal(epsilon) - decimal.Decimal(slack)).exp()
+        (after, before), (of_exact, from_exact) = pairs
+        found = sum(max(a - factor * b, 0) for a, b in zip(after, before))
+        bound = sum(max(a - less * b, 0) for a, b in zip(of_exact, from_exact))
+        bound *= decimal.Decimal(slack).exp()
+        assert found <= bound + (1 + factor) * decimal.Decimal(room)
+
+
+def test_drawn_slack_adds_up():
+  # An update of 49,000 numbers in 1,500 rounds, of 140 shares.
+  stddev = shares.share_stddev(1.0, 50.5 * math.sqrt(49_000), 140)
+  arguments = dict(local_stddev=stddev, num_shares=140, sensitivity=50.5 * math.sqrt(49_000))
+  slack = shares.drawn_slack(num_entries=49_000, num_rounds=1500, room=5e-13, **arguments)
+  assert 1e-7 < slack < 1e-5
+  more = shares.drawn_slack(num_entries=98_000, num_rounds=1500, room=5e-13, **arguments)
+  longer = shares.drawn_slack(num_entries=49_000, num_rounds=3000, room=5e-13, **arguments)
+  assert slack < more < longer < 3 * slack
+  assert shares.drawn_slack(num_entries=9, num_rounds=0, room=1e-9, **arguments) == 0.0
+  assert shares.drawn_slack(num_entries=10**9, num_rounds=10**9, room=1e-300, **arguments) > 1.0
+
+
+def test_drawn_slack_leaves_no_more_out_than_there_is_room_for():
+  # With less room its bulk is larger, and so is what it bounds there.
+  slacks = [shares.drawn_slack(700.0, 5, 1000, 1500.0, 10, room) for room in (1e-9, 1e-13, 1e-17)]
+  assert 1e3 * slacks[0] < slacks[1] < 0.1 * slacks[2]
 
 
 def test_cohort_limit():

@@ -14,6 +14,7 @@ from privacy import accounting
 from privacy import releases
 from privacy import together
 from privacy.evaluation import query as query_lib
+from privacy.noise import shares
 
 _DELTA = 1e-5
 
@@ -32,12 +33,24 @@ def test_rounds_that_sample_nobody_are_one_gaussian_mechanism():
   banded = dataclasses.replace(cyclic, coefficients=(1.0, 0.5, 0.25))
   query = query_lib.Query(100, 2.0, _DELTA)
   z = query.release.effective_noise_multiplier
-  found = _spent((everybody, 7), (cyclic, 12), (banded, 10), (query.release, 1))
+  runs, exact = [(everybody, 7), (cyclic, 12), (banded, 10)], query.release.without_mechanisms()
+  found = _spent(*runs, (exact, 1))
   # 12 rounds of 5 groups are three of a client, and 10 are two.
   bands = 2 * (1 + 0.25 + 0.0625)
   distance = math.sqrt(7 / 9 + 3 / 16 + bands / 16 + 1 / z**2)
   assert found.epsilon == pytest.approx(gaussian.epsilon(distance, _DELTA), rel=1e-9)
   assert (found.method, found.relation) == ("gaussian", "zero_out")
+  # The clients' noise is rounded as it is drawn, and some of delta is for what that leaves out.
+  noise, room = query.release.parts[0].mechanism, 1e-6 * _DELTA
+  slack = shares.drawn_slack(
+    *(noise.local_stddev, noise.num_shares, noise.num_entries),
+    sensitivity=noise.local_stddev * math.sqrt(noise.num_shares) / z,
+    num_rounds=1,
+    room=room / (1 + math.exp(found.epsilon + 1)),
+  )
+  drawn = gaussian.epsilon(distance, _DELTA - 2 * room) + slack
+  found = _spent(*runs, (query.release, 1))
+  assert found.epsilon == pytest.approx(drawn, rel=1e-12)
   assert "still in the list and counted" in found.neighboring_relation
 
 

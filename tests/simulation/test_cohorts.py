@@ -40,7 +40,7 @@ def test_every_client_and_every_pair_is_equally_likely():
   np.testing.assert_allclose(together[~np.eye(n, dtype=bool)], pair, atol=tolerance)
 
 
-@pytest.mark.parametrize("num_clients,size", [(12, 3), (11, 3), (7, 7), (5, 2), (9, 1)])
+@pytest.mark.parametrize("num_clients,size", [(12, 3), (11, 3), (7, 7), (7, 3), (5, 2), (9, 1)])
 def test_groups_take_turns(num_clients, size):
   clients = [f"c{i}" for i in range(num_clients)]
   sample = cohorts.build_cyclic_sampler(clients, size, seed=4)

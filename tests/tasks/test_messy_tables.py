@@ -1,6 +1,7 @@
 """Tables as people have them are read as the clean ones, or refused, or remarked on."""
 
 import gzip
+import io
 import json
 import re
 
@@ -8,6 +9,8 @@ import messy
 import numpy as np
 import own_tables
 import pools
+import pyarrow as pa
+from pyarrow import parquet
 import pytest
 
 from tasks.own import doubts
@@ -82,7 +85,7 @@ def test_marks_of_missing_numbers(ask, mark, is_private):
   found = ask(table(mark), **asked)
   _check(*found, ask(table(""), "empty.csv", **asked))
   listed = re.search(r"charge +number +(\d+) +2 +read as missing: (\d+) (.*)", found[0].description)
-  if mark != "<NA>":  # It is so in each column.
+  if mark not in ("<NA>", " "):  # These are so in each column.
     assert listed[1] == listed[2] and listed[3] == repr(mark)
   if mark not in ("zzz", "see file"):
     # Where the user names it, it is so in texts, too.
@@ -233,7 +236,7 @@ def _labels(how):
     ),
     (
       lambda t, i: ("no", "no ", "NO", "yes")[i % 4],
-      "4 classes .* 2 but for case and blanks, such as 'NO' and 'no'",
+      "3 classes .* 2 but for case and blanks, such as 'NO' and 'no'",
     ),
     (lambda t, i: ("Ja", "JA", "nein")[i % 3], "3 classes .* that are 2 but for case"),
     (lambda t, i: ("a  b", "a b", "c")[i % 3], "3 classes .* that are 2 but for case and blanks"),
@@ -242,7 +245,7 @@ def _labels(how):
       "3 classes .* that are 2 but for case and blanks",
     ),
     (
-      lambda t, i: ("yes", "yes\u00a0", "c")[i % 3],
+      lambda t, i: ("y s", "y\u00a0s", "c")[i % 3],
       "3 classes .* that are 2 but for case and blanks",
     ),
   ],
@@ -252,7 +255,7 @@ def test_labels_that_are_nearly_alike_or_numbers_are_refused(ask, how, said):
   with pytest.raises(ValueError, match=said):
     ask(table)
   if "classes .* " in said:  # The remedy is one.
-    names = sorted({how("", i) for i in range(1, 241)})
+    names = sorted({how("", i).strip() for i in range(1, 241)})
     assert ask(table, classes=",".join(names))[0].labels == tuple(names)
 
 
@@ -265,6 +268,133 @@ def test_labels_in_another_notation_are_numbers_and_letters_are_classes(ask):
   assert letters.labels == ("A", "a", "b")
   doses = ask(messy.text(_labels(lambda t, i: f"{1 + i % 3} mg")(messy.clean())))[0]
   assert doses.labels == ("1 mg", "2 mg", "3 mg")
+
+
+def test_blanks_around_values_are_left_out_and_counted(ask):
+  def blanks(t, i):
+    return (f" {t}", t, f"{t}\u00a0")[i % 3]
+
+  rows = messy.clean()
+  spaced = [[row[0], *(blanks(t, i) for t in row[1:])] if i else row for i, row in enumerate(rows)]
+  plain, found = ask(messy.text(rows), "clean.csv"), ask(messy.text(spaced))
+  _check(*found, plain)
+  assert found[0].labels == plain[0].labels
+  for column in ("ward", "outcome"):
+    assert f"160 values of column {column} have blanks around them" in found[0].description
+  assert "blanks around" not in plain[0].description
+  # A class that an earlier version has kept with its blank is that of the text without.
+  old = found[0].columns.replace('"no"', '" no"')
+  assert '" no"' in old
+  later = ask(messy.text(spaced), "later.csv", columns=old)[1]
+  for client, (_, y) in found[1].items():
+    np.testing.assert_array_equal(later[client][1], y)
+
+
+def test_na_is_missing_with_blanks_too(ask):
+  def ward(mark):
+    return messy.text(messy.change("ward", lambda _: mark, 5)(messy.clean()))
+
+  plain = ask(ward("NA"), "clean.csv")
+  for mark in (" NA ", "\tNA", "  ", ""):
+    found = ask(ward(mark))
+    _check(*found, plain)
+    assert " 48 " in re.search("ward +category.*", found[0].description)[0]
+
+
+_COUNTRIES = messy.text(_labels(lambda t, i: ("NA", "ZA", "BW")[i % 3])(messy.clean()))
+
+
+def test_na_may_be_a_label(ask):
+  with pytest.raises(
+    ValueError, match=r"80 of 240 rows without a label .*, as 'NA' is read as mis"
+  ):
+    ask(_COUNTRIES)
+  with pytest.raises(ValueError, match="or name it among all --classes if it is one.$"):
+    ask(_COUNTRIES)
+  one, clients = ask(_COUNTRIES, classes="BW,NA,ZA")
+  assert one.labels == ("BW", "NA", "ZA")
+  assert sum(np.sum(y == 1) for _, y in clients.values()) == 80
+  # So it is in a later table, by what the run has kept.
+  later = ask(_COUNTRIES, "later.csv", columns=one.columns)[1]
+  assert sum(np.sum(y == 1) for _, y in later.values()) == 80
+  left = ask(_COUNTRIES, rows_without_label="drop")
+  assert left[0].labels == ("BW", "ZA") and "80 rows without a label" in left[0].description
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_rows_without_a_client_are_refused_or_dropped(ask, is_private):
+  rows = messy.clean()
+  table = messy.text([["  ", *row[1:]] if i % 9 == 4 else row for i, row in enumerate(rows)])
+  asked = dict(is_private=is_private, validation_fraction=0.25)
+  with pytest.raises(
+    ValueError, match="27 of 240 rows without a client.*--rows_without_client=dro"
+  ):
+    ask(table, **asked)
+  found = ask(table, rows_without_client="drop", **asked)
+  kept = messy.text([row for i, row in enumerate(rows) if i % 9 != 4])
+  _check(*found, ask(kept, "clean.csv", **asked))
+  said = "27 rows without a client are left out." in found[0].description
+  assert said != is_private
+
+
+@pytest.mark.parametrize("column", ["ward", "outcome"])
+def test_codes_with_an_e_are_names(ask, column):
+  codes = ("1E12", "300", "3E2", "70", "7E1")
+  spelled = dict(zip(codes, "abcde"))
+
+  def table(name):
+    return messy.text(
+      [
+        [name(codes[i % 5]) if i and c == column else t for t, c in zip(row, messy.COLUMNS)]
+        for i, row in enumerate(messy.clean())
+      ]
+    )
+
+  found, plain = ask(table(str)), ask(table(spelled.get), "clean.csv")
+  if column == "outcome":
+    assert (found[0].labels, plain[0].labels) == (codes, tuple("abcde"))
+    plain = found[0], plain[1]
+  _check(*found, plain)
+  assert "1e+12" not in found[0].description
+  # A small e is how programs write numbers: it is one, and said to be.
+  small, numbers = (
+    ask(table(write), f"{write.__name__}.csv") for write in (str.lower, _as_whole_number)
+  )
+  _check(*small, numbers)
+  assert f"Values of column {column} such as '3e2' are read as powers of" in small[0].description
+  assert "powers of" not in numbers[0].description
+
+
+def _as_whole_number(text):
+  return str(int(float(text)))
+
+
+@pytest.mark.parametrize("row", [3, 200])
+def test_long_texts_are_read_wherever_they_are(ask, row):
+  rows = messy.clean()
+  for i, of_row in enumerate(rows):
+    of_row.insert(1, "notes" if not i else "x" * 140_000 if i == row else "ok")
+  one, _ = ask(messy.text(rows))
+  assert re.search("notes +category .*2 categories", one.description)
+
+
+def test_lines_are_counted_as_editors_do(ask):
+  rows = messy.text(messy.clean()).splitlines()
+  rows[5] += ",and,more"
+  title = ['"A title', 'of two lines"', ""]
+  for before, line in (([], 6), (["sep=,"], 7), (title, 9), (["sep=,", *title], 10)):
+    for end in ("\n", "\r\n"):
+      with pytest.raises(ValueError, match=f"6 names of columns and 8 values in line {line};"):
+        ask(end.join([*before, *rows]))
+
+
+def test_two_columns_that_are_one_but_for_blanks_are_refused(ask):
+  rows = messy.clean()
+  columns = {name: [row[i] for row in rows[1:]] for i, name in enumerate(rows[0])}
+  buffer = io.BytesIO()
+  parquet.write_table(pa.table({**columns, " dose": columns["age"]}), buffer)
+  with pytest.raises(ValueError, match="has the column 'dose' twice; rename one"):
+    ask(buffer.getvalue(), "visits.parquet")
 
 
 _TOTAL = ["Total", "13000", "1200.5", "A", "1300000.0", "no"]
@@ -400,7 +530,7 @@ def test_other_dialects_hold_the_same(ask, name):
     (_TEXT, dict(label_column="out come"), "no column 'out come'"),
     (_TEXT.replace("outcome", "out  come"), {}, "'out  come'"),
     (messy.text(messy.clean(), "#"), {}, "no column 'outcome'.*site#age"),
-    (_TEXT.replace("\nsite 0", "\nsite,,0", 1), {}, "6 names .* and 8 values in row 2"),
+    (_TEXT.replace("\nsite 0", "\nsite,,0", 1), {}, "6 names .* and 8 values in line 2"),
     (_TEXT, dict(separator=";;"), "--separator=';;'; expected a single"),
     (_TEXT, dict(drop_columns="dose,w"), "'w' for --drop_columns"),
     (_TEXT, dict(drop_columns="outcome"), "in two places"),
@@ -474,3 +604,50 @@ def test_flags_leave_out_columns_and_rows(ask):
 
 def test_of_few_numbers_codes_are_at_one_end_alone():
   assert doubts.on_codes(np.tile([0.0, 11.0, 15.0, 26.0, 32.0, 37.0], 9)) == ""
+
+
+def _with_far(rng, number):
+  values = rng.normal(10, 2, 500)
+  values[rng.choice(500, number, replace=False)] *= 100
+  return values
+
+
+@pytest.mark.parametrize(
+  "draw, number",
+  [
+    (lambda rng: _with_far(rng, 0), 0),
+    (lambda rng: _with_far(rng, 1), 1),
+    (lambda rng: _with_far(rng, 7), 7),
+    (lambda rng: -_with_far(rng, 7), 7),
+    (lambda rng: _with_far(rng, 60), 0),  # A kind of their own.
+    (lambda rng: np.append(_with_far(rng, 7), np.nan), 7),
+    (lambda rng: rng.lognormal(sigma=2.0, size=5000), 0),  # Long tails.
+    (lambda rng: rng.standard_cauchy(5000), 0),
+    (lambda rng: rng.pareto(1.0, 5000), 0),
+    (lambda rng: rng.poisson(0.2, 500) * 100.0, 0),  # Most are equal.
+    (lambda rng: np.zeros(0), 0),
+    (lambda rng: np.full(9, np.nan), 0),
+  ],
+)
+def test_only_gross_errors_are_far_from_all_others(draw, number):
+  numbers = draw(np.random.default_rng(1))
+  is_far = doubts.are_far(numbers)
+  assert is_far.sum() == number
+  assert not number or np.abs(numbers[is_far]).min() > np.nanmax(np.abs(numbers[~is_far]))
+
+
+@pytest.mark.parametrize("column", ["age", "outcome"])
+def test_gross_errors_are_named_with_number_share_value_and_client(ask, column):
+  rng = np.random.default_rng(2)
+  lines = ["site,age,dose,outcome"]
+  for i in range(200):
+    row = dict(age=50 + 5 * rng.normal(), dose=rng.normal(), outcome=3 + rng.normal())
+    row[column] *= 100 if i in (90, 7, 150) else 1
+    lines.append(f"s{i % 20:02d},{row['age']:.3f},{row['dose']:.3f},{row['outcome']:.3f}")
+  described = ask("\n".join(lines), label_column="outcome")[0].description
+  what = "labels outcome" if column == "outcome" else "values of column age"
+  value = lines[8].split(",")[1 if column == "age" else 3]  # Of clients in order, s07 is the first.
+  assert f"3 of 200 {what} (2 %) are far from all others (more than 20 robust deviations), the" in (
+    described
+  )
+  assert f"first {float(value):.6g} of client 's07': if these are errors, mend them." in described

@@ -371,7 +371,7 @@ _GOOD = _HEADER + "".join(f"{i % 6},{i % 2},{i * i}\n" for i in range(24))
     ("", {}, "is empty"),
     (_HEADER, {}, "has no rows"),
     ("site,outcome,v,v\n1,2,3,4\n", {}, "the column 'v' twice"),
-    (_GOOD + "1,2,3,4\n", {}, "3 names of columns and 4 values in row 26"),
+    (_GOOD + "1,2,3,4\n", {}, "3 names of columns and 4 values in line 26"),
     (_GOOD, dict(client_column=None), "no --client_column"),
     (_GOOD, dict(label_column=None), "no --label_column; .* 'site', 'outcome', 'v'"),
     (_GOOD, dict(label_column="outcom"), "'outcom' for --label_column; .* did you mean 'outcome'"),

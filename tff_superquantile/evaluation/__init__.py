@@ -1,6 +1,8 @@
 """Measures the exact loss and error of every client, and their distribution over clients."""
 
+from tff_superquantile.distribution import UpperBand
 from tff_superquantile.distribution import describe
+from tff_superquantile.distribution import upper_band
 from tff_superquantile.evaluation.client_split import SplitExamples
 from tff_superquantile.evaluation.client_split import split_examples
 from tff_superquantile.evaluation.clients import ClientMetrics
@@ -27,6 +29,7 @@ __all__ = (
   "Personalized",
   "Personalizer",
   "SplitExamples",
+  "UpperBand",
   "build_evaluator",
   "build_evaluators",
   "build_predict",
@@ -38,4 +41,5 @@ __all__ = (
   "num_classes",
   "pooled",
   "split_examples",
+  "upper_band",
 )

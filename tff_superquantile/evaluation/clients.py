@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile import distribution
 from tff_superquantile import measures as measures_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.evaluation import errors
@@ -47,11 +48,20 @@ class ClientMetrics(NamedTuple):
     of_measures = columns.pop("measures")
     return {"client_id": columns.pop("client_ids"), **columns, **of_measures}
 
-  def to_frame(self) -> Any:
-    """Returns a `pandas.DataFrame` with a row for each client: `columns`, by the clients' ids."""
+  def to_frame(self, confidence: float | None = None) -> Any:
+    """Returns a `pandas.DataFrame` with a row for each client: `columns`, by the clients' ids.
+
+    With a `confidence`, in [0.5, 1), `share_up_to_loss` and `share_up_to_error` are columns, too:
+    the share of new clients that, at least, has none above this client's (`upper_band`).
+    """
     import pandas as pd
 
-    return pd.DataFrame(self.columns()).set_index("client_id")
+    columns = self.columns()
+    if confidence is not None:
+      for name in ("loss", "error"):
+        band = distribution.upper_band(columns[name], confidence)
+        columns[f"share_up_to_{name}"] = band.share(columns[name])
+    return pd.DataFrame(columns).set_index("client_id")
 
 
 def weights_spec(model: tff.learning.models.FunctionalModel) -> Any:

@@ -28,10 +28,11 @@ class Personalized(NamedTuple):
 
   Attributes:
     shared: The model that all clients were handed.
-    personal: The client's own, fine-tuned on its held-in examples.
-    chosen: The one of both that the client keeps, by its held-in examples alone: `is_better` of
-      `tff_superquantile.personal`.
-    is_personal: bool [k], whether that is its own.
+    personal: The client's own, fine-tuned on its held-in examples for the epochs that were asked
+      for, or those that it chose.
+    chosen: What the client keeps, by its held-in examples alone: the shared one, or its own after
+      the epochs that `choose_epochs` of `tff_superquantile.personal` names.
+    epochs: int [k], these epochs, 0 for the shared one.
     diverged: bool [k], whether fine-tuning led to weights that are not finite. Such a client drops
       them, as it would drop its update in a round.
   """
@@ -39,8 +40,13 @@ class Personalized(NamedTuple):
   shared: clients.Measured
   personal: clients.Measured
   chosen: clients.Measured
-  is_personal: np.ndarray
+  epochs: np.ndarray
   diverged: np.ndarray
+
+  @property
+  def is_personal(self) -> np.ndarray:
+    """bool [k], whether a client keeps a model of its own."""
+    return self.epochs > 0
 
 
 def _build_tune(
@@ -149,48 +155,64 @@ class Personalizer:
     tuned, diverged = self._tune(clients.as_tensors(weights), x, y, *plan)
     return tff.learning.models.ModelWeights(tuned, weights.non_trainable), bool(diverged)
 
-  def _keeps_own(
-    self, weights: Any, x: np.ndarray, y: np.ndarray, epochs: int, rng: np.random.Generator
-  ) -> bool:
-    """Returns whether a client with these held-in examples keeps a model of its own."""
+  def _chosen_epochs(
+    self, weights: Any, x: np.ndarray, y: np.ndarray, choices: Sequence[int], rng: Any
+  ) -> int:
+    """Returns for how many epochs a client with these held-in examples tunes, 0 for none."""
 
-    def losses(tuned_on: np.ndarray, measured_on: np.ndarray) -> tuple[float, float]:
-      own, _ = self.tune(weights, x[tuned_on], y[tuned_on], epochs, rng)
-      rows = x[measured_on], y[measured_on]
-      shared, tuned = (self._evaluator.predict_for(w, *rows)[0] for w in (weights, own))
-      return len(measured_on) * shared.loss[0], len(measured_on) * tuned.loss[0]
+    def loss(epochs: int, tuned_on: np.ndarray, measured_on: np.ndarray) -> float:
+      own, _ = self.tune(weights, x[tuned_on], y[tuned_on], epochs, rng) if epochs else (weights, 0)
+      results, _ = self._evaluator.predict_for(own, x[measured_on], y[measured_on])
+      return float(len(measured_on) * results.loss[0])
 
-    return personal.is_better(rng, len(y), losses)
+    return personal.choose_epochs(rng, len(y), choices, loss)
 
   def __call__(
     self,
     weights: Any,
-    epochs: int,
+    epochs: int | None = None,
     on_client: Callable[[], Any] | None = None,
+    choices: Sequence[int] | None = None,
   ) -> Personalized:
     """Fine-tunes and measures all clients.
 
     Args:
       weights: A `tff.learning.models.ModelWeights`.
-      epochs: Passes over the examples that a client holds in.
+      epochs: Passes of `personal` over the examples that a client holds in; None for as many as
+        the client chooses, the least if it chooses none.
       on_client: Called whenever a client is done; None for nothing.
+      choices: Positive numbers of passes, of which each client chooses or keeps the shared model;
+        None for `epochs` alone, or `personal.EPOCHS`.
 
     Returns:
       The results, with all measures that the error has.
+
+    Raises:
+      ValueError: If `epochs` or a choice is no whole number of passes.
     """
-    checks.whole("epochs", epochs, 0)
+    if epochs is not None:
+      checks.whole("epochs", epochs, 0)
+    if not choices:
+      choices = personal.EPOCHS if epochs is None else [epochs] * (epochs > 0)
+    choices = sorted(checks.whole("choices", choice, 1) for choice in choices)
     held_in, held_out = self._examples.held_in, self._examples.held_out
     of_models: dict[str, list[Any]] = {"shared": [], "personal": [], "chosen": []}
-    is_personal, diverged = [], []
+    chosen, diverged = [], []
     for i, client_id in enumerate(held_in.client_ids):
       rng = seeds.generator(self._seed, f"personalization of {client_id}")
-      own, has_diverged = self.tune(weights, *held_in.of_client(i), epochs, rng)
-      keeps = self._keeps_own(weights, *held_in.of_client(i), epochs, rng)
-      rows = held_out.of_client(i)
-      both = [self._evaluator.predict_for(model, *rows) for model in (weights, own)]
-      for results, of_client in zip(of_models.values(), [*both, both[keeps]]):
-        results.append(of_client)
-      is_personal.append(keeps)
+      of_client, rows, models = held_in.of_client(i), held_out.of_client(i), {0: weights}
+      asked, has_diverged = epochs, False
+      if asked:
+        models[asked], has_diverged = self.tune(weights, *of_client, asked, rng)
+      number = self._chosen_epochs(weights, *of_client, choices, rng)
+      if asked is None:
+        asked = number or choices[0]
+      for missing in {asked, number} - {*models}:
+        models[missing], has_diverged = self.tune(weights, *of_client, missing, rng)
+      measured = {n: self._evaluator.predict_for(model, *rows) for n, model in models.items()}
+      for results, of_model in zip(of_models.values(), (0, asked, number)):
+        results.append(measured[of_model])
+      chosen.append(number)
       diverged.append(has_diverged)
       if on_client is not None:
         on_client()
@@ -199,15 +221,6 @@ class Personalizer:
         name: clients.joined(held_out.client_ids, of_clients, self._evaluator.error)
         for name, of_clients in of_models.items()
       },
-      is_personal=np.array(is_personal),
+      epochs=np.array(chosen, int),
       diverged=np.array(diverged),
     )
-
-  def best_epochs(self, weights: Any, most: int) -> int:
-    """Returns the number of epochs after which clients keep what has the least mean loss.
-
-    It is 0, a power of two or `most`, of equals the first; and to be measured on other clients.
-    """
-    tried = sorted({0, *(2**i for i in range(most.bit_length()) if 2**i < most), most})
-    losses = [np.mean(self(weights, epochs).chosen.of_clients.loss) for epochs in tried]
-    return tried[int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))]

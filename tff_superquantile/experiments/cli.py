@@ -43,7 +43,9 @@ def starting_tensorflow() -> Iterator[None]:
 
 
 def fail(message: str, code: int) -> NoReturn:
-  print(f"Error: {message}", file=sys.stderr, flush=True)
+  """Ends the process with an error's message; without one in silence."""
+  if message:
+    print(f"Error: {message}", file=sys.stderr, flush=True)
   sys.exit(code)
 
 
@@ -83,6 +85,8 @@ def _carry_out(main: Callable[[], None]) -> tuple[str, int] | None:
   except KeyboardInterrupt:
     return "Interrupted. The same command continues where this one stopped.", INTERRUPTED
   except Exception as error:
+    if isinstance(error, BrokenPipeError) and command_line.drop_unread_output():
+      return "", command_line.UNREAD  # Such as by `| head`: silence is usual.
     failure = failures.describe(error)
     if failure.has_traceback:
       traceback.print_exc()

@@ -240,6 +240,7 @@ def main(args: argparse.Namespace) -> None:
     chosen = evaluated.of(its)
     print(heading)
     print(evaluation_text.distribution(chosen.columns, run.error_kind))
+    print(evaluation_text.of_the_run(run))
     if chosen.predictions is None:
       print("There are too many examples to measure them all together.")
     else:

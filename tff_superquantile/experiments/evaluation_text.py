@@ -12,6 +12,7 @@ from tff_superquantile import evaluation
 from tff_superquantile import measures
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.measures import measure
 
 _TITLES = {
@@ -72,6 +73,19 @@ def together(
   if len(shares) > len(shown):
     lines.append(f"  and {len(shares) - len(shown)} rarer classes")
   return "\n".join(lines)
+
+
+def of_the_run(run: run_folder.Run) -> str:
+  """Says how the run's own test clients fared, beside whom these clients are read; or ""."""
+  columns = run.clients("test")
+  measured = [name for name in measures.NAMES if name in columns]
+  levels = []
+  for name in measured:
+    finite = columns[name][np.isfinite(columns[name])]
+    if len(finite):
+      unit = units.of_measure(name, units.of_error(run.error_kind))
+      levels.append(f"{units.words(name)} {unit.number(finite.mean())} {unit.symbol}")
+  return f"On its own test clients, mean: {', '.join(levels)}." if levels else ""
 
 
 def groups(where: np.ndarray, is_private: bool) -> list[tuple[str, np.ndarray]]:

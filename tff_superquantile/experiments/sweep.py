@@ -13,7 +13,6 @@ Runs that failed as such commands are left out. Without it the same command then
 import argparse
 from collections.abc import Container, Mapping, Sequence
 import dataclasses
-import difflib
 import functools
 import importlib
 import itertools
@@ -34,6 +33,7 @@ from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import stages as stages_lib
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.references import making
+from tff_superquantile.experiments.run import asked
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
@@ -48,6 +48,7 @@ _OF_CLIENTS = (  # Flags that choose the clients of the runs.
   *("validation_fraction", "client_split", "initial_weights", "tune"),
 )
 
+_OF_A_SWEEP = ("quick", "seeds", "thetas", "epsilons", "tune", "num_workers")
 _NOT_OF_A_SWEEP = {  # The experiment decides these: they tell its runs apart.
   "theta": "--thetas",
   "epsilon": "--epsilons",
@@ -90,10 +91,9 @@ def define(parser: command_line.Parser) -> None:
 
 def _preset(name: str) -> preset_lib.Preset:
   if name not in presets.PRESETS:
-    (close,) = difflib.get_close_matches(name, presets.PRESETS, n=1, cutoff=0.0)
+    nearest = command_line.did_you_mean(name, presets.PRESETS)
     raise ValueError(
-      f"Found no experiment {name!r}; did you mean {close!r}? ./run_experiments.sh --help lists"
-      " them."
+      f"Found no experiment {name!r}; {nearest} ./run_experiments.sh --help lists them."
     )
   return presets.PRESETS[name]
 
@@ -224,6 +224,13 @@ def _study(experiment: str, name: str) -> types.ModuleType | None:
     ) from None
 
 
+def _typed(args: argparse.Namespace) -> dict[str, Any]:
+  """Returns the flags that are on the command line, but for the experiment, by name."""
+  own = {name: getattr(args, name) for name in _OF_A_SWEEP if getattr(args, name) is not None}
+  of_runs = {name: getattr(args, name) for name in train_flags.values(args)}
+  return {**of_runs, **{name: value for name, value in own.items() if value is not False}}
+
+
 def main(args: argparse.Namespace) -> None:
   if args.retry_failed and not args.print_commands:
     raise ValueError(
@@ -234,7 +241,8 @@ def main(args: argparse.Namespace) -> None:
   study = _study(args.experiment, preset.evaluation)
   first = run_config.of(**tuning.with_defaults(planned[0]))
   if preset.describes_data:
-    print(f"Reading {first.task.data_dir}", file=sys.stderr, flush=True)
+    if first.task.data_dir:  # Without it, an error says what to name.
+      print(f"Reading {first.task.data_dir}", file=sys.stderr, flush=True)
     planned = plan(args, _usual_folds(args, first))
     first = run_config.of(**tuning.with_defaults(planned[0]))
   folder = names.run_path(first).parents[1]
@@ -270,6 +278,7 @@ def main(args: argparse.Namespace) -> None:
 
   runs = [run for run in run_folder.find_runs(folder.parent) if run.task == folder.name]
   if any(run.finished or run.diverged for run in runs):
+    asked.write(folder, args.experiment, _typed(args))
     making.make(runs)
     print("Drawing the report", file=sys.stderr, flush=True)
     reports = [comparison.report]

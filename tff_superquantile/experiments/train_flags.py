@@ -38,6 +38,7 @@ def add(group: Any, names: Sequence[str]) -> None:
     text = flag.help if flag.default in (None, "") else f"{flag.help} (default: {flag.default})"
     kind = str if flag.word else flag.kind
     metavar = "|".join(flag.choices) or flag.kind.__name__.upper()
+    bare: dict[str, Any] = dict(nargs="?", const=flag.word) if flag.is_usual_word else {}
     command_line.add_flag(
       group,
       name,
@@ -45,6 +46,7 @@ def add(group: Any, names: Sequence[str]) -> None:
       argparse.SUPPRESS,
       text,
       metavar=f"{metavar}|{flag.word}" if flag.word else metavar,
+      **bare,
     )
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent import futures
 import inspect
 import math
 import threading
@@ -16,6 +15,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import programs
 from tff_superquantile.engine.cohort import reading
+from tff_superquantile.engine.cohort.graphs import calls
 from tff_superquantile.engine.cohort.graphs import errors
 
 
@@ -59,8 +59,7 @@ class CohortContext(tff.framework.SyncContext):
     """See `tff.framework.SyncContext`; TensorFlow's errors keep TensorFlow's sentence."""
     if not tf.executing_eagerly():
       # A new thread is outside of the caller's graph, as TFF's worker is.
-      with futures.ThreadPoolExecutor(1) as outside:
-        return outside.submit(self._invoke, comp, arg).result()
+      return calls.call(lambda: self._invoke(comp, arg), outside=True)
     return self._invoke(comp, arg)
 
   def _invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:

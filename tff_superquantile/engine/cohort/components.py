@@ -15,6 +15,8 @@ from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
 from tff_superquantile.engine.cohort.graphs import inlining
 from tff_superquantile.engine.cohort.graphs import ops as op_types
+from tff_superquantile.engine.cohort.graphs import purity
+from tff_superquantile.engine.cohort.graphs import rewriting
 from tff_superquantile.engine.cohort.graphs import sessions
 
 # Ops that make a resource anew in each run, and variables, which are values here. Resources of
@@ -39,7 +41,7 @@ def digest(block: tff.framework.CompiledComputation) -> bytes:
   proto, graph_def = block.proto, Source(block).graph_def
   if stateful := [n.op for n in op_types.nodes_of(graph_def) if op_types.is_stateful(n.op)]:
     raise errors.UnsupportedError(f"a component with {', '.join(stateful)}")
-  library = {function.signature.name: function for function in graph_def.library.function}
+  library = op_types.functions_by_name(graph_def)
   around = (proto.type, proto.tensorflow.parameter, proto.tensorflow.result)
   parts = [each.SerializeToString(deterministic=True) for each in around]
   for node in graph_def.node:
@@ -58,6 +60,7 @@ class Source:
     proto, self.type_signature = block.proto.tensorflow, block.type_signature
     self.graph_def = tf.compat.v1.GraphDef()
     proto.graph_def.Unpack(self.graph_def)
+    rewriting.drop_xla(self.graph_def)
     self.parameters = tensor_names(proto.parameter)
     self.results = tensor_names(proto.result)
     parameter_type = self.type_signature.parameter
@@ -83,6 +86,7 @@ class Component(Source):
       f"{node.name}:0" == self.session_token for node in self.graph_def.node
     )
     takes_apart |= bool(self.initialize_op) or "VarHandleOp" in ops
+    takes_apart |= any(map(purity.may_read, ops))  # See `emission.Emitter`.
     self.is_deterministic = not any(op_types.is_stateful(op) for op in ops)
     if self._shared:
       leaves = (*self.parameter_types, *self.result_types)

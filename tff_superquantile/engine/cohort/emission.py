@@ -30,6 +30,7 @@ import tensorflow as tf
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
 from tff_superquantile.engine.cohort.graphs import ops
+from tff_superquantile.engine.cohort.graphs import purity
 
 # Attributes that hold in an op's former graph alone: its colocation, and the shapes of its outputs.
 _DROPPED = ("_class", "_output_shapes")
@@ -130,6 +131,10 @@ class Emitter:
   def _op(
     self, expression: expressions.Expression, inputs: Sequence[tf.Tensor]
   ) -> Sequence[tf.Tensor]:
+    if purity.may_read(expression.op) and not expression.inputs[0].expression.roots:
+      # TensorFlow is not to find that the name is constant.
+      nothing = tf.strings.substr(tf.strings.as_string(tf.timestamp()), 0, 0)
+      inputs = [tf.strings.join([inputs[0], nothing]), *inputs[1:]]
     if expression.functions:
       return _create_with_functions(expression.node, inputs, expression.functions)
     return create(expression.node, inputs)

@@ -243,7 +243,7 @@ class Sequential(Mapper):
 
   def _map(self, work: Work, num_clients: tf.Tensor) -> list[tf.Tensor]:
     if self._at_once:
-      with contextlib.suppress(errors.UnsupportedError, TypeError, ValueError):
+      with contextlib.suppress(errors.UnsupportedError):  # All else would be a slip in `rows`.
         return self._map_rows(work, num_clients)
     types, inputs, body, component, leaves = work
     if component and not self._reads and not any(leaf.made is not None for leaf in leaves):

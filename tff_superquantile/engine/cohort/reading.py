@@ -2,8 +2,8 @@
 
 import collections
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent import futures
 import enum
+import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -14,8 +14,11 @@ import tensorflow as tf
 
 from tff_superquantile.engine.cohort import emission
 from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import calls
 from tff_superquantile.engine.cohort.graphs import data_sets
+from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
+from tff_superquantile.engine.cohort.graphs import sessions
 from tff_superquantile.engine.cohort.graphs import walks
 
 # The number of clients whose files are read in one call; these are in memory twice.
@@ -71,7 +74,8 @@ class Read(NamedTuple):
     """Returns the specs of `parts`."""
     rank, dtype = self.spec.shape.rank, self.spec.dtype
     if form is not Form.APART:
-      return (tf.TensorSpec([None] * (rank + (form is Form.ROWS)), dtype),)
+      clients = [None] if form is Form.ROWS else []
+      return (tf.TensorSpec([*clients, *self.spec.shape], dtype),)
     lengths = tf.TensorSpec([None, rank], tf.int32)
     return tf.TensorSpec([None], dtype), tf.TensorSpec([None], tf.int64), lengths
 
@@ -132,36 +136,52 @@ class Reader:
       _, flat, shapes = tf.while_loop(lambda i, *_: i < num_clients, step, (0, flat, shapes))
       return [array.concat() for array in flat], [array.stack() for array in shapes]
 
-    traced = tf.function(read, autograph=False).get_concrete_function(
-      *[tf.TensorSpec([], tf.string) for _ in self._dtypes]
-    )
-    self.specs: list[tf.TensorSpec] = traced.structured_outputs  # Of what a client reads.
-    signature = [tf.TensorSpec([None], tf.string) for _ in self._dtypes]
-    function = tf.function(read_all, input_signature=signature, autograph=False)
-    self._read_all = function.get_concrete_function()
+    with tf.Graph().as_default():
+      of_client = read(*(tf.compat.v1.placeholder(tf.string, []) for _ in self._dtypes))
+    self.specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in of_client]
+    with tf.Graph().as_default() as graph:
+      names = [tf.compat.v1.placeholder(tf.string, [None]) for _ in self._dtypes]
+      flat, shapes = read_all(*names)
+    # A session need not rewrite the functions of data sets, which takes longer than most of them.
+    fetched = [tensor.name for tensor in (*flat, *shapes)]
+    self._read_all = sessions.Sessions(graph, [tensor.name for tensor in names], fetched, "")
+    nodes = [n for e in walks.walk(refs) for f in e.functions for n in f.node_def]
+    nodes += [e.node for e in walks.walk(refs) if e.node is not None]
+    self._repeats = any("Repeat" in node.op for node in nodes)
 
   def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
     """Yields the values of each client, in the order of `refs`."""
     size = max(1, min(_CLIENTS_A_CALL, math.ceil(len(clients) / self._parallel)))
     parts = [clients[first : first + size] for first in range(0, len(clients), size)]
-    with futures.ThreadPoolExecutor(self._parallel, thread_name_prefix="reads") as pool:
-      # Files are read in this thread, as others would not make it faster.
-      at_once = map if self._parallel == 1 else pool.map
-      yield from itertools.chain.from_iterable(at_once(self._read_part, parts))
+    tasks = [functools.partial(self._read_part, part) for part in parts]
+    of_parts = calls.results(tasks, self._parallel, self._read_all.cancel)
+    yield from itertools.chain.from_iterable(of_parts)
 
   def _read_part(self, clients: Sequence[_Names]) -> list[list[np.ndarray]]:
     names = [
-      [source.serialized() for source in column] if dtype == tf.variant else column
+      np.array(
+        [each.serialized(self._repeats) for each in column] if dtype == tf.variant else column,
+        np.object_,
+      )
       for column, dtype in zip(zip(*clients), self._dtypes)
     ]
-    flat, shapes = self._read_all(*names)
+    results = self._read_all(*names)
     of_refs = []
-    for one_flat, all_shapes in zip(flat, shapes):
+    for one_flat, all_shapes in zip(results[: len(self.refs)], results[len(self.refs) :]):
       ends = np.cumsum(np.prod(all_shapes, axis=1, dtype=np.int64))
-      parts = np.split(one_flat.numpy(), ends[:-1])
+      parts = np.split(one_flat, ends[:-1])
       # Copies, so that one client can be forgotten and the others kept.
-      of_refs.append([part.reshape(s).copy() for part, s in zip(parts, all_shapes.numpy())])
+      of_refs.append([part.reshape(s).copy() for part, s in zip(parts, all_shapes)])
     return list(map(list, zip(*of_refs)))
+
+
+def _values_read(
+  reader: Reader, clients: Sequence[Mapping[tuple[bytes, int], np.ndarray]]
+) -> list[Read]:
+  return [
+    Read(ref, spec, [client[key] for client in clients])
+    for ref, spec, key in zip(reader.refs, reader.specs, reader.keys)
+  ]
 
 
 class Store:
@@ -205,7 +225,18 @@ class Store:
       self._bytes += sum(value.nbytes for value in own)
     while self._bytes > self._max_bytes:
       self._forget(self._clients.popitem(last=False)[1])
-    return [
-      Read(ref, spec, [clients[name][key] for name in names])
-      for ref, spec, key in zip(reader.refs, reader.specs, reader.keys)
-    ]
+    return _values_read(reader, [clients[name] for name in names])
+
+  def read_once(self, reader: Reader, arrays: Sequence[np.ndarray]) -> list[Read]:
+    """Returns what a cohort reads for one call, in which each client has draws of its own.
+
+    More than the store may keep is an `UnsupportedError`.
+    """
+    names = list(zip(*(arrays[i].tolist() for i in reader.positions)))
+    clients, num_bytes = [], 0
+    for own in reader(names):
+      clients.append(dict(zip(reader.keys, own)))
+      num_bytes += sum(value.nbytes for value in own)
+      if num_bytes > self._max_bytes:
+        raise errors.UnsupportedError("clients that read more than is kept in memory")
+    return _values_read(reader, clients)

@@ -35,6 +35,7 @@ _ELEMENTWISE = frozenset(
   " NotEqual RealDiv Reciprocal Relu RightShift Round Rsqrt SelectV2 Sigmoid Sign Softmax Sqrt"
   " Square Sub Tanh ZerosLike".split()
 )
+_OF_LAST_AXIS = ("Bitcast", "Softmax")
 # Ops of which all clients have the same, since their rows have one shape.
 _SIZES = ("Shape", "Size")
 
@@ -162,11 +163,19 @@ class RowEmitter(emission.Emitter):
     if not any(stacked):
       return super()._op(expression, inputs)
     node, op = expression.node, expression.op
+    ranks = [t.shape.rank and t.shape.rank - of_rows for t, of_rows in zip(inputs, stacked)]
     if op in _ELEMENTWISE:
+      if op in _OF_LAST_AXIS and not ranks[0]:
+        raise errors.UnsupportedError(f"an op {op} of the clients' axis")
       return emission.create(node, _aligned(inputs, stacked))
     if op == "BiasAdd":
+      widths = {t.shape[-1] for t in inputs if t.shape.rank}
+      if None in ranks or ranks[0] < 2 or ranks[1] != 1 or None in widths or len(widths) > 1:
+        raise errors.UnsupportedError("values and biases of widths that may differ")
       return [tf.add(*_aligned(inputs, stacked))]
     if op == "MatMul":  # It broadcasts what all clients have.
+      if ranks != [2, 2]:
+        raise errors.UnsupportedError("a product of what may be no matrices")
       transposed = (node.attr[f"transpose_{side}"].b for side in "ab")
       return [tf.matmul(*inputs, *transposed)]
     if op in _OF_ALL:
@@ -189,6 +198,8 @@ def _pack(node: Any, *rows: tf.Tensor) -> list[tf.Tensor]:
 def _cross_entropy(node: Any, logits: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
   """Computes that of all clients' examples in one op."""
   del node
+  if _rank(logits) != 2 or _rank(labels) != 1 or not logits.shape[-1]:
+    raise errors.UnsupportedError("a cross entropy of what may be no examples or no classes")
   # In TensorFlow's steps. Its kernel takes twice the time, and each exponential by itself.
   logits -= tf.reduce_max(logits, -1, keepdims=True)
   exponentials = tf.exp(logits)
@@ -205,6 +216,13 @@ def _reduce(node: Any, rows: tf.Tensor, axes: tf.Tensor) -> list[tf.Tensor]:
 
 def _expand_dims(node: Any, rows: tf.Tensor, axis: tf.Tensor) -> list[tf.Tensor]:
   return emission.create(node, [rows, _moved(axis, _rank(rows) + 1)])
+
+
+def _bias_add_grad(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
+  del node
+  if _rank(rows) < 2:
+    raise errors.UnsupportedError("a bias of what may be no matrix")
+  return [tf.reduce_sum(rows, range(1, _rank(rows)))]
 
 
 def _ensure_shape(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
@@ -229,10 +247,16 @@ def _shape(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _reshape(node: Any, rows: tf.Tensor, shape: tf.Tensor) -> list[tf.Tensor]:
+  del node
   # A size of -1 is found for a row, since it cannot be where there are no rows.
-  sizes = tf.shape(rows, shape.dtype)
+  sizes, known = tf.shape(rows, shape.dtype), tf.get_static_value(shape)
   others = tf.where(tf.reduce_any(shape < 0), -tf.reduce_prod(shape), tf.cast(1, shape.dtype))
-  shape = tf.where(shape < 0, tf.reduce_prod(sizes[1:]) // others, shape)
+  found = tf.reduce_prod(sizes[1:]) // others
+  if known is not None and np.minimum(known, 0).sum() >= -1:  # TensorFlow knows these sizes then.
+    return [tf.reshape(rows, [sizes[0], *(found if size < 0 else size for size in known)])]
+  # Several sizes below zero, or another than -1, are refused: they stay.
+  is_one = tf.reduce_sum(tf.minimum(shape, 0)) >= -1
+  shape = tf.where(is_one, tf.where(shape < 0, found, shape), tf.minimum(shape, -2))
   return [tf.reshape(rows, _after_clients(sizes[0], shape))]
 
 
@@ -260,6 +284,7 @@ def _gather(node: Any, values: tf.Tensor, rows: tf.Tensor, axis: tf.Tensor) -> l
 def _search(node: Any, values: tf.Tensor, rows: tf.Tensor) -> list[tf.Tensor]:
   if values.shape[0] != 1:
     raise errors.UnsupportedError("a search of several sequences")
+  rows = tf.ensure_shape(rows, [None, 1, None])  # As the op would ask for.
   (places,) = emission.create(node, [values, tf.reshape(rows, [1, -1])])
   return [tf.reshape(places, tf.shape(rows))]
 
@@ -295,7 +320,7 @@ _OF_ALL: Mapping[str, _Op] = {
 # Ops of rows, and of axes or shapes that are the same for all clients.
 _OF_FIRST: Mapping[str, _Op] = {
   **dict.fromkeys(("All", "Any", "ArgMax", "Max", "Mean", "Min", "Prod", "Sum"), _reduce),
-  "BiasAddGrad": lambda node, rows: [tf.reduce_sum(rows, range(1, _rank(rows)))],
+  "BiasAddGrad": _bias_add_grad,
   "Cast": _cast,
   "EnsureShape": _ensure_shape,
   "ExpandDims": _expand_dims,
@@ -367,4 +392,6 @@ def plan(refs: Sequence[Ref], stacked: Iterable[Ref], known: Iterable[Ref]) -> s
 def _is_listed(node: tf.compat.v1.NodeDef) -> bool:
   if "data_format" in node.attr and node.attr["data_format"].s != b"NHWC":
     return False
+  if "incompatible_shape_error" in node.attr and not node.attr["incompatible_shape_error"].b:
+    return False  # One truth value then, instead of an error.
   return node.op in OPS

@@ -3,15 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from absl import logging
+import numpy as np
 import tensorflow as tf
 
 from tff_superquantile.engine.cohort import components
 from tff_superquantile.engine.cohort import mapping
 from tff_superquantile.engine.cohort import reading
 from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import calls
 from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
+from tff_superquantile.engine.cohort.graphs import ops
 from tff_superquantile.engine.cohort.graphs import walks
 
 
@@ -19,20 +23,30 @@ class Discovery(mapping.Mapper):
   """Finds the values that clients read from files, and computes nothing.
 
   It notes in a fixed order what is read, and whether a component may go over a data set several
-  times and whether clients make data sets for other components.
+  times, whether two components would see what one look finds, and whether clients make data sets
+  for other components.
   """
 
   def __init__(self, library: components.Library):
     super().__init__(library)
     self.reads: list[expressions.Ref] = []
     self.looks_again = False
+    self.shares_looks = False
     self.makes_data_sets = False
+    self._looks: set[expressions.Expression] = set()
 
   def _made_data_sets(
     self, component: components.Component, leaves: Sequence[values.Leaf]
   ) -> list[values.Leaf]:
     self.makes_data_sets = True
     return super()._made_data_sets(component, leaves)
+
+  def _taken_apart(
+    self, component: components.Component, leaves: Sequence[values.Leaf]
+  ) -> tuple[list[values.Input], expressions.Body]:
+    if self._step is not None:  # It would look in each step.
+      self.looks_again |= any(leaf.is_data_set for leaf in component.parameter_types)
+    return super()._taken_apart(component, leaves)
 
   def call(
     self, component: components.Component, leaves: Sequence[values.Leaf]
@@ -47,10 +61,20 @@ class Discovery(mapping.Mapper):
     else:
       self.looks_again |= body.looks_again
       effects = [expressions.Ref(effect, 0) for effect in body.effects]
-      for ref in walks.frontier([*body.outputs, *effects], self._library.is_read):
-        if ref not in self.reads:
-          self.reads.append(ref)
+      read = walks.frontier([*body.outputs, *effects], self._library.is_read)
+      self.reads += [ref for ref in read if ref not in self.reads]
+      looks = {e for e in walks.walk(read) if e.op in ops.READS}
+      self.shares_looks |= not looks.isdisjoint(self._looks)
+      self._looks |= looks
     return _nothing(work.types, True)
+
+
+# Said once, for the first computation that gains little.
+_HINT = (
+  "The engine reads data sets client by client in each round, which takes about as long as in TFF's"
+  " runtime, since %s. Data sets that are made once, with `seed=` in each shuffle and without"
+  " Python code, are read once."
+)
 
 
 def _nothing(types: Sequence[values.LeafType], stacked: bool) -> list[tf.Tensor]:
@@ -91,6 +115,10 @@ class CohortFunction:
     self._reader = reading.Reader(discovery.reads, origins, parallel) if discovery.reads else None
     self._looks_again = discovery.looks_again
     self._makes_data_sets = discovery.makes_data_sets
+    # What one look finds is what one component finds: it may be read before, for one call.
+    self._why_not_before = ""
+    if discovery.looks_again or discovery.shares_looks:
+      self._why_not_before = "clients go over a data set several times, each time in another order"
     self._functions: dict[tuple[tuple[reading.Form, ...], bool], tuple[Any, bool]] = {}
 
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
@@ -109,6 +137,8 @@ class CohortFunction:
     reads: list[reading.Read] = []
     if self._reader is not None and not is_live:
       reads = self.store.read(self._reader, arrays)
+    elif sources:
+      reads = self._read_once(arrays, sources)
     forms = tuple(read.form() for read in reads)
     if reading.Form.APART in forms:
       forms = (reading.Form.APART,) * len(reads)
@@ -118,7 +148,7 @@ class CohortFunction:
       function, _ = self._function(reads, forms, at_once)
       # Data sets that have been read need not be handed over.
       tensors = [data_sets.as_tensor(a, _is_used(t)) for a, t in zip(arrays, function.inputs)]
-      return function(tensors, constants)
+      return calls.call(lambda: function(tensors, constants))
 
     try:
       return compute(at_once=True)
@@ -126,6 +156,29 @@ class CohortFunction:
       if not self._function(reads, forms, at_once=True)[1]:
         raise
       return compute(at_once=False)  # Only that knows what each client's branches need.
+
+  def _read_once(
+    self,
+    arrays: Sequence[np.ndarray],
+    sources: Sequence[data_sets.Source],
+  ) -> list[reading.Read]:
+    """Returns what the clients read for this call alone; nothing if they are to read themselves.
+
+    Only what reading leaves as it is, and may thus be read again after a failure, is read here.
+    """
+    why = self._why_not_before
+    if self._reader is None:
+      why = why or "no part of what they compute is known to be of their data sets alone"
+    elif not all(source.may_be_read_again for source in sources):
+      why = why or "a data set calls Python, or has a state or an op of which nothing is known"
+    elif not why:
+      try:
+        return self.store.read_once(self._reader, arrays)
+      except (tf.errors.OpError, errors.UnsupportedError) as error:
+        # A client may need less than all elements, which are endless, wrong or too many.
+        self._why_not_before = why = errors.sentence(error)
+    logging.log_first_n(logging.WARNING, _HINT, 1, why)
+    return []
 
   def _function(
     self, reads: Sequence[reading.Read], forms: tuple[reading.Form, ...], at_once: bool

@@ -1,4 +1,4 @@
-"""Coroutines that run to their end, and signals that wait for the end of a block."""
+"""Coroutines that run to their end, and signals that wait."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 
 from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import data_sets
 
 
 def element_types(type_spec: tff.Type | None) -> list[tff.Type]:
@@ -64,13 +65,21 @@ class Sequence:
     """Initializes a sequence from a data set's serialized GraphDef or from its elements."""
     self.element_type = element_type
     self.is_made = is_made
-    self._serialized = serialized
+    # What came from a caller is handed back as it is, and goes on there with what it has there.
+    self._of_caller = None if is_made else serialized
+    self._serialized: bytes | None = None
+    if serialized is not None:
+      graph_def = tf.compat.v1.GraphDef.FromString(serialized)
+      self._serialized = data_sets.as_another_process(graph_def).SerializeToString()
     self._elements = elements
 
   def to_proto(self) -> executor_pb2.Value:
     """Returns the sequence as TFF's contexts send it."""
+    return self._proto(self._of_caller or self.graph_def())
+
+  def _proto(self, serialized: bytes) -> executor_pb2.Value:
     proto = executor_pb2.Value()
-    proto.sequence.serialized_graph_def = self.graph_def()
+    proto.sequence.serialized_graph_def = serialized
     proto.sequence.element_type.CopyFrom(tff.types.serialize_type(self.element_type))
     return proto
 
@@ -92,6 +101,6 @@ class Sequence:
   def elements(self) -> AnySequence[Any]:
     """Returns the elements."""
     if self._elements is None:
-      data_set, _ = tff.framework.deserialize_value(self.to_proto())
+      data_set, _ = tff.framework.deserialize_value(self._proto(self.graph_def()))
       self._elements = [_from_container(element, self.element_type) for element in data_set]
     return self._elements

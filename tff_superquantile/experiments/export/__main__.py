@@ -3,8 +3,9 @@
     superquantile export RUN_DIR --format=saved_model --out=DIR
 
 writes DIR with the model, from raw examples to `logits` and `probabilities`, and beside it
-labels.txt, the names of the classes in the order of the probabilities, MODEL_CARD.md, and
-tuning.json, by which `superquantile personalize` tunes it to one client's rows:
+labels.txt, the names of the classes in the order of the probabilities, MODEL_CARD.md, tuning.json,
+by which `superquantile personalize` tunes it to one client's rows, and columns.json, by which it
+reads those of a table:
 
     saved_model   saved_model/, for TensorFlow
     keras         model.keras, of Keras' own layers, for `tf.keras.models.load_model`

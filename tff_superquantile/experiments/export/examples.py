@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,21 @@ def code(model: Any, name: str) -> str:
     return ""
   dtype = tf.float32 if name == "tflite" and spec.dtype == tf.float64 else spec.dtype
   body = lines.format(name=spec.name, output=output)
-  return f"{_TENSORFLOW}\n{_rows(spec, dtype)}{body}print(answers)\n"
+  return f"{_TENSORFLOW}\n{_rows(model, dtype)}{body}print(answers)\n"
 
 
-def _rows(spec: tf.TensorSpec, dtype: tf.DType) -> str:
+def _rows(model: Any, dtype: tf.DType) -> str:
+  """Returns the line of three examples: of a table the columns' means, as no row is all zeros."""
+  spec = model.preprocessing.raw_spec
   shape = [3, *(5 if size is None else size for size in spec.shape[1:])]
+  means = model.preprocessing.arrays.get("mean")
+  if means is not None:
+    listed = textwrap.fill(", ".join(f"{mean:.6g}" for mean in means), 90)
+    indented = textwrap.indent(listed, "  ")
+    return (
+      f"means = [  # Of the table's columns; the first category of one that has categories.\n"
+      f"{indented}\n]\n{spec.name} = np.array([means] * 3, np.{dtype.name})  # To be replaced."
+    )
   if dtype == tf.string:
     return f'{spec.name} = np.full({shape}, "", object)  # Three examples, to be replaced.'
   return f"{spec.name} = np.zeros({shape}, np.{dtype.name})  # Three examples, to be replaced."
@@ -89,7 +100,7 @@ def _npz(model: Any) -> str:
   encode = _ENCODE if is_table else f"x = {spec.name}\n"
   answers = _CLASSES if model.label_scale is None else _NUMBERS
   body = "".join(part.lstrip("\n") for part in (_NPZ, encode, _LAYERS, answers))
-  return f"import numpy as np\n\n{_rows(spec, spec.dtype)}\n{body}print(answers)\n"
+  return f"import numpy as np\n\n{_rows(model, spec.dtype)}\n{body}print(answers)\n"
 
 
 def _takes_raw_rows(model: Any) -> bool:

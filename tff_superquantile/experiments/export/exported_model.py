@@ -19,8 +19,6 @@ from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import personal
 
-_EPOCHS = 10  # The paper's.
-
 
 @dataclasses.dataclass(frozen=True)
 class ExportedModel:
@@ -32,6 +30,7 @@ class ExportedModel:
     preprocessing: The way from raw examples to the model's input.
     labels: The names of the classes, in the order of the probabilities; empty for numbers.
     label_scale: Mean and standard deviation of labels that are numbers; None for classes.
+    columns: What the columns of a table became, a task's `columns`; "" without a table.
   """
 
   model: tff.learning.models.FunctionalModel
@@ -39,6 +38,7 @@ class ExportedModel:
   preprocessing: preprocessing_lib.Preprocessing
   labels: Sequence[str]
   label_scale: tuple[float, float] | None = None
+  columns: str = ""
 
   def to_arrays(self) -> dict[str, np.ndarray]:
     """Returns the weights by name, those of Keras where the model has Keras layers."""
@@ -149,14 +149,14 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
       " expected a name for each."
     )
   weights = run.weights_for(model)
-  return ExportedModel(model, weights, preprocessing, labels, task.label_scale)
+  return ExportedModel(model, weights, preprocessing, labels, task.label_scale, task.columns)
 
 
 def tuning(model: ExportedModel, config: run_config.RunConfig) -> formats.Tuning:
-  """Returns how clients tune a run's model: as the run did, or for ten epochs."""
-  asked = config.personalization or personal.Personalization(epochs=_EPOCHS)
+  """Returns how clients tune a run's model: as the run did, or as they choose."""
+  asked = config.personalization or personal.Personalization(epochs=personal.CHOSEN)
   return formats.Tuning(
-    asked.epochs,
+    tuple(asked.choices),
     asked.learning_rate or config.final_learning_rate,
     asked.proximal_weight,
     config.local.batch_size,
@@ -164,6 +164,8 @@ def tuning(model: ExportedModel, config: run_config.RunConfig) -> formats.Tuning
     model.label_scale,
     len(model.labels),
     len(model.weights.trainable),
+    config.task.missing,
+    config.task.rows_without_label,
   )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import io
 import json
@@ -10,12 +10,14 @@ import os
 import pathlib
 import re
 from typing import Any
+import warnings
 
 import numpy as np
 
 from privacy.settings import plugins
 
 CARD = "MODEL_CARD.md"
+COLUMNS = "columns.json"
 LABELS = "labels.txt"
 TUNING = "tuning.json"
 # A table's arrays of its columns in model.npz, after "preprocessing/".
@@ -55,13 +57,14 @@ class Format:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-  """How a client tunes an exported model to its own rows: as the run, or for ten epochs.
+  """How a client tunes an exported model to its own rows: as the run, or as it chooses.
 
-  Without label_scale, (mean, standard deviation), labels are classes. The trainable weights come
-  first.
+  `epochs` are the numbers of which it chooses. Without label_scale, (mean, standard deviation),
+  labels are classes. The trainable weights come first. Of a table's rows, `missing` and
+  `rows_without_label` are the run's flags.
   """
 
-  epochs: int
+  epochs: Sequence[int]
   learning_rate: float
   proximal_weight: float
   batch_size: int
@@ -69,12 +72,16 @@ class Tuning:
   label_scale: tuple[float, float] | None
   num_classes: int
   num_trainable: int
+  missing: str | None = None
+  rows_without_label: str | None = None
 
 
 def read_tuning(folder: pathlib.Path) -> Tuning:
   """Reads how to tune the model of an export."""
   try:
-    return Tuning(**json.loads((folder / TUNING).read_text(encoding="utf-8")))
+    read = Tuning(**json.loads((folder / TUNING).read_text(encoding="utf-8")))
+    # Earlier exports have a single number.
+    return dataclasses.replace(read, epochs=np.atleast_1d(read.epochs).tolist())
   except (OSError, TypeError, ValueError) as error:
     raise ValueError(
       f"Found no {TUNING} in {folder} that can be read; expected that of an export: export again."
@@ -86,6 +93,8 @@ def write(model: Any, name: str, folder: pathlib.Path) -> None:
   serve = FORMATS[name].write(model, folder)
   if serve is not None and model.preprocessing.probe is not None:
     _check(model, name, serve)
+  if model.columns:
+    (folder / COLUMNS).write_text(model.columns, encoding="utf-8")
   if model.labels:
     text = "".join(f"{label}\n" for label in model.labels)
     (folder / LABELS).write_text(text, encoding="utf-8")
@@ -149,7 +158,9 @@ def _write_tflite(model: Any, folder: pathlib.Path) -> Serve:
   (folder / "model.tflite").write_bytes(content)
 
   def serve(raw: np.ndarray) -> Mapping[str, Any]:
-    runner = tf.lite.Interpreter(model_content=content).get_signature_runner()
+    with warnings.catch_warnings():  # The file is the same for LiteRT, which is to follow.
+      warnings.filterwarnings("ignore", r"\s*Warning: tf.lite.Interpreter is deprecated")
+      runner = tf.lite.Interpreter(model_content=content).get_signature_runner()
     with np.errstate(over="ignore"):
       return runner(**{spec.name: raw.astype(spec.dtype.as_numpy_dtype)})
 

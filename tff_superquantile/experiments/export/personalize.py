@@ -2,10 +2,11 @@
 
     superquantile personalize EXPORT ROWS --out=DIR
 
-EXPORT is the folder of an export, with model.npz of a linear model (then NumPy is all that it
-needs) or with saved_model/ (then TensorFlow, without TFF). ROWS are the client's: a .csv with a
-table's columns for model.npz of a table, or for any other model a .npz file with the arrays `x`,
-raw examples as the export takes them, and `y`, numbers of classes or values. As in --personalize
+EXPORT is the folder of an export, with model.npz of a linear model (then it needs NumPy, and
+pyarrow for a table) or with saved_model/ (then TensorFlow, without TFF). ROWS are the client's: a
+.csv or another table with the columns of the run's, which is read as the run read its own, or for
+any model a .npz file with the arrays `x`, raw examples as the export takes them, and `y`, numbers
+of classes or values. As in --personalize
 the client keeps the shared model unless cross-fitting on its rows shows that its own has a lower
 loss. DIR is the same export with the kept weights. No row leaves the machine, nor does a private
 model's budget change: whoever publishes DIR publishes what it tells of its rows.
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-import csv
 import os
 import pathlib
 import shutil
@@ -25,16 +25,19 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from privacy.settings import command_line
+from tasks import request as request_lib
 from tff_superquantile import atomic_files
 from tff_superquantile import personal
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments import train_flags
 from tff_superquantile.experiments.export import formats
 
 Weights = Sequence[np.ndarray]
 Model: TypeAlias = "LinearModel | SavedModel"
 _SEED = 0  # Of the order of the rows.
-_TRUTH = {"true": 1.0, "false": 0.0}
+# Of a table's rows; without a value as the run.
+_OF_TABLE = ("label_column", "missing", "rows_without_label", "separator")
 
 
 class LinearModel:
@@ -137,10 +140,15 @@ class SavedModel:
 
 
 def _tune(
-  model: Model, x: Any, y: np.ndarray, settings: formats.Tuning, rng: np.random.Generator
+  model: Model,
+  x: Any,
+  y: np.ndarray,
+  epochs: int,
+  settings: formats.Tuning,
+  rng: np.random.Generator,
 ) -> Weights:
   """Returns the weights of `evaluation.Personalizer.tune`; the model's where they diverge."""
-  order, sizes = personal.batches(rng, len(y), settings.batch_size, settings.epochs)
+  order, sizes = personal.batches(rng, len(y), settings.batch_size, epochs)
   rate, l2, pull = settings.learning_rate, settings.l2, settings.proximal_weight
   tuned, start = model.weights, 0
   while start < len(order):
@@ -157,80 +165,105 @@ def choose(
   model: Model, x: Any, y: np.ndarray, settings: formats.Tuning, rng: np.random.Generator
 ) -> Weights | None:
   """Returns a client's own weights; None where the model as it is serves the client no worse."""
-  own = _tune(model, x, y, settings, rng)
 
-  def losses(tuned_on: np.ndarray, measured_on: np.ndarray) -> tuple[float, float]:
-    both = model.weights, _tune(model, x[tuned_on], y[tuned_on], settings, rng)
-    rows = x[measured_on], y[measured_on]
-    shared, tuned = (len(rows[1]) * model.loss_and_gradient(w, *rows)[0] for w in both)
-    return shared, tuned
+  def loss(epochs: int, tuned_on: np.ndarray, measured_on: np.ndarray) -> float:
+    rows = x[tuned_on], y[tuned_on]
+    own = _tune(model, *rows, epochs, settings, rng) if epochs else model.weights
+    return len(measured_on) * model.loss_and_gradient(own, x[measured_on], y[measured_on])[0]
 
-  return own if personal.is_better(rng, len(y), losses) else None
+  epochs = personal.choose_epochs(rng, len(y), settings.epochs, loss)
+  return _tune(model, x, y, epochs, settings, rng) if epochs else None
 
 
 def read_rows(
-  path: pathlib.Path, model: Model, label_column: str | None, settings: formats.Tuning
+  path: pathlib.Path,
+  model: Model,
+  settings: formats.Tuning,
+  export: pathlib.Path,
+  asked: Mapping[str, str | None],
 ) -> tuple[Any, np.ndarray]:
-  """Reads a client's rows; returns the model's inputs [n, ...] and labels [n] as `choose` takes."""
-  linear = model if isinstance(model, LinearModel) else None
-  if path.suffix == ".csv" and linear and linear.is_table:
-    x, labels = _read_table(path, linear.arrays, label_column)
-  elif path.suffix == ".npz":
-    with np.load(path) as arrays:
-      if not {"x", "y"} <= {*arrays}:
-        raise ValueError(f"Found {', '.join(arrays)} in {path}; expected the arrays x and y.")
-      x, labels = arrays["x"], arrays["y"]
-  else:
+  """Reads a client's rows; returns the model's inputs [n, ...] and labels [n] as `choose` takes.
+
+  `asked` are values of `_OF_TABLE`, for a table.
+  """
+  linear, scale = model if isinstance(model, LinearModel) else None, settings.label_scale
+  if path.name.lower().endswith(request_lib.TABLE_FORMATS):
+    raw, inputs, labels = _read_table(path, settings, export, asked)
+    return (inputs if linear else raw), labels
+  if path.suffix != ".npz":
     raise ValueError(
-      f"Found {path}; expected a .csv of a table's rows for an export by --format=npz, or a .npz"
-      " file with the arrays x and y."
+      f"Found {path}; expected a table ({', '.join(request_lib.TABLE_FORMATS)}) with the columns of"
+      " the run's, or a .npz file with the arrays x and y."
     )
-  y, scale = np.asarray(labels, np.float64).reshape(-1), settings.label_scale
+  with np.load(path) as arrays:
+    if not {"x", "y"} <= {*arrays}:
+      raise ValueError(f"Found {', '.join(arrays)} in {path}; expected the arrays x and y.")
+    x, y = arrays["x"], np.asarray(arrays["y"], np.float64).reshape(-1)
   is_known = np.isfinite(y) if scale is not None else np.isin(y, np.arange(settings.num_classes))
   if len(x) != len(y) or not len(y) or not is_known.all():
     raise ValueError(
       f"Found {len(x)} examples and {int(is_known.sum())} labels in {path}; expected one each, and"
       " at least one: a number, or that of a line of labels.txt, from 0."
     )
-  inputs = linear.inputs(x) if linear else x
-  return inputs, y if scale is None else (y - scale[0]) / scale[1]
+  return (linear.inputs(x) if linear else x), y if scale is None else (y - scale[0]) / scale[1]
 
 
 def _read_table(
-  path: pathlib.Path, arrays: Mapping[str, np.ndarray], label_column: str | None
-) -> tuple[np.ndarray, np.ndarray]:
-  """Reads a .csv as float64 [n, columns] raw examples and labels [n], NaN for blanks."""
-  with open(path, encoding="utf-8-sig", newline="") as stream:
-    rows = list(csv.DictReader(stream))
-  columns, categories = (arrays[f"preprocessing/{n}"].tolist() for n in ("columns", "categories"))
-  ends = np.cumsum(arrays["preprocessing/num_categories"])
-  names = [categories[start:end] for start, end in zip([0, *ends], ends)]
-  for name in [*columns, label_column]:
-    if not rows or name not in rows[0]:
-      raise ValueError(f"Found no column {name} in {path}; expected it (--label_column).")
+  path: pathlib.Path,
+  settings: formats.Tuning,
+  export: pathlib.Path,
+  asked: Mapping[str, str | None],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Reads a table of one client as the run read its own.
 
-  def value(text: str | None, categories: Sequence[str]) -> float:
-    text = (text or "").strip()
-    if not text:
-      return np.nan
-    if categories:
-      return float(categories.index(text)) if text in categories else -1.0
-    try:
-      return _TRUTH[text.lower()] if text.lower() in _TRUTH else float(text)
-    except ValueError:
-      raise ValueError(f"Found {text!r} in {path}; expected a number.") from None
-
-  raw = [[value(row[name], its) for name, its in zip(columns, names)] for row in rows]
-  labels = [value(row[str(label_column)], arrays["labels"].tolist()) for row in rows]
-  return np.array(raw, np.float64), np.array(labels)
+  It returns raw examples, float64 [n, columns], inputs, float64 [n, inputs], and labels [n], as
+  `choose` takes them.
+  """
+  try:
+    from tasks.own import columns
+    from tasks.own import encoding
+    from tasks.own import features
+    from tasks.own import labels
+  except ModuleNotFoundError as error:
+    raise ValueError(
+      f"Found no package {error.name}, which a table needs; install it, or give a .npz file."
+    ) from None
+  if not (export / formats.COLUMNS).is_file():
+    raise ValueError(
+      f"Found no {formats.COLUMNS} in {export}, without which {path} cannot be read; expected the"
+      " export of a run on a table: export again, or give a .npz file with the arrays x and y."
+    )
+  known = encoding.from_text((export / formats.COLUMNS).read_text(encoding="utf-8"))
+  of_run: dict[str, Any] = dict(
+    label_column=known.label.name,
+    missing=settings.missing,
+    rows_without_label=settings.rows_without_label,
+  )
+  given = {name: value for name, value in asked.items() if value is not None}
+  request = request_lib.Request(name="own", data_dir=os.fspath(path), **{**of_run, **given})
+  names = [feature.name for feature in known.features]
+  frame, remarks = columns.read_of_one(request, names, known.label.classes)
+  print(*remarks, sep="\n", end="\n" if remarks else "", file=sys.stderr)
+  label = frame[str(request.label_column)]
+  if request.rows_without_label == "drop":
+    frame = {name: column[label.codes >= 0] for name, column in frame.items()}
+    label = frame[label.name]
+  y = labels.read(known.label, label)
+  labels.check(known.label, label, y)
+  if not len(y):
+    raise ValueError(f"Found no row with a label in {path}; expected at least one.")
+  raw = np.column_stack([features.read_usable(f, frame[f.name]) for f in known.features])
+  return raw, known.encode(raw).astype(np.float64), y
 
 
 def define(parser: command_line.Parser) -> None:
   parser.add_argument("export", metavar="EXPORT", type=pathlib.Path, help="folder of an export")
-  parser.add_argument("rows", metavar="ROWS", type=pathlib.Path, help=".csv, or .npz with x and y")
+  rows = "a table, such as a .csv, or a .npz with x and y"
+  parser.add_argument("rows", metavar="ROWS", type=pathlib.Path, help=rows)
   out: dict[str, Any] = dict(type=pathlib.Path, metavar="DIR", required=True)
   parser.add_argument("--out", help="the folder to write", **out)
-  command_line.add_flag(parser, "label_column", str, None, "Of a .csv: what is predicted.")
+  title = "of a table's rows; without a value as the run"
+  train_flags.add(parser.add_argument_group(title), _OF_TABLE)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -248,7 +281,8 @@ def main(args: argparse.Namespace) -> None:
       f"Found neither model.npz nor saved_model/ in {args.export}; expected the folder of an export"
       " by --format=npz or --format=saved_model."
     )
-  x, y = read_rows(args.rows, model, args.label_column, settings)
+  asked = {name: getattr(args, name, None) for name in _OF_TABLE}
+  x, y = read_rows(args.rows, model, settings, args.export, asked)
   own = choose(model, x, y, settings, np.random.default_rng(_SEED))
   with atomic_files.temporary_folder(args.out) as temporary:
     folder = pathlib.Path(temporary)

@@ -5,12 +5,13 @@ the import takes as long as 500 rounds of the default experiment. A process carr
 after the other, so that it traces the programs that they have in common once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import contextlib
 import csv
 import dataclasses
 import gc
 import logging as stdlib_logging
+import math
 from multiprocessing import connection as connections
 import os
 import pathlib
@@ -23,6 +24,7 @@ from absl import logging
 import threadpoolctl
 import tqdm
 
+from privacy.settings import part
 from tff_superquantile.engine.processes import dependent_process
 from tff_superquantile.engine.processes import limits
 from tff_superquantile.experiments import cli
@@ -41,7 +43,9 @@ _PACKAGE = pathlib.Path(__file__).parents[2]
 def command(config: run_config.RunConfig) -> list[str]:
   """Returns the command that carries out a run, and leaves the reason if it fails."""
   module = "tff_superquantile.experiments.plan.job"
-  return [sys.executable, "-m", module, *config.to_arguments()]
+  used = part.values(config)
+  flags = (f"--{name}={text}" for name, text in config.to_flags().items() if name in used)
+  return [sys.executable, "-m", module, *flags]
 
 
 class _Warnings(stdlib_logging.Handler):
@@ -87,7 +91,7 @@ class _ActiveRun:
   """A run at work, with its output in the run's folder."""
 
   def __init__(self, config: run_config.RunConfig, position: int):
-    self.folder = run_folder.of_config(config)
+    self.config, self.folder = config, run_folder.of_config(config)
     self.log = self.folder.path / _LOG
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
@@ -209,11 +213,41 @@ def _method(config: run_config.RunConfig) -> run_config.RunConfig:
   return dataclasses.replace(config, seed=0)
 
 
-def _total(configs: Sequence[run_config.RunConfig], active: Sequence[_ActiveRun]) -> int | None:
-  """Returns the rounds of all runs, of which some may leave theirs to the task; None if unknown."""
-  of_task = next(filter(None, (run.num_rounds() for run in active)), None)
-  numbers = [config.num_rounds or of_task for config in configs]
-  return None if None in numbers else sum(filter(None, numbers))
+class _Rounds:
+  """Foresees the rounds of all runs: each has those of its flags, or fewer where it may stop early.
+
+  Where runs have ended before, others are taken to have as many rounds as they had on average.
+  """
+
+  def __init__(self) -> None:
+    self.done = 0  # Of the runs that have ended.
+    self._of_finished: list[int] = []
+    self._is_any_early = False
+    self._of_task: int | None = None  # Which some runs leave to the task.
+
+  def end(self, run: _ActiveRun, has_failed: bool) -> None:
+    """Takes notice of a run that has ended."""
+    done, planned = run.last_round()[0], run.num_rounds()
+    self.done += done
+    if not has_failed:
+      self._of_finished.append(done)
+      self._is_any_early |= planned is not None and 0 < done < planned
+
+  def total(
+    self, waiting: Iterable[run_config.RunConfig], active: Iterable[_ActiveRun]
+  ) -> int | None:
+    """Returns the rounds of all runs, those that have ended among them; None if unknown."""
+    at_work = [(run.num_rounds() or run.config.num_rounds, run.last_round()[0]) for run in active]
+    self._of_task = self._of_task or next((planned for planned, _ in at_work if planned), None)
+    total, most = self.done, math.inf
+    if self._is_any_early:
+      most = round(sum(self._of_finished) / len(self._of_finished))
+    for own, done in [*((config.num_rounds, 0) for config in waiting), *at_work]:
+      planned: int | None = own or self._of_task
+      if planned is None:
+        return None
+      total += int(max(min(planned, most), done))
+    return total
 
 
 def core_shares(
@@ -246,15 +280,16 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
   workers = [_Worker(configs, share, 1 + i) for i, share in enumerate(shares)]
   waiting = dict(enumerate(configs))
   failed = []
+  rounds = _Rounds()
   bar = tqdm.tqdm(
     desc=f"0 of {len(configs)} runs done",
-    total=_total(configs, ()),
+    total=rounds.total(configs, ()),
     unit="round",
     position=0,
     mininterval=0.5 if sys.stderr.isatty() else 20,
     dynamic_ncols=sys.stderr.isatty(),
   )
-  rounds_of_ended, num_ended = 0, 0
+  num_ended = 0
   try:
     while num_ended < len(configs):
       for worker in (worker for worker in workers if worker.run is None and waiting):
@@ -272,7 +307,7 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
         worker.run = None
         if not waiting:
           worker.end()
-        rounds_of_ended += run.last_round()[0]
+        rounds.end(run, code != 0)
         num_ended += 1
         for warning in run.messages[_WARNING]:
           bar.write(f"Warning: {run.name}: {warning}", file=sys.stderr)
@@ -282,9 +317,9 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
           failed.append(run.name)
           bar.write(f"Failed: {run.name}: {run.failure(code)}", file=sys.stderr)
       at_work = [worker.run for worker in workers if worker.run is not None]
-      bar.total = bar.total or _total(configs, at_work)
+      bar.total = rounds.total(waiting.values(), at_work)
       bar.set_description_str(f"{num_ended} of {len(configs)} runs done", refresh=False)
-      bar.update(rounds_of_ended + sum(run.show_progress() for run in at_work) - bar.n)
+      bar.update(rounds.done + sum(run.show_progress() for run in at_work) - bar.n)
   finally:
     bar.close()
     for worker in workers:

@@ -41,7 +41,7 @@ def _answer(
   lines = [
     f"{folder}: {last.metric} of the {last.split} clients, epsilon = {query.epsilon:g},"
     f" delta = {query.delta:.3g}.",
-    command_line.table(rows),
+    *command_line.table(rows).splitlines(),
   ]
   lines += answers.paragraphs("What it cost:", costs)
   lines += answers.paragraphs("What epsilon is about:", query.guarantee)

@@ -1,26 +1,35 @@
 """The decision of a comparison: what to do, then the numbers behind it, then what they leave open.
 
 `VERDICTS` lists what a report may advise; the first whose condition holds is its first sentence.
-They are asked in the order in which one makes the next meaningless: a client that outweighs all
-others, clients that need models tuned to them, or of their own, numbers that were taken for
-classes, a rare class that ranks tell already, models that are not trained, too few clients to tell,
-labels that nothing tells; only then do differences between methods count. `evidence` says when a
-difference is one.
+An experiment of
+the paper asks for its comparison, and has no other first sentence. Of all else they are asked in
+the order in which one makes the next meaningless: a client that outweighs all
+others, or values that do, clients that need models tuned to them, or of their own, numbers that
+were taken for classes, a rare class that ranks tell already, models that are not trained, too few
+clients to tell, labels that ranks tell and models do not, or that nothing tells; only then do
+differences between methods count. `evidence` says when a difference is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
 from typing import Any, NamedTuple
 
+from tff_superquantile.experiments.references import boxes
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.references import of_rows
+from tff_superquantile.experiments.references import of_the_paper
 from tff_superquantile.experiments.references import personal
+from tff_superquantile.experiments.references import wording
+from tff_superquantile.experiments.report import answer
 from tff_superquantile.experiments.report import grouped
 from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.run import asked
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
 
@@ -32,13 +41,18 @@ class Decision(NamedTuple):
 
   Attributes:
     key: That of its verdict in `VERDICTS`; of several budgets that of the first.
-    text: Sentences: the decision, the numbers, the caveats.
+    answers: That of each budget.
     evidence: That of the first budget at which a method is compared; of the first if none is.
   """
 
   key: str
-  text: str
+  answers: Sequence[answer.Answer]
   evidence: evidence.Evidence
+
+  @property
+  def text(self) -> str:
+    """All sentences; a line begins with each decision, and one with what is behind it."""
+    return "\n".join(said.text for said in self.answers)
 
 
 def _are_far_ahead(changes_of: Mapping[Any, Sequence[paired.Change]]) -> bool:
@@ -60,17 +74,6 @@ def _is_too_short(e: evidence.Evidence) -> bool:
   return evidence.is_far_ahead(e.pooled) or any(method in e.unfinished for method in differ)
 
 
-def _hint(e: evidence.Evidence) -> str:
-  """Returns what may be wrong with classes of a table's labels, whose kind nobody has named."""
-  run = e.groups.runs[0]
-  are_numbers = all(name.lstrip("-").isdecimal() for name in run.classes or ("",))
-  if "label_kind" in run.flags or not are_numbers:
-    return ""
-  from tasks.own import labels  # It imports TensorFlow, which takes longer than a report.
-
-  return labels.hint(run.classes)
-
-
 def _misses_the_rare(e: evidence.Evidence) -> bool:
   """Returns whether ranks tell rare classes, or those of trained models, twice as well."""
   lead = e.groups.leading.name
@@ -90,187 +93,34 @@ def _ranks(e: evidence.Evidence) -> paired.Change | None:
   return e.change(e.best, kept.CONSTANT, "ranking_error")
 
 
-def _far(e: evidence.Evidence) -> str:
-  assert e.far is not None
-  client, share, number = e.far
-  return (
-    f"Look at client {names.printable(client)} first: it has {units.PERCENT.text(share)} of the"
-    f" losses of all {number} clients, and so decides the mean, the tail and what training looks"
-    " for. Mend its rows or leave it out, and compare again."
-  )
-
-
-def _own_models(e: evidence.Evidence) -> str:
-  mean, *tail = e.own[e.best]
-  measure = e.measure_of_rows
-  unit, words = units.of_measure(measure, e.groups.task_units), units.words(measure)
-
-  def levels(changes: Sequence[paired.Change]) -> str:
-    return " and ".join(unit.text(change.after) for change in changes)
-
-  pooled = e.own.get(kept.POOLED)
-  also = "" if pooled is None else f", all examples in one place {levels(pooled)}"
-  if mean.num_clients < e.num_clients:
-    also += f" (each on {mean.num_clients} of the {e.num_clients} test clients)"
-  of_tail = "".join(f" and {unit.text(worst.before)} in the worst tenth" for worst in tail)
-  advice = "Do not federate" if e.personal else "Personalise (--personalize=10), or do not federate"
-  return (
-    f"{advice}: a model of a client’s own, fitted to half of its examples, has a mean {words} of"
-    f" {unit.text(mean.before)} on the other half{of_tail}; the best shared one ({e.best.label})"
-    f" has {levels(e.own[e.best])}{also}. One rule does not fit these clients."
-  )
-
-
-def _train(e: evidence.Evidence) -> str:
-  config = next((run.config for run in e.groups.runs if run.config is not None), None)
-  rounds = max((run.last_round or 0 for run in cross_validation.single(e.groups.runs)), default=0)
-  is_own = config is not None and config.task.name == "own" and config.stop != "converged"
-  flag = f"pass --num_rounds={4 * rounds}, say"
-  if is_own:
-    flag = "leave out --num_rounds and --quick, and runs go on until they have converged"
-  elif e.pooled is not None and not e.unfinished:
-    flag = "its training loss has settled, so try another --client_learning_rate"
-  if not evidence.is_far_ahead(e.pooled):
-    who = " and ".join(method.label for method in list(e.unfinished)[:3])
-    return f"Train longer before you compare: after {rounds} rounds {who} still improved; {flag}."
-  assert e.pooled is not None
-  return (
-    f"Train longer before you compare: after {rounds} rounds the mean {e.groups.leading.words} of"
-    f" {e.best.label} is {e.unit.text(e.pooled.after)}, where a fit of all examples in one place"
-    f" has {e.unit.text(e.pooled.before)}; {flag}."
-  )
-
-
-def _more_clients(e: evidence.Evidence) -> str:
-  flag = cross_validation.offer(e.groups.runs[0]) or "more --seeds draw others"
-  told, constant = "", e.constant.get(e.best)
-  if constant is not None:
-    told = f" Nor can {e.best.label} be told from the constant answer {_levels(e, constant)}."
-  return (
-    f"Test on more clients: {tables.plural(e.num_clients, 'test client')} cannot tell methods"
-    f" apart, as fewer than {evidence.FEWEST} could not even if all changed alike; {flag}.{told}"
-  )
-
-
-def _quantity(e: evidence.Evidence) -> str:
-  return (
-    "Say first what the labels are: so far no method is better than the constant answer"
-    f" {_levels(e, e.constant[e.best])}. {_hint(e)}"
-  )
-
-
-def _rare(e: evidence.Evidence) -> str:
-  ranks, answers, leading = _ranks(e), e.constant[e.best], e.groups.leading
-  assert ranks is not None
-  measure = "" if leading.name == "balanced_error" else " --metric=balanced_error"
-  return (
-    f"Train with --class_weights=balanced{measure}: the features tell the rarer class, as the"
-    f" ranking error is {units.PERCENT.text(ranks.before)} and chance has"
-    f" {units.PERCENT.text(ranks.after)}, but {e.best.label} hardly answers it: its {leading.words}"
-    f" is {units.PERCENT.text(answers.after)}, and {units.PERCENT.text(answers.before)} with the"
-    " constant answer."
-  )
-
-
-def _nothing(e: evidence.Evidence) -> str:
-  constant = e.constant[e.best]
-  model = next(iter(e.references.of_seed.values())).models[kept.CONSTANT]
-  answer = f"the constant answer, {model.description} {_levels(e, constant)}."
-  if constant.value < 0:
-    what = "anything is learned at this budget" if e.is_private else "the features tell the label"
-    of_whom = f"with {tables.plural(e.num_clients, 'test client')}, {e.best.label}"
-    return f"It is not shown that {what}: {of_whom} cannot be told from {answer}"
-  start = "The features do not tell the label"
-  if e.is_private:
-    start = "Nothing is learned at this budget"
-  return f"{start}: no method is better than {answer}"
-
-
-def _take(e: evidence.Evidence) -> str:
-  method, baseline, own = e.chosen
-  metric = e.effects[True][0]
-  return (
-    f"Take {method.label}: against {names.said_of(baseline)} it"
-    f" {e.effect(own[metric])}, beyond chance, and no measure is worse."
-  )
-
-
-def _trade(e: evidence.Evidence) -> str:
-  method, baseline, own = e.chosen
-  lower, higher = (" and ".join(map(evidence.metric_name, e.effects[k])) for k in (True, False))
-  return (
-    f"Choose what counts: against {names.said_of(baseline)}, {method.label} lowers {lower} and"
-    f" raises {higher}, beyond chance."
-  )
-
-
-def _keep(e: evidence.Evidence) -> str:
-  method, baseline, own = e.chosen
-  text = f"Keep {names.said_of(baseline)}"
-  if e.effects[False]:
-    higher = " and ".join(map(evidence.metric_name, e.effects[False]))
-    return f"{text}: {method.label} lowers nothing beyond chance, and raises {higher}."
-  tested = next((change for change in own.values() if change.has_interval), None)
-  if tested is None:
-    return f"{text}: no difference can be detected, as a single worst client has no interval."
-  text += f": no detectable difference in {evidence.metric_name(tested.metric)}"
-  more = tested.enough() if tested.value < 0 else None
-  if more is None:
-    width = e.unit.number((tested.high - tested.low) / 2)
-    return f"{text}; {e.num_clients} test clients show a change of {width}{e.unit.change} or more."
-  number, noun = more
-  count = "more than a thousand" if number > 1000 else f"about {number}"
-  return f"{text}; detecting a change as large as the one seen takes {count} {noun}s (80 % power)."
-
-
-def _without_comparison(e: evidence.Evidence) -> str:
-  """Says the tail of the best method, and what is missing for a comparison."""
-  leading = e.groups.leading
-  unit, lead = leading.unit, leading.p90
-  tails = e.groups.lowest_means(lead)
-  if not tails:
-    return f"No method reports {evidence.metric_name(lead)}."
-  baselines = names.baselines(tails)
-  rivals = [method for method in tails if method in baselines]
-  others = (method for method in tails if not method.is_fed_avg)
-  best = rivals[0] if rivals else next(others, next(iter(tails)))
-  level = f"With {best.label}, {evidence.metric_name(lead)} is {unit.text(tails[best])}"
-  if rivals:
-    fed_avg = names.said_of(baselines[best])
-    before = unit.text(tails[baselines[best]])
-    return (
-      f"{level}, and with {fed_avg} {before}; the two share no seed, so there is no comparison that"
-      " the seeds do not spoil."
-    )
-  missing = "another method" if best.is_fed_avg else names.said_of(best.fed_avg)
-  return f"{level}; there is no result of {missing} to compare with."
-
-
 class Verdict(NamedTuple):
-  """A decision: when it holds, and its sentence. Each takes an `Evidence` that has a mean."""
+  """A decision: when it holds, and what it says. Each takes an `Evidence` that has a mean."""
 
   holds: Callable[[evidence.Evidence], bool]
-  say: Callable[[evidence.Evidence], str]
+  say: Callable[[evidence.Evidence], answer.Answer]
 
 
 VERDICTS = {
-  "far client": Verdict(lambda e: e.far is not None, _far),
-  "personalise": Verdict(
-    lambda e: _are_far_ahead(e.personal),
-    lambda e: f"Personalise, as these clients disagree: {personal.sentence(e)}",
-  ),
-  "own models": Verdict(lambda e: _are_far_ahead(e.own), _own_models),
+  "paper": Verdict(of_the_paper.is_asked, of_the_paper.say),
+  "far client": Verdict(lambda e: e.far is not None, wording.far),
+  "gross errors": Verdict(lambda e: any(one["decides"] for one in e.facts("gross")), of_rows.gross),
+  "personalise": Verdict(lambda e: _are_far_ahead(e.personal), wording.personalise),
+  "own models": Verdict(lambda e: _are_far_ahead(e.own), wording.own_models),
   "quantity": Verdict(
-    lambda e: bool(e.best in e.constant and not e.learned and _hint(e)), _quantity
+    lambda e: bool(e.best in e.constant and not e.learned and wording.hint(e)), wording.quantity
   ),
-  "rare class": Verdict(_misses_the_rare, _rare),
-  "train longer": Verdict(_is_too_short, _train),
-  "few clients": Verdict(lambda e: 0 < e.num_clients < evidence.FEWEST, _more_clients),
-  "nothing learned": Verdict(lambda e: e.best in e.constant and not e.learned, _nothing),
-  "no comparison": Verdict(lambda e: not e.ranked, _without_comparison),
-  "trade-off": Verdict(lambda e: bool(e.effects[True] and e.effects[False]), _trade),
-  "take": Verdict(lambda e: bool(e.effects[True]), _take),
-  "keep": Verdict(lambda e: True, _keep),
+  "rare class": Verdict(_misses_the_rare, wording.rare),
+  "train longer": Verdict(_is_too_short, wording.train),
+  "few clients": Verdict(lambda e: 0 < e.num_clients < evidence.FEWEST, wording.more_clients),
+  "not learned": Verdict(
+    lambda e: bool(e.best in e.constant and not e.learned and e.facts("ranks")), of_rows.not_learned
+  ),
+  "nothing learned": Verdict(lambda e: e.best in e.constant and not e.learned, wording.nothing),
+  "no comparison": Verdict(lambda e: not e.ranked, wording.without_comparison),
+  "more seeds": Verdict(lambda e: bool(e.effects[True]) and not e.is_repeated, wording.more_seeds),
+  "trade-off": Verdict(lambda e: bool(e.effects[True] and e.effects[False]), wording.trade),
+  "take": Verdict(lambda e: bool(e.effects[True]), wording.take),
+  "keep": Verdict(lambda e: True, wording.keep),
 }
 
 
@@ -283,17 +133,34 @@ def decide(groups: grouped.Grouped) -> Decision:
   decisions = [_of_one_budget(evidence.Evidence(its, references)) for its in several]
   first, compared_at = decisions[0], (d.evidence for d in decisions if d.evidence.ranked)
   starts = ("" if epsilon is None else f"At ε = {epsilon:g}: ", "Without privacy: ")
-  text = "\n".join(f"{start}{decided.text}" for start, decided in zip(starts, decisions))
-  return Decision(first.key, text, next(compared_at, first.evidence))
+  answers = [
+    dataclasses.replace(said, words=f"{start}{said.words}")
+    for start, decided in zip(starts, decisions)
+    for said in decided.answers
+  ]
+  return Decision(first.key, answers, next(compared_at, first.evidence))
 
 
 def _of_one_budget(e: evidence.Evidence) -> Decision:
   """Decides what runs that can be compared with each other say."""
   if not e.levels:
-    return Decision("no comparison", _without_comparison(e), e)
+    return Decision("no comparison", [wording.without_comparison(e)], e)
   key, verdict = next(entry for entry in VERDICTS.items() if entry[1].holds(e))
-  rest = " ".join([*_numbers(e, key), *_caveats(e, key)])
-  return Decision(key, f"{verdict.say(e)}\n{rest}".strip(), e)
+  said = verdict.say(e)
+  whole = dataclasses.replace(
+    said,
+    box=said.box or boxes.of_methods(e),
+    command=said.command or _next(e),
+    caveats=(*_numbers(e, key), *_caveats(e, key)),
+  )
+  return Decision(key, [whole], e)
+
+
+def _next(e: evidence.Evidence) -> str:
+  """Returns the command that makes a result surer: whole runs, or more seeds; "" if it is sure."""
+  run = e.groups.runs[0]
+  is_one = bool(e.ranked) and e.groups.has_one_seed and not cross_validation.num_folds(run)
+  return asked.again(run, "quick") or (asked.again(run, seeds=range(3)) if is_one else "")
 
 
 def _numbers(e: evidence.Evidence, key: str) -> Iterator[str]:
@@ -312,13 +179,25 @@ def _numbers(e: evidence.Evidence, key: str) -> Iterator[str]:
 
 def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
   """Yields what the numbers leave open."""
-  if key != "quantity" and (hint := _hint(e)):
+  if (missing := e.groups.measure_of_nobody) and e.levels:
+    yield f"No test client has a {units.words(missing)}; the report leads with the error."
+  if key != "quantity" and (hint := wording.hint(e)):
     yield hint
+  yield from of_rows.caveats(e, is_said=key == "gross errors")
+  if e.ended_first:
+    who = ", ".join(method.label for method in e.ended_first)
+    yield f"Stopped at the first allowed round, as level: {who} (--num_rounds=1000 goes on)."
   if key != "train longer" and e.unfinished:
     who = ", ".join(f"{m.label} after {rounds} rounds" for m, rounds in e.unfinished.items())
     yield f"Not converged yet: {who} (--num_rounds)."
-  failed = [m for m, change in e.constant.items() if m not in e.learned and change.has_interval]
-  if key not in ("nothing learned", "few clients") and failed:
+  worse = e.worse_than_constant
+  if worse and key != "few clients":
+    levels = [f"{m.label} ({e.unit.text(e.constant[m].after)})" for m in worse]
+    constant = e.unit.text(e.constant[worse[0]].before)
+    yield f"Worse than the constant answer ({constant}), beyond chance: {', '.join(levels)}."
+  told = {*e.learned, *worse}
+  failed = [m for m, change in e.constant.items() if m not in told and change.has_interval]
+  if key not in ("nothing learned", "not learned", "few clients") and failed:
     who = ", ".join(method.label for method in failed)
     yield f"Not told from the constant answer on average: {who}."
   best = e.constant.get(e.best)

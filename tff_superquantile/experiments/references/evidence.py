@@ -2,10 +2,11 @@
 
 A method and a reference are compared by the means of the leading measure over test clients, paired
 by client, of each client's mean over the seeds. One is *ahead* where zero is outside of the 95 %
-interval, and *far* ahead where it is so by a tenth of the other's level, too. Of methods against
-their baseline, and of methods against the constant answer, p-values are corrected by Holm. With
-fewer than six test clients nothing is tested: if all of five change alike, that is chance once in
-sixteen times.
+interval, and *far* ahead where it is so by a tenth of the other's level, too. What a method changes
+of its baseline counts from a fiftieth of the level on, and where most seeds or folds agree; with
+one seed nobody can say. Of methods against their baseline, and of methods against the constant
+answer, p-values are corrected by Holm. With fewer than six test clients nothing is tested: if all
+of five change alike, that is chance once in sixteen times.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ FEWEST = 6  # Test clients of which a difference may be told from chance.
 _FAR = 0.1  # Of a level; a smaller lead is nothing to act on.
 _FALL = 0.02  # Of the test measure, from one third of the evaluations to the next.
 _HALF = 0.5  # Of all losses.
+# Of a level: a smaller change of a measure is nothing to act on, however sure it is. Two trained
+# models always differ by something, which is sure with enough test clients.
+_LEAST = 0.02
+_AGREE = 0.75  # Of seeds or folds, at least two: a change that two models alone have is chance.
+_MOST_OF_LEAD = 0.8  # Of own models before the best shared one.
 # A method, a key of `kept.LABELS`, or a method and one of the `parts.PARTS` of its clients.
 Model: TypeAlias = "str | tuple[names.Name, str]"
 MEANS_OVER_ROWS = ("error", "loss", "mae")
@@ -74,7 +80,7 @@ class Evidence:
 
   @property
   def best(self) -> names.Name:
-    """The method with the lowest mean."""
+    """The method with the lowest mean; only where there are `levels`, which a caller asks first."""
     return next(iter(self.levels))
 
   def change(
@@ -147,6 +153,25 @@ class Evidence:
     changes_of = {m: self._mean_and_tail((m, parts.CHOSEN), (m, parts.SHARED)) for m in self.levels}
     return {method: changes for method, changes in changes_of.items() if changes}
 
+  def facts(self, kind: str) -> list[Mapping[str, Any]]:
+    """Returns what rows say without models, "ranks" or "gross" (`without_models`)."""
+    of_seeds = (its.facts.get(kind, []) for its in self.references.of_seed.values())
+    return next((its for its in of_seeds if its), [])
+
+  @functools.cached_property
+  def differs_in_labels(self) -> float | None:
+    """The mean of clients' own constant answers, if these have most of own models' lead; or None.
+
+    Then clients differ in which labels they have, and perhaps in nothing else.
+    """
+    change = self.change(kept.LOCAL, kept.OWN_CONSTANT, self.measure_of_rows)
+    best = self.own.get(self.best)
+    if change is None or not best:
+      return None
+    shared = best[0].after
+    is_most = shared - change.after >= _MOST_OF_LEAD * (shared - change.before) > 0
+    return change.after if is_most else None
+
   def _mean_and_tail(self, before: Model, after: Model) -> list[paired.Change]:
     statistics = ("mean", "superquantile_90")
     changes = [self.change(before, after, self.measure_of_rows, name) for name in statistics]
@@ -159,13 +184,20 @@ class Evidence:
     return {m for m, p in _corrected(self.constant).items() if p and self.constant[m].value < 0}
 
   @functools.cached_property
+  def worse_than_constant(self) -> list[names.Name]:
+    """The methods whose mean is above that of the constant answer, beyond chance."""
+    return [m for m, p in _corrected(self.constant).items() if p and self.constant[m].value > 0]
+
+  @functools.cached_property
   def lower(self) -> set[tuple[names.Name, str]]:
-    """Methods and metrics that are below the baseline's, beyond chance."""
+    """Methods and metrics that are below the baseline's, beyond chance and by the least effect."""
     changes = {(m, metric): c for m, own in self.finite.items() for metric, c in own.items()}
     *tail, mean = self.groups.headings
     is_known = any(c.has_interval for (_, metric), c in changes.items() if metric in tail)
     tested = {at: c for at, c in changes.items() if at[1] in (tail if is_known else [mean])}
-    return {at for at, is_sure in _corrected(tested).items() if is_sure and tested[at].value < 0}
+    return {
+      at for at, is_sure in _corrected(tested).items() if is_sure and _is_much(tested[at], -1)
+    }
 
   @functools.cached_property
   def finite(self) -> dict[names.Name, paired.Changes]:
@@ -187,7 +219,7 @@ class Evidence:
     helped = {method for method, _ in self.lower}
 
     def place(method: names.Name) -> tuple[bool, bool, float]:
-      is_worse = any(c.is_detected and c.value > 0 for c in changes_of[method].values())
+      is_worse = any(_is_much(c) for c in changes_of[method].values())
       return method not in helped, is_worse, changes_of[method][first].value
 
     return sorted(rivals, key=place)
@@ -199,11 +231,33 @@ class Evidence:
 
   @property
   def effects(self) -> dict[bool, list[str]]:
-    """The metrics of `chosen` that are lower (True), corrected, and higher, beyond chance."""
+    """The metrics of `chosen` that are lower (True) and higher, by the least effect or more.
+
+    Both are beyond chance, the first corrected. Where there are several seeds or folds, most of
+    them have the sign of the first.
+    """
     method, _, own = self.chosen
     lower = [metric for metric in own if (method, metric) in self.lower]
-    higher = [metric for metric, c in own.items() if c.is_detected and c.value > 0]
-    return {True: lower, False: higher}
+    higher = [metric for metric, change in own.items() if _is_much(change)]
+    return {True: [m for m in lower if not self.is_repeated or self._agree(m)], False: higher}
+
+  @property
+  def is_repeated(self) -> bool:
+    """Whether `chosen` was trained and tested more than once, on seeds or folds."""
+    return len(self._parts(self.groups.first)) > 1
+
+  def _parts(self, metric: str) -> list[float]:
+    """Returns the changes of a metric by `chosen`, one for each seed or fold."""
+    method, baseline, _ = self.chosen
+    runs = (cross_validation.single(self.groups[name]) for name in (baseline, method))
+    of_both = (paired.of_clients(its, metric.split(".")[1]) for its in runs)
+    pairs = paired.pairs(*of_both).values()
+    levels = [bootstrap.levels(metric.rpartition(".")[2], pair) for pair in pairs]
+    return [float(after - before) for before, after in levels]
+
+  def _agree(self, metric: str) -> bool:
+    """Returns whether most seeds or folds lower a metric."""
+    return bool(np.mean(np.array(self._parts(metric)) < 0) >= _AGREE)
 
   def effect(self, change: paired.Change, with_interval: bool = False) -> str:
     """Says what happens to a metric, with the interval and the levels."""
@@ -230,6 +284,15 @@ class Evidence:
       rounds = [run.last_round or 0 for run in single if _is_falling(run, self.groups.leading)]
       last_rounds.update({method: max(rounds)} if rounds else {})
     return last_rounds
+
+  @functools.cached_property
+  def ended_first(self) -> list[names.Name]:
+    """The methods of which a run ended at the first round at which it might."""
+    return [
+      method
+      for method, runs in self.groups.items()
+      if any(map(convergence.ended_first, cross_validation.single(runs)))
+    ]
 
   @functools.cached_property
   def far(self) -> tuple[str, float, int] | None:
@@ -264,6 +327,22 @@ def metric_name(metric: str) -> str:
     "mean": f"the mean {quantity}",
   }
   return kinds.get(statistic, f"{statistic} of the test clients’ {quantity}")
+
+
+def _is_much(change: paired.Change, sign: int = 1) -> bool:
+  """Returns whether a change of this sign is beyond chance, and by the least effect or more."""
+  return change.is_detected and sign * change.value >= max(_LEAST * change.before, np.spacing(1.0))
+
+
+def short_name(metric: str) -> str:
+  """Returns how the few words of an answer name a metric of the test clients."""
+  kinds = {
+    "p90": "p90",
+    "superquantile_90": "the worst tenth",
+    "max": "the worst client",
+    "mean": "the mean",
+  }
+  return kinds[metric.rpartition(".")[2]]
 
 
 def _corrected(changes: Mapping[Any, paired.Change]) -> dict[Any, bool]:

@@ -37,16 +37,27 @@ class Constant(NamedTuple):
   label: float
   shares: np.ndarray | None
 
+  @property
+  def kind(self) -> str:
+    """The error of the tasks that have such labels."""
+    return measure.NUMBERS if self.shares is None else measure.CLASSES
+
   def results(self, examples: evaluation.ClientExamples) -> evaluation.Measured:
     """Returns the clients' measures: of classes -log of the label's share, of numbers squares."""
+    return evaluation.measured(*self.predict(examples), self.kind)
+
+  def predict(
+    self, examples: evaluation.ClientExamples
+  ) -> tuple[evaluation.ClientMetrics, measure.Predictions]:
+    """Returns the clients' losses and errors, and the predictions, as an evaluator does."""
     y = np.reshape(examples.y, -1)
     if self.shares is None:
       squares = (np.asarray(y, np.float64) - self.label) ** 2
       losses, errors = squares / 2.0, squares
       values: np.ndarray = np.full(len(y), self.label)
-      kind, labels = measure.NUMBERS, y.astype(np.float64)
+      labels = y.astype(np.float64)
     else:
-      kind, labels = measure.CLASSES, y.astype(np.int64)
+      labels = y.astype(np.int64)
       losses, errors = -np.log(self.shares[labels]), (y != self.label).astype(float)
       values = np.tile(self.shares, (len(y), 1))
     sizes = np.diff(examples.offsets)
@@ -55,7 +66,7 @@ class Constant(NamedTuple):
       loss, error = (np.bincount(owner, v, len(sizes)) / sizes for v in (losses, errors))
     error = np.sqrt(error) if self.shares is None else error
     of_clients = evaluation.ClientMetrics(examples.client_ids, sizes, loss, error)
-    return evaluation.measured(of_clients, measure.Predictions(values, labels), kind)
+    return of_clients, measure.Predictions(values, labels)
 
 
 def constant(y: np.ndarray, num_classes: int | None) -> Constant:
@@ -65,6 +76,14 @@ def constant(y: np.ndarray, num_classes: int | None) -> Constant:
     return Constant(float(np.mean(y, dtype=np.float64)), None)
   counts = np.bincount(y.astype(np.int64), minlength=num_classes)
   return Constant(float(counts.argmax()), (counts + 1.0) / (counts.sum() + num_classes))
+
+
+def own_constants(split: evaluation.SplitExamples, num_classes: int | None) -> evaluation.Measured:
+  """Returns the results of each client's own constant answer, chosen and tested as `local` is."""
+  held_in, held_out = split.held_in, split.held_out
+  answers = [constant(held_in.of_client(i)[1], num_classes) for i in range(len(held_in.client_ids))]
+  of_clients = [answer.predict(held_out.take([i])) for i, answer in enumerate(answers)]
+  return clients_lib.joined(held_in.client_ids, of_clients, answers[0].kind)
 
 
 def is_linear(model: tff.learning.models.FunctionalModel) -> bool:
@@ -103,8 +122,10 @@ class Fitter:
     y: np.ndarray,
     on_step: Callable[[], Any] | None = None,
     basis: np.ndarray = _PLAIN,
+    least_l2: float = 0.0,
   ) -> run_files.Weights:
     """Returns the weights that fit examples x [n, ...], y [n], n > 0, by steps along a `basis`."""
+    l2 = max(self._l2, least_l2)
 
     def change(matrix: np.ndarray, flat: np.ndarray) -> np.ndarray:
       return np.reshape(matrix @ flat.reshape(len(matrix), -1), -1)
@@ -118,8 +139,8 @@ class Fitter:
         loss, parts = self._evaluate(weights, tf.constant(x[rows]), tf.constant(y[rows]))
         value += float(loss)
         gradient += np.concatenate([np.reshape(part, -1) for part in parts])
-      value = value / len(y) + self._l2 / 2.0 * float(flat @ flat)
-      return value, change(basis.T, gradient / len(y) + self._l2 * flat)
+      value = value / len(y) + l2 / 2.0 * float(flat @ flat)
+      return value, change(basis.T, gradient / len(y) + l2 * flat)
 
     start = np.concatenate([weights.reshape(-1) for weights in self._initial]).astype(np.float64)
     solution = optimize.minimize(
@@ -204,12 +225,18 @@ def local(
   l2: float,
   error: str,
   trained: tff.learning.models.FunctionalModel | None = None,
+  prior: float = 0.0,
 ) -> evaluation.Measured:
-  """Fits a model to one half of each client's examples; returns its results on the other."""
+  """Fits a model to one half of each client's examples; returns its results on the other.
+
+  Of n examples the l2 is at least prior / n, as if weights were drawn with the variance 1 / prior:
+  few examples else leave them without bounds.
+  """
   held_in, held_out = split.held_in, split.held_out
   fitter = Fitter(trained or model, held_in, l2)
   evaluator, of_clients = evaluation.build_evaluator(model, held_out, error=error), []
   for i in tqdm.trange(len(held_in.client_ids), desc="own models", delay=2.0, disable=None):
-    weights = fitter.fit(*held_in.of_client(i))
+    x, y = held_in.of_client(i)
+    weights = fitter.fit(x, y, least_l2=prior / len(y))
     of_clients.append(evaluator.predict_for(weights, *held_out.of_client(i)))
   return clients_lib.joined(held_in.client_ids, of_clients, error)

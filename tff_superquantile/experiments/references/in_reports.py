@@ -34,6 +34,10 @@ class ReferencesBySeed(NamedTuple):
       if name in references.models
     )
 
+  def left_out(self, name: str) -> str:
+    """Returns why a seed has no reference of a key; "" if each has one."""
+    return next((its.left_out[name] for its in self.of_seed.values() if name in its.left_out), "")
+
   @property
   def profiles(self) -> pd.DataFrame:
     """The profiles of test clients by their ids, means over seeds; empty where there are none."""

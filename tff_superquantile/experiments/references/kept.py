@@ -19,13 +19,14 @@ from tff_superquantile import distribution
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_files
 
-CONSTANT, POOLED, LOCAL = "constant", "pooled", "local"
+CONSTANT, POOLED, LOCAL, OWN_CONSTANT = "constant", "pooled", "local", "local_constant"
 _OF_CLIENTS = ("client_id", "num_examples")  # Columns that measure nothing.
 # Names for people, in the order of tables.
 LABELS = {
   CONSTANT: "constant answer (not federated)",
   POOLED: "pooled examples (not federated)",
   LOCAL: "own model of each client (not federated)",
+  OWN_CONSTANT: "own constant answer of each client (not federated)",
 }
 
 
@@ -70,6 +71,7 @@ class References:
     is_private: Whether nothing of them follows from training clients.
     profiles: Entries of the profiles of the constant answer's test clients, arrays of shape
       [clients] by name; empty where there are none.
+    facts: What the rows say without models, `without_models.facts`; empty where nobody asked.
   """
 
   fingerprint: str
@@ -77,6 +79,7 @@ class References:
   left_out: Mapping[str, str]
   is_private: bool = False
   profiles: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def joined(parts: Sequence[References]) -> References:
@@ -100,7 +103,7 @@ def joined(parts: Sequence[References]) -> References:
     for name in first.profiles
     if all(name in part.profiles for part in parts)
   }
-  return References(first.fingerprint, models, left_out, is_private, profiles)
+  return References(first.fingerprint, models, left_out, is_private, profiles, first.facts)
 
 
 def _path(task_folder: pathlib.Path, seed: int) -> pathlib.Path:
@@ -125,6 +128,7 @@ def write(task_folder: pathlib.Path, seed: int, references: References) -> pathl
     "left_out": dict(references.left_out),
     "is_private": references.is_private,
     "profiles": {name: np.asarray(entry).tolist() for name, entry in references.profiles.items()},
+    "facts": dict(references.facts),
   }
   atomic_files.write_json(path, content)
   return path
@@ -137,7 +141,8 @@ def read(task_folder: pathlib.Path, seed: int) -> References | None:
     models = {name: _model(its) for name, its in content["found"].items() if name in LABELS}
     left_out, is_private = (content[name] for name in ("left_out", "is_private"))
     profiles = {name: np.array(entry) for name, entry in content.get("profiles", {}).items()}
-    return References(content["fingerprint"], models, left_out, is_private, profiles)
+    facts = dict(content.get("facts", {}))
+    return References(content["fingerprint"], models, left_out, is_private, profiles, facts)
   except (AttributeError, KeyError, TypeError, ValueError):  # It is made anew.
     return None
 

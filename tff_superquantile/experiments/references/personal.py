@@ -20,7 +20,7 @@ _NOTE = (
   "{quantity} of test clients in {unit}, on those of their examples that no model of theirs was"
   " tuned on. Shared: the method’s model. Personal: fine-tuned by each client. Kept: of both each"
   " client has the one with the lower loss, by cross-fitting on those that it tunes on alone."
-  " Own: fitted by the client from nothing, for up to 100 clients with 20 examples or more."
+  " Own: fitted by the client from nothing, for up to 100 clients with 10 examples or more."
 )
 _CHANGES_NOTE = (
   "Changes in {unit}, paired by client; negative is better. In brackets is the 95 % interval of the"

@@ -35,6 +35,8 @@ _NOTE = (
 def table(e: evidence.Evidence) -> tables.Table | None:
   """Lays out what stands out in the rows of the worst-off tenth; nothing beside private runs."""
   profiles = e.references.profiles
+  if not e.levels:  # Nobody has the measure.
+    return None
   method = next((method for method in e.levels if method.is_fed_avg), None) or e.best
   errors = e.of_clients(method)
   profiles = profiles[profiles.index.isin(errors.index)]

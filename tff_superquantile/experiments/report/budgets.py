@@ -15,7 +15,7 @@ from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run.parts import methods
 
 _CHANGES_NOTE = (
-  "{} of a method less that of FedAvg with the same options, in {}, of the seeds and the test"
+  "{} of a method minus that of FedAvg with the same options, in {}, of the seeds and the test"
   " clients that both have; negative is better. In brackets is the 95 % interval of the bootstrap"
   " over clients and seeds; a change is bold only where zero is outside of it."
 )

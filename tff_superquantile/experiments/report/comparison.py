@@ -16,6 +16,7 @@ from tff_superquantile import measures
 from tff_superquantile.experiments.references import decision
 from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import in_reports
+from tff_superquantile.experiments.references import of_the_paper
 from tff_superquantile.experiments.references import personal
 from tff_superquantile.experiments.references import who_loses
 from tff_superquantile.experiments.report import budgets
@@ -28,6 +29,7 @@ from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.report.clients import distributions
+from tff_superquantile.experiments.report.clients import new_clients
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
@@ -80,6 +82,7 @@ _LEAD = "{measure.quantity} of the test clients in {measure.name}, {of_seeds}:"
 # Figures that have no room for any number of methods.
 _FIGURES = (
   distributions.error_histogram,
+  new_clients.upper_bands,
   sizes.error_against_size,
   rounds.error_by_round,
   rounds.selection_by_round,
@@ -89,7 +92,10 @@ _CONTENDERS_NOTE = (
   " Of many methods, FedAvg, two baselines and the superquantile methods with the lowest 90th"
   " percentiles are drawn."
 )
-_ONE_SEED_NOTE = " It is one seed: a mean over seeds is its number, and bands or bars are missing."
+_ONE_SEED_NOTE = (
+  " This and all other figures are of one seed: a mean over seeds is its number, and bands or bars"
+  " are missing."
+)
 
 
 def report(output_dir: str | os.PathLike, task: str) -> page.Page:
@@ -117,10 +123,11 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
     finished[0].task_title,
     _QUESTION,
     scope + (f", {len(unfinished)} unfinished" if unfinished else ""),
-    f"{decided.text}\n{provenance.of_private_runs(groups, output_dir, task).strip()}".strip(),
+    provenance.of_private_runs(groups, output_dir, task).strip(),
     [
       *map(page.Text, filter(None, [finished[0].about])),
       table(groups, references=references, title="Results", brief=BRIEF, **_notes(groups)),
+      *of_the_paper.blocks(its),
       *(changes for changes in [budgets.changes(groups)] if changes.rows),
       *personal.tables_of(of_all),
       *who_loses.named(its),
@@ -129,6 +136,7 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       *filter(None, [who_loses.table(its)]),
       *map(page.Text, provenance.notes(groups, unfinished)),
       *map(page.Text, cross_validation.gaps(pooled)),
+      *map(page.Text, new_clients.sentences(groups)),
       *of_clients,
       *draw(groups, functools.partial(who_loses.figure, its)),
       *provenance.searches(pathlib.Path(output_dir) / task, groups.task_units),
@@ -136,7 +144,19 @@ def report(output_dir: str | os.PathLike, task: str) -> page.Page:
       *provenance.unfinished(unfinished),
     ],
     tables.to_csv(task, pd.concat(results), decision=decided.text.replace("\n", " ")),
+    decided.answers,
+    _picture(its),
   )
+
+
+def _picture(e: evidence.Evidence) -> style.Figure | None:
+  """Draws how the clients' errors are distributed with the methods that an answer compares."""
+  methods = [e.chosen[1], *e.ranked[:2]] if e.ranked else list(e.levels)[:3]
+  compared = grouped.Grouped({method: e.groups[method] for method in methods}, e.groups.whole)
+  coloured = e.groups.contenders if set(methods) <= set(e.groups.contenders) else methods
+  with contextlib.suppress(style.NothingToDraw):
+    return distributions.picture(compared, style.palette(list(coloured)))
+  return None
 
 
 def _notes(groups: grouped.Grouped) -> dict[str, Any]:
@@ -174,16 +194,18 @@ def draw(groups: grouped.Grouped, *further: Callable[[], style.Figure]) -> Itera
   if len(groups.epsilons) > 1:
     yield budgets.error_by_epsilon(groups)
   note = _CONTENDERS_NOTE if len(shown) < len(at_one_budget) else ""
-  note += _ONE_SEED_NOTE if groups.has_one_seed else ""
   parts: list[tuple[Callable[[], style.Figure], str]] = [
     *((functools.partial(figure, shown), note) for figure in _FIGURES),
     *((figure, "") for figure in further),
   ]
   at = "" if epsilon is None else f", ε = {epsilon:g}"
+  once = _ONE_SEED_NOTE if groups.has_one_seed else ""
   for part, remarks in parts:
     with contextlib.suppress(style.NothingToDraw):
       drawn = part()
-      yield dataclasses.replace(drawn, title=drawn.title + at, caption=drawn.caption + remarks)
+      caption = drawn.caption + remarks + once
+      once = ""
+      yield dataclasses.replace(drawn, title=drawn.title + at, caption=caption)
 
 
 def _columns(groups: grouped.Grouped) -> list[tables.Column]:

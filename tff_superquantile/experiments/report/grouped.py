@@ -94,14 +94,24 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
   def task_units(self) -> units.Units:
     return units.of_run(self.whole.runs[0])
 
-  @functools.cached_property
-  def leading(self) -> units.Leading:
-    """The measure that a report leads with."""
+  @property
+  def _asked(self) -> str:
+    """The measure that runs ask for, where all have it, or the error."""
     runs = self.whole.runs
     asked = {run.config.metric or "error" for run in runs if run.config is not None}
     name = next(iter(asked)) if len(asked) == 1 else "error"
-    if not all(f"test.{name}.p90" in run.numbers for run in runs):
-      name = "error"
+    return name if all(f"test.{name}.p90" in run.numbers for run in runs) else "error"
+
+  @functools.cached_property
+  def measure_of_nobody(self) -> str:
+    """The measure that runs ask for, where no test client of any has a number of it, or ""."""
+    numbers = [run.numbers.get(f"test.{self._asked}.mean", math.nan) for run in self.whole.runs]
+    return "" if any(map(math.isfinite, numbers)) else self._asked
+
+  @functools.cached_property
+  def leading(self) -> units.Leading:
+    """The measure that a report leads with: one that somebody has, if any."""
+    name = "error" if self.measure_of_nobody else self._asked
     return units.Leading(name, units.of_measure(name, self.task_units))
 
   @functools.cached_property

@@ -14,9 +14,11 @@ import jinja2
 import markupsafe
 
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.report import answer
 from tff_superquantile.experiments.report import style
 from tff_superquantile.experiments.report import tables
 
+CAVEATS = "In words, and what the numbers leave open"
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
 
@@ -47,9 +49,11 @@ class Page:
     title: Its subject.
     question: The question that it answers.
     scope: The number of methods and runs behind it.
-    summary: The answer; lines are paragraphs.
+    summary: The answer, or what follows `answers`; lines are paragraphs.
     blocks: The rest, in the order of reading.
     csv: The content of NAME.csv; empty for none.
+    answers: What a comparison says first, before its summary.
+    picture: A small figure beside the first answer, for browsers alone.
   """
 
   name: str
@@ -59,6 +63,8 @@ class Page:
   summary: str
   blocks: Sequence[Block]
   csv: str = ""
+  answers: Sequence[answer.Answer] = ()
+  picture: style.Figure | None = None
 
 
 def environment(*folders: pathlib.Path) -> jinja2.Environment:
@@ -76,16 +82,23 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
     kind=lambda block: type(block).__name__,
     markdown_table=lambda table: markupsafe.Markup(markdown_table(table)),
     md=lambda text: markupsafe.Markup(_escape_markdown(text)),
-    unbroken=lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%"),
+    unbroken=_unbroken,
   )
   return made
+
+
+def _unbroken(text: str) -> str:
+  """Keeps a number with its unit, and a parameter with its value."""
+  for parts in (" %", " = "):
+    text = text.replace(parts, parts.replace(" ", "\N{NO-BREAK SPACE}"))
+  return text
 
 
 def render(page: Page, suffix: str, images: str = "") -> str:
   """Returns the text of a page in "html" or "md", which shows figures whose files begin so."""
   today = datetime.date.today().isoformat()
   template = environment().get_template(f"page.{suffix}.j2")
-  return template.render(page=page, today=today, images=images)
+  return template.render(page=page, today=today, images=images, caveats=CAVEATS)
 
 
 def write(page: Page, folder: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -116,11 +129,20 @@ def figures(page: Page) -> list[style.Figure]:
 
 
 def terminal_text(page: Page, paths: Sequence[pathlib.Path]) -> str:
-  """Returns Markdown for a terminal: the summary, tables that have a lead, texts and files."""
-  lines = [f"{page.title}: {page.summary}", ""]
+  """Returns Markdown for a terminal: answers, tables that have a lead, texts, caveats and files."""
+  lines = [f"{page.title}:"] if page.answers else [f"{page.title}: {page.summary}", ""]
+  for said in page.answers:
+    lines += [said.words, ""]
+    if said.box is not None:
+      lines += [markdown_table(said.box, for_terminal=True), "", said.box.note, ""]
+    lines += [f"Next: {said.command}", ""] if said.command else []
+    lines += [*said.reasons, ""] if said.reasons else []
+  lines += [page.summary, ""] if page.answers and page.summary else []
   for block in page.blocks:
     if isinstance(block, tables.Table) and block.lead:
       lines += [block.lead, "", markdown_table(block, for_terminal=True), ""]
+  caveats = [caveat for said in page.answers for caveat in said.caveats]
+  lines += [f"{CAVEATS}:", *(f"- {caveat}" for caveat in caveats), ""] if caveats else []
   lines += [block.text for block in page.blocks if isinstance(block, Text)]
   return "\n".join([*lines, "Report:", *(f"  {path}" for path in paths)])
 
@@ -139,12 +161,13 @@ def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
   ]
 
   def text(cell: tables.Cell) -> str:
+    escaped = cell._replace(text=_escape_markdown(cell.text), spread=_escape_markdown(cell.spread))
     if not cell.best or for_terminal:
-      return str(cell)
-    return f"**{cell.text}** {cell.spread}".strip()
+      return str(escaped)
+    return f"**{escaped.text}** {escaped.spread}".strip()
 
   lines = [
-    [table.headings[0], *(table.headings[1 + index] for index in shown)],
+    [_escape_markdown(table.headings[index]) for index in (0, *(1 + index for index in shown))],
     *([_escape_markdown(row.name), *(text(row.cells[i]) for i in shown)] for row in table.rows),
   ]
   widths = [max(4, *map(len, column)) for column in zip(*lines)]
@@ -158,4 +181,4 @@ def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
 def _escape_markdown(text: str) -> str:
   """Escapes characters that Markdown reads as markup; underscores within words are none."""
   text = text.replace("&", "&amp;").replace("<", "&lt;")
-  return re.sub(r"([\\`*\[\]|~>#]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", text)
+  return re.sub(r"([\\`*\[\]|~]|^[>#]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", text)

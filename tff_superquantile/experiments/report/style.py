@@ -87,12 +87,21 @@ class NothingToDraw(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-  """A drawn figure, with a name that is fit for an HTML id or a file name."""
+  """A drawn figure, with a name that is fit for an HTML id or a file name.
+
+  `shows` says in numbers what it shows, for those who do not see it.
+  """
 
   name: str
   title: str
   caption: str
   light: bytes
+  shows: str = ""
+
+  @property
+  def alt(self) -> str:
+    """What stands for the picture where it is not seen."""
+    return f"{self.title}. {self.shows}" if self.shows else self.title
 
   @functools.cached_property
   def dark(self) -> bytes:
@@ -183,8 +192,8 @@ def add_legend(
     for method in methods
   ]
   labels = [label(method.label) for method in methods]
-  # As many columns as fit into about 125 letters, with eight for each line and gap.
-  columns = 125 // (max(map(len, labels)) + 8)
+  # As many columns as fit, 13.6 letters an inch, with eight for each line and gap.
+  columns = int(13.6 * figure.get_figwidth()) // (max(map(len, labels)) + 8)
   figure.legend(
     lines, labels, loc="outside upper left", ncols=max(1, min(4, columns, len(methods)))
   )

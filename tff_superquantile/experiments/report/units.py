@@ -78,7 +78,7 @@ _UNITS = {
 # Of further measures, which are as errors or losses are.
 _OF_MEASURES = {
   "balanced_error": PERCENT._replace(quantity="Balanced error"),
-  "ranking_error": Unit("Ranking error (1 − AUC)", "hundredths", "× 100", "", "", 100.0, 1),
+  "ranking_error": PERCENT._replace(quantity="Ranking error (1 − AUC)"),
   "calibration_error": PERCENT._replace(quantity="Calibration error"),
 }
 # Names within sentences, where they are not those in files.

@@ -133,8 +133,8 @@ def _write_and_open(
       temporary = stack.enter_context(atomic_files.temporary_folder(directory))
     except OSError as e:
       raise ValueError(
-        f"Cannot make a cache in {os.path.dirname(directory)} ({e.strerror}); name a cache"
-        " directory that can be written to."
+        f"Found that no cache can be made in {os.path.dirname(directory)} ({e.strerror}); expected"
+        " a folder that can be written to: name another one (--cache_dir)."
       ) from e
     made = os.path.join(temporary, "made")
     os.mkdir(made)

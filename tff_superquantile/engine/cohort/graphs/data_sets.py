@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import pickle
+import threading
 from typing import Any
 import weakref
 
@@ -14,21 +15,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.cohort.graphs import ops
+from tff_superquantile.engine.cohort.graphs import purity
+from tff_superquantile.engine.cohort.graphs import rewriting
 from tff_superquantile.engine.cohort.graphs import shuffles
 
-# Ops that read files.
-_READERS = frozenset(
-  (
-    "FixedLengthRecordDatasetV2",
-    "ReadFile",
-    "SqlDataset",
-    "TFRecordDataset",
-    "TFRecordDatasetV2",
-    "TextLineDataset",
-  )
-)
-# What `DatasetToGraphV2` does about functions that draw numbers, or call Python.
-_IGNORE_STATE, _FAIL_ON_STATE = 1, 2
+# What `DatasetToGraphV2` is to do about functions that draw numbers, or call Python: nothing.
+_IGNORE_STATE = 1
 # Rewriting a data set takes longer than reading most of them. TensorFlow's own rewriting
 # changes no element but where it fuses a shuffle with the repeat that follows.
 _AS_IT_IS = tf.data.Options()
@@ -37,22 +30,21 @@ _TENSORFLOWS_OWN = tf.data.experimental.OptimizationOptions()
 _MAX_BYTES_OF_LISTS = 2**28
 # A name that no resource has, so that a data set does not find its own and makes a new one.
 _NOBODYS = "of no data set"
+# The graphs of data sets that are the same each time, once they are needed again, up to so many
+# bytes; what was used last is last. Several threads read data sets.
+_serialized: collections.OrderedDict[tuple[int, bool], bytes] = collections.OrderedDict()
+_MAX_BYTES_OF_SERIALIZED = 2**28
+_lock = threading.RLock()
 
 
 class Source:
-  """A data set of a type, for as long as it lives.
-
-  `is_shuffled` tells whether every first reading, but not every other, is in the same order; it is
-  known once `is_fixed` is.
-  """
+  """A data set of a type, for as long as it lives."""
 
   def __init__(self, data_set: tf.data.Dataset):
     self._data_set = weakref.ref(data_set)
-    self.is_shuffled = False
-    self._draws_in_shuffles_alone = False
-    self._paths: list[bytes] = []
     element = tff.types.tensorflow_to_type(data_set.element_spec)
     self.type = tff.SequenceType(element)
+    self._was_serialized = False
 
   @property
   def data_set(self) -> tf.data.Dataset:
@@ -62,58 +54,107 @@ class Source:
       raise errors.UnsupportedError("more lists than fit")
     return data_set
 
-  def _graph_def(self, policy: int, as_it_is: bool = False) -> tf.compat.v1.GraphDef:
+  def _graph_def(self, as_it_is: bool = False) -> tf.compat.v1.GraphDef:
     data_set = self.data_set.with_options(_AS_IT_IS) if as_it_is else self.data_set
     serialized = tf.raw_ops.DatasetToGraphV2(
-      input_dataset=tf.data.experimental.to_variant(data_set), external_state_policy=policy
+      input_dataset=tf.data.experimental.to_variant(data_set), external_state_policy=_IGNORE_STATE
     )
     return tf.compat.v1.GraphDef.FromString(serialized.numpy())
 
-  def version(self) -> tuple[tuple[int, ...], ...]:
-    """Returns what changes when a file does that is read; for a data set that `is_fixed`."""
-    return shuffles.versions(self._paths)
+  @functools.cached_property
+  def _known(self) -> tuple[list[bytes] | None, bool]:
+    """Returns the files of `purity.files_of`, and whether anything is shuffled, by a seed."""
+    try:
+      graph_def = self._graph_def()
+    except tf.errors.OpError:  # A kind of data set that no graph can have.
+      return None, False
+    nodes = ops.by_name(graph_def)
+    of_shuffles = [node for node in nodes.values() if node.op == "ShuffleDatasetV3"]
+    if not all(shuffles.has_seed(node, nodes) for node in of_shuffles):
+      return None, False
+    others = (node for node in nodes.values() if node.op != "ShuffleDatasetV3")
+    library = ops.functions_by_name(graph_def)
+    return purity.files_of(others, nodes, library), bool(of_shuffles)
 
   @functools.cached_property
-  def is_fixed(self) -> bool:
-    """Tells whether every reading of one `version` gives the same elements."""
+  def may_be_read_again(self) -> bool:
+    """Tells whether reading it is known to change nothing, whatever it draws and however often."""
     try:
-      graph_def = self._graph_def(_FAIL_ON_STATE)
+      graph_def = self._graph_def()
     except tf.errors.OpError:
       return False
-    inner = (node.op for function in graph_def.library.function for node in function.node_def)
-    if not _READERS.isdisjoint(inner):
-      return False  # As `tf.data.TextLineDataset`: the names of the files are known in there alone.
-    self._draws_in_shuffles_alone = True
-    nodes = shuffles.by_name(graph_def)
-    of_shuffles = [node for node in nodes.values() if "Shuffle" in node.op]
-    if not all(shuffles.has_seed(node, nodes) for node in of_shuffles):
-      return False
-    self.is_shuffled = bool(of_shuffles)
-    paths = shuffles.files_of([n for n in nodes.values() if "Shuffle" not in n.op], nodes)
-    self._paths = paths or []
-    return paths is not None
+    return all(map(purity.has_no_effect, ops.nodes_of(graph_def)))
 
-  def serialized(self) -> bytes:
-    """Returns the data set as `begin` takes it.
+  def version(self) -> tuple[tuple[Any, ...], ...] | None:
+    """Returns what changes when a file does that is read; None for a data set not to be kept."""
+    paths, _ = self._known
+    return None if paths is None else purity.versions(paths)
+
+  @property
+  def is_fixed(self) -> bool:
+    """Tells whether every first reading of one `version` is known to give the same elements."""
+    return self.version() is not None
+
+  @property
+  def is_shuffled(self) -> bool:
+    """Tells whether the second reading of one that `is_fixed` has another order than the first."""
+    return self._known[1]
+
+  def serialized(self, reader_repeats: bool = True) -> bytes:
+    """Returns the data set as `begin` takes it, for a reader that may repeat it, or does not.
 
     The orders in which it was read so far, and the elements that it keeps, are not a part of it;
     what lies below a shuffle is kept, so that the order alone is drawn anew.
     """
+    with _lock:
+      key = id(self), reader_repeats
+      if key not in _serialized:
+        graph_def, seen = self._to_be_read(reader_repeats), self._was_serialized
+        self._was_serialized = True
+        serialized = graph_def.SerializeToString()
+        if not (seen and self._is_the_same):
+          return serialized
+        _serialized[key] = serialized
+        weakref.finalize(self, _serialized.pop, key, None)
+        size = sum(map(len, _serialized.values()))
+        while size > _MAX_BYTES_OF_SERIALIZED:
+          size -= len(_serialized.popitem(last=False)[1])
+        return serialized
+      _serialized.move_to_end(key)
+      return _serialized[key]
+
+  @functools.cached_property
+  def _is_the_same(self) -> bool:
+    """Tells whether the graph is the same each time: it reads no file, and draws orders alone."""
+    graph_def = self._graph_def()
+    others = [node for node in graph_def.node if node.op != "ShuffleDatasetV3"]
+    nodes, library = ops.by_name(graph_def), ops.functions_by_name(graph_def)
+    return purity.files_of(others, nodes, library) == []
+
+  def _to_be_read(self, reader_repeats: bool) -> tf.compat.v1.GraphDef:
     has_own_options = self.data_set.options().experimental_optimization != _TENSORFLOWS_OWN
-    graph_def = self._graph_def(_IGNORE_STATE, as_it_is=not has_own_options)
+    graph_def = self._graph_def(as_it_is=not has_own_options)
     if not has_own_options:
       shuffles.fuse_with_repeats(graph_def)
-      if shuffles.may_be_repeated(graph_def):
-        graph_def = self._graph_def(_IGNORE_STATE)
-    nodes = shuffles.by_name(graph_def)
-    for node in nodes.values():
-      if "Shuffle" in node.op or node.op.startswith("CacheDataset"):
-        for name in node.input:
-          for handle in nodes[shuffles.maker(name)].attr["value"].tensor.resource_handle_val:
-            handle.name = _NOBODYS
-    if self.is_fixed or self._draws_in_shuffles_alone:
-      graph_def = shuffles.keep_what_is_below(graph_def)
-    return graph_def.SerializeToString()
+      if shuffles.may_be_repeated(graph_def, reader_repeats):
+        graph_def = self._graph_def()
+    return shuffles.keep_what_is_below(as_another_process(graph_def))
+
+
+def as_another_process(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
+  """Changes a data set's graph to what it is in TFF's worker, and returns it.
+
+  What stands for the resources of this process, but for tables, gets names that nobody has. A data
+  set makes anew what it does not find: the order in which it shuffles, the elements that it keeps,
+  its draws. So each call begins with the first ones. What cannot be made anew, as an iterator, is
+  an error here and there.
+  """
+  rewriting.drop_xla(graph_def)
+  for node in filter(purity.is_handle, ops.nodes_of(graph_def)):
+    for handle in node.attr["value"].tensor.resource_handle_val:
+      if "Lookup" not in handle.maybe_type_name:
+        handle.name = _NOBODYS
+  return graph_def
 
 
 def begin(tensor: tf.Tensor) -> tf.Tensor:

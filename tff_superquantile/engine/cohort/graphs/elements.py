@@ -18,6 +18,8 @@ class Graph(NamedTuple):
   graph_def: tf.compat.v1.GraphDef
   arguments: tuple[str, ...]
   results: tuple[str, ...]
+  # Holds the functions of data sets, which TensorFlow forgets with what it has traced.
+  traced: Any
 
 
 def argument_specs(function: Any) -> list[tf.TensorSpec]:
@@ -97,4 +99,5 @@ def _trace(function: Any, specs: Sequence[tf.TensorSpec]) -> Graph:
     traced.graph.as_graph_def(),
     tuple(tensor.op.name for tensor in traced.inputs),
     tuple(tensor.name for tensor in traced.outputs),
+    traced,
   )

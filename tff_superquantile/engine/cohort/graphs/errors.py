@@ -13,7 +13,10 @@ class UnsupportedError(Exception):
 
 
 # Lines in which TensorFlow says where an op was made: in the engine, and not by the user.
-_PLACES = re.compile(r'Graph execution error:|Detected at node |  File "|\s*\[\[\{\{node |\s*\[Op:')
+_PLACES = re.compile(
+  r'Graph execution error:|Detected at node |  File "|\s*\[\[\{\{(function_)?node |\s*\[Op:'
+)
+_FUNCTIONS = re.compile(r"\{\{function_node [^{}]*\}\} ")
 _NO_BATCH = "Batch size must be greater than zero"
 
 
@@ -26,4 +29,4 @@ def sentence(error: Exception) -> str:
       " batches of no examples; expected one that ends, by take() or by repeat() of a number."
     )
   lines = (line for line in message.splitlines() if line.strip() and not _PLACES.match(line))
-  return "\n".join(lines)
+  return _FUNCTIONS.sub("", "\n".join(lines))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_superquantile.engine.cohort.graphs import ops
+from tff_superquantile.engine.cohort.graphs import purity
 
 
 class Ref(NamedTuple):
@@ -126,6 +127,10 @@ class Pool:
     for ref in refs:
       hasher.update(ref.expression.digest)
       hasher.update(b"%d " % ref.index)
+    of_read = any(ref.expression.reads for ref in refs)
+    is_known = bool(bodies) or purity.is_pure(node, functions)
+    if node.op == "ReadFile":  # A file that a client names is taken not to change, and no other.
+      is_known = bool(refs[0].expression.roots) and not of_read
     return self._add(
       node.op,
       hasher.digest(),
@@ -133,8 +138,8 @@ class Pool:
       inputs=tuple(inputs),
       bodies=tuple(bodies),
       roots=frozenset().union(*(ref.expression.roots for ref in refs)),
-      reads=node.op == "ReadFile" or any(ref.expression.reads for ref in refs),
-      is_pure=not stateful and all(ref.expression.is_pure for ref in refs),
+      reads=node.op == "ReadFile" or of_read,
+      is_pure=is_known and not stateful and all(ref.expression.is_pure for ref in refs),
       functions=tuple(functions),
       of_shape=node.op in ops.SHAPES or any(ref.expression.of_shape for ref in refs),
     )

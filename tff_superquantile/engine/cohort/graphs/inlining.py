@@ -63,8 +63,7 @@ class _Graph:
   @classmethod
   def of(cls, graph_def: tf.compat.v1.GraphDef, arguments: Mapping[str, Ref]) -> "_Graph":
     """Returns a GraphDef with values in the place of some nodes."""
-    library = {function.signature.name: function for function in graph_def.library.function}
-    return cls(graph_def.node, arguments, library)
+    return cls(graph_def.node, arguments, ops.functions_by_name(graph_def))
 
   def parse(self, name: str) -> tuple[str, str | None, int]:
     """Splits a tensor's name into (node, output argument or None, index)."""

@@ -45,6 +45,21 @@ def nodes_of(graph_def: tf.compat.v1.GraphDef) -> Iterator[tf.compat.v1.NodeDef]
     yield from function.node_def
 
 
+def by_name(graph_def: tf.compat.v1.GraphDef) -> dict[str, tf.compat.v1.NodeDef]:
+  """Returns the nodes by their names."""
+  return {node.name: node for node in graph_def.node}
+
+
+def functions_by_name(graph_def: tf.compat.v1.GraphDef) -> dict[str, Any]:
+  """Returns the FunctionDefs of a graph by their names."""
+  return {function.signature.name: function for function in graph_def.library.function}
+
+
+def maker(name: str) -> str:
+  """Returns the name of the node that makes an input."""
+  return name.lstrip("^").partition(":")[0]
+
+
 def is_stateful(op: str) -> bool:
   """Tells whether an op has an effect, or results that differ from run to run."""
   registered = op_def_registry.get(op)
@@ -54,6 +69,13 @@ def is_stateful(op: str) -> bool:
 def has_effect(op: str) -> bool:
   """Tells whether an op must run though nobody needs its results: a random draw need not."""
   return is_stateful(op) and not op.startswith("Random") and op not in _SHUFFLES
+
+
+def reads_text(op: str) -> bool:
+  """Tells whether the first input of an op is text, such as the name of a file."""
+  registered = op_def_registry.get(op)
+  inputs = [] if registered is None else list(registered.input_arg)
+  return bool(inputs) and inputs[0].type == tf.string.as_datatype_enum
 
 
 def makes_resource(op: str) -> bool:
@@ -90,18 +112,23 @@ def output_offset(node: tf.compat.v1.NodeDef, argument: str | None, library: Fun
   raise ValueError(f"Found an output {argument} of the op {node.op}, which has none.")
 
 
+def called(attr: tf.compat.v1.AttrValue) -> list[str]:
+  """Lists the names of the functions in an attribute: one, or several as of a case's branches."""
+  return [attr.func.name] if attr.HasField("func") else [f.name for f in attr.list.func]
+
+
 def functions_of(node: tf.compat.v1.NodeDef, library: Functions) -> list[Any]:
   """Lists the FunctionDefs that a node calls, and those that they call, each once."""
-  called: dict[str, Any] = {}
+  found: dict[str, Any] = {}
   stack = [node]
   while stack:
     inner = stack.pop()
-    names = [attr.func.name for attr in inner.attr.values() if attr.HasField("func")]
+    names = [name for attr in inner.attr.values() for name in called(attr)]
     for name in [*names, inner.op]:
-      if name in library and name not in called:
-        called[name] = library[name]
+      if name in library and name not in found:
+        found[name] = library[name]
         stack.extend(library[name].node_def)
-  return list(called.values())
+  return list(found.values())
 
 
 def digest(node: tf.compat.v1.NodeDef, library: Functions) -> bytes:
@@ -112,10 +139,11 @@ def digest(node: tf.compat.v1.NodeDef, library: Functions) -> bytes:
       continue
     hasher.update(name.encode())
     attr = node.attr[name]
-    called = attr.func.name if attr.HasField("func") else None
-    if called is not None and called in library:
-      hasher.update(_function_digest(library[called], library))
-    elif called is None:
+    names = called(attr)
+    for function in names:
+      if function in library:
+        hasher.update(_function_digest(library[function], library))
+    if not names:
       hasher.update(attr.SerializeToString(deterministic=True))
   if node.op in library:
     hasher.update(_function_digest(library[node.op], library))

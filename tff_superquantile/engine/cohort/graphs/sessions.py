@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from tff_superquantile.engine.cohort.graphs import ops
+from tff_superquantile.engine.cohort.graphs import purity
 
 # Resources that an initializer sets anew, or that end with the step which made them. A table gets
 # values once, so that in the same session they must be the same in each run.
@@ -51,8 +52,10 @@ def _has_own_table(graph: tf.Graph, fed: Sequence[str]) -> bool:
   return bool(seen & fed_ops)
 
 
-def _config() -> tf.compat.v1.ConfigProto:
+def _config(reads: bool) -> tf.compat.v1.ConfigProto:
   config = tf.compat.v1.ConfigProto()
+  if reads:  # Each time, and not once for all calls.
+    config.graph_options.optimizer_options.opt_level = -1
   # It would be applied to the body of a data set's loop in every call.
   config.graph_options.rewrite_options.disable_meta_optimizer = True
   return config
@@ -80,6 +83,7 @@ class Sessions:
     nodes = list(ops.nodes_of(graph.as_graph_def()))
     makers = {n.op for n in nodes if ops.makes_resource(n.op) and not _is_queue(n)}
     queues = list(filter(_is_queue, nodes))
+    self._reads = any(purity.may_read(node.op) for node in nodes)
     self._shares_session = not makers and not queues and not initializer
     self._keeps_sessions = all(op.startswith(_BEGIN_ANEW) for op in makers) and not (
       any(op.startswith("HashTable") for op in makers) and _has_own_table(graph, fed)
@@ -87,6 +91,7 @@ class Sessions:
     self._graph, self._fed, self._fetched = graph, list(fed), list(fetched)
     self._initializer = initializer
     self._used: list[str] = []
+    self._open_ones: weakref.WeakSet[tf.compat.v1.Session] = weakref.WeakSet()
     with graph.as_default():
       for node in queues:
         same = tf.compat.v1.GraphDef(node=[node])
@@ -101,7 +106,8 @@ class Sessions:
 
   def _open(self) -> list[Callable[..., Any]]:
     """Returns what to call in a new session, in order: the initializer, the graph, the queues."""
-    session = tf.compat.v1.Session(graph=self._graph, config=_config())
+    session = tf.compat.v1.Session(graph=self._graph, config=_config(self._reads))
+    self._open_ones.add(session)
 
     def build(**options: list[str]) -> Callable[..., Any]:
       if not options.get("target") and not options.get("fetch"):
@@ -115,6 +121,13 @@ class Sessions:
       build(feed=self._fed, fetch=self._fetched),
       build(fetch=self._used),
     ]
+
+  def cancel(self) -> None:
+    """Ends the runs that are under way by an error; later ones have new sessions."""
+    _discard(self._idle)
+    for session in list(self._open_ones):
+      self._open_ones.discard(session)
+      session.close()
 
   def __call__(self, *fed: np.ndarray) -> list[Any]:
     """Runs the graph: one array a tensor; text without dimensions comes as bytes."""

@@ -1,33 +1,23 @@
 """The graphs of data sets: what they read, how they shuffle, and what lies below that."""
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 import functools
 import hashlib
-import os
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tff_superquantile.engine.cohort.graphs import ops
+from tff_superquantile.engine.cohort.graphs import purity
 
-Nodes = Mapping[str, tf.compat.v1.NodeDef]
-# What keeps elements counts as constant.
-_CONSTANT = frozenset(("CacheDatasetV2", "SparseTensorSliceDataset"))
 # What lies below shuffles is kept up to these numbers; larger data sets are read anew.
 _MAX_ELEMENTS, _MAX_BYTES = 2**16, 2**28
 _ELEMENTS_AT_ONCE = 256
 
 
-def by_name(graph_def: tf.compat.v1.GraphDef) -> dict[str, tf.compat.v1.NodeDef]:
-  """Returns the nodes by their names."""
-  return {node.name: node for node in graph_def.node}
-
-
-def maker(name: str) -> str:
-  """Returns the name of the node that makes an input."""
-  return name.lstrip("^").partition(":")[0]
+by_name, maker = ops.by_name, ops.maker
 
 
 def fuse_with_repeats(graph_def: tf.compat.v1.GraphDef) -> None:
@@ -55,7 +45,7 @@ def fuse_with_repeats(graph_def: tf.compat.v1.GraphDef) -> None:
       node.attr["reshuffle_each_iteration"].CopyFrom(shuffle.attr["reshuffle_each_iteration"])
 
 
-def may_be_repeated(graph_def: tf.compat.v1.GraphDef) -> bool:
+def may_be_repeated(graph_def: tf.compat.v1.GraphDef, reader_repeats: bool) -> bool:
   """Tells whether a shuffle may be fused with a repeat, of the data set or of who reads it.
 
   A batch between the two keeps them apart.
@@ -66,7 +56,11 @@ def may_be_repeated(graph_def: tf.compat.v1.GraphDef) -> bool:
   nodes = by_name(graph_def)
   inputs = {maker(name) for node in nodes.values() for name in node.input}
   # What repeats, or is handed over.
-  below = [node for node in nodes.values() if "Repeat" in node.op or node.name not in inputs]
+  below = [
+    node
+    for node in nodes.values()
+    if "Repeat" in node.op or (reader_repeats and node.name not in inputs)
+  ]
   while below:
     for node in (nodes[maker(name)] for name in below.pop().input):
       if node.op.startswith("ShuffleDataset"):
@@ -76,34 +70,11 @@ def may_be_repeated(graph_def: tf.compat.v1.GraphDef) -> bool:
   return False
 
 
-def has_seed(shuffle: tf.compat.v1.NodeDef, nodes: Nodes) -> bool:
+def has_seed(shuffle: tf.compat.v1.NodeDef, nodes: purity.Nodes) -> bool:
   """Tells whether a shuffle's first order is always the same."""
   # The inputs behind the data set and the size of the buffer.
-  seeds = [nodes[maker(name)].attr["value"].tensor for name in shuffle.input[2:4]]
-  return any(map(tf.make_ndarray, seeds))
-
-
-def _is_handle(node: tf.compat.v1.NodeDef) -> bool:
-  return node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum
-
-
-def files_of(part: Iterable[tf.compat.v1.NodeDef], nodes: Nodes) -> list[bytes] | None:
-  """Returns the files that a part of a graph reads, or None if it differs from time to time."""
-  paths = []
-  for node in part:
-    if node.op == "SqlDataset":  # What TFF's own SqlClientData makes.
-      paths.append(tf.make_ndarray(nodes[maker(node.input[1])].attr["value"].tensor)[()])
-    elif node.op not in _CONSTANT and not node.op.startswith("_"):
-      # Whatever else has a handle, such as that of a table, may hold other values later.
-      if ops.is_stateful(node.op) or any(_is_handle(nodes[maker(n)]) for n in node.input):
-        return None
-  return paths
-
-
-def versions(paths: Iterable[bytes]) -> tuple[tuple[int, ...], ...]:
-  """Returns what changes when a file does."""
-  stats = (os.stat(path) for path in paths if os.path.exists(path))
-  return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+  seeds = [purity.constant(nodes[maker(name)]) for name in shuffle.input[2:4]]
+  return None not in seeds and any(seeds)
 
 
 # The elements below shuffles, a tensor a component, and their bytes, by digests; None for what was
@@ -112,13 +83,13 @@ _kept: collections.OrderedDict[Any, tuple[Sequence[Any], int] | None] = collecti
 
 
 def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
-  """Returns a graph with the elements of what lies below shuffles, and gives the same each time.
-
-  The graph's functions must have no state and read no files.
-  """
+  """Returns a graph with the elements of what lies below shuffles, if that is known to be pure."""
   shuffling = [node for node in graph_def.node if "Shuffle" in node.op]
   for shuffle in shuffling:
-    elements = _elements(_pruned(graph_def, shuffle.input[0]), shuffle)
+    user, nodes = shuffle, ops.by_name(graph_def)
+    while nodes[ops.maker(user.input[0])].op == "RepeatDataset":  # Its copies would all be kept.
+      user = nodes[ops.maker(user.input[0])]
+    elements = _elements(_pruned(graph_def, user.input[0]), shuffle)
     if not elements:
       continue
     kept = graph_def.node.add(name=f"{shuffle.name}/kept", op="TensorSliceDataset")
@@ -129,14 +100,14 @@ def keep_what_is_below(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
       constant.attr["dtype"].type = tensor.dtype
       kept.input.append(constant.name)
       kept.attr["output_shapes"].list.shape.add(dim=tensor.tensor_shape.dim[1:])
-    shuffle.input[0] = kept.name
+    user.input[0] = kept.name
   return _pruned(graph_def) if shuffling else graph_def
 
 
 def _pruned(graph_def: tf.compat.v1.GraphDef, result: str = "") -> tf.compat.v1.GraphDef:
   """Returns the nodes and functions that a result needs, as TensorFlow reads all that are there."""
   nodes = by_name(graph_def)
-  library = {function.signature.name: function for function in graph_def.library.function}
+  library = ops.functions_by_name(graph_def)
   pruned = tf.compat.v1.GraphDef(versions=graph_def.versions)
   pruned.node.extend(node for node in graph_def.node if node.op == "_Retval")
   if result:
@@ -156,11 +127,13 @@ def _pruned(graph_def: tf.compat.v1.GraphDef, result: str = "") -> tf.compat.v1.
 def _elements(below: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Sequence[Any]:
   """Returns the elements that a shuffle gets, a tensor a component; none if they are not kept."""
   result, *part = below.node
-  paths = files_of(part, by_name(below))
-  is_in_memory = part[0].op == "TensorSliceDataset"
-  if paths is None or is_in_memory or any("Shuffle" in node.op for node in part):
+  if part[0].op == "TensorSliceDataset":
+    return ()  # They are in memory.
+  paths = purity.files_of(part, by_name(below), ops.functions_by_name(below))
+  versions = None if paths is None else purity.versions(paths)
+  if versions is None:
     return ()
-  key = _digest(below, result.input[0]), versions(paths)
+  key = _digest(below, result.input[0]), versions
   if key in _kept and _kept[key] is None:
     try:
       read = _read(below, shuffle)
@@ -179,12 +152,12 @@ def _elements(below: tf.compat.v1.GraphDef, shuffle: tf.compat.v1.NodeDef) -> Se
 def _digest(graph_def: tf.compat.v1.GraphDef, result: str) -> bytes:
   """Returns what is equal if data sets are, whatever the names of nodes, functions and caches."""
   nodes = by_name(graph_def)
-  library = {function.signature.name: function for function in graph_def.library.function}
+  library = ops.functions_by_name(graph_def)
 
   @functools.cache
   def digest(name: str) -> bytes:
     node = nodes[maker(name)]
-    own = b"" if _is_handle(node) else ops.digest(node, library)
+    own = b"" if purity.is_handle(node) else ops.digest(node, library)
     parts = [own, name.partition(":")[2].encode(), *map(digest, node.input)]
     return hashlib.sha256(b"".join(parts)).digest()
 

@@ -18,7 +18,7 @@ from tff_superquantile.engine.cohort.graphs import ops
 Ref = expressions.Ref
 
 _MAPS = frozenset(("MapDataset", "ParallelMapDatasetV2", "ScanDataset"))
-_INCREMENTS = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
+_INCREMENTS = ("AssignAddVariableOp", "AssignSubVariableOp")
 OPS = frozenset(
   (
     "AssignVariableOp",
@@ -89,8 +89,8 @@ class State:
     self.held: dict[Ref, Ref] = {}
     self.num_loops = 0
     self.looks = 0
-    # From the handle of a variable to its type.
-    self._handles: dict[Ref, tf.compat.v1.AttrValue] = {}
+    # From the handle of a variable to its op.
+    self._handles: dict[Ref, tf.compat.v1.NodeDef] = {}
 
   def is_handle(self, ref: Ref) -> bool:
     """Tells whether a value stands for a variable."""
@@ -107,21 +107,34 @@ class State:
     if node.op == "VarHandleOp":
       name = (node.attr["shared_name"].s or node.name.encode()).decode()
       handle = Ref(pool.root(f"variable {name}"), 0)
-      self._handles[handle] = node.attr["dtype"]
+      self._handles[handle] = node
       return (handle,)
     handle, *operands = inputs
     if handle not in self._handles:
       raise errors.UnsupportedError("a variable from outside of the component")
+    declared = self._handles[handle].attr
+    dtype = declared["dtype"]
     if node.op == "AssignVariableOp":
-      self.held[handle] = operands[0]
+      value = operands[0]
+      if node.attr["validate_shape"].b:  # Where the variable's shape is known.
+        value = make(ops.make_node("EnsureShape", T=dtype, shape=declared["shape"]), value)
+      self.held[handle] = value
       return ()
     if node.op == "VarIsInitializedOp":
       return (make(ops.constant(handle in self.held, tf.bool)),)
     if handle not in self.held:
       raise errors.UnsupportedError("a variable without an initial value")
-    held, dtype = self.held[handle], self._handles[handle]
+    held = self.held[handle]
     if node.op in _INCREMENTS:
-      self.held[handle] = make(ops.make_node(_INCREMENTS[node.op], T=dtype), held, *operands)
+      # Unlike other additions, AddN takes values of one shape alone.
+      add = ops.make_node("AddN", T=dtype, N=tf.compat.v1.AttrValue(i=2))
+      if node.op == "AssignAddVariableOp":
+        self.held[handle] = make(add, held, operands[0])
+      elif tf.as_dtype(dtype.type).is_integer:  # Neg has no unsigned ones.
+        checked = make(add, make(ops.make_node("ZerosLike", T=dtype), held), operands[0])
+        self.held[handle] = make(ops.make_node("Sub", T=dtype), held, checked)
+      else:
+        self.held[handle] = make(add, held, make(ops.make_node("Neg", T=dtype), operands[0]))
       return ()
     if node.op == "VariableShape":
       return (make(ops.make_node("Shape", T=dtype, out_type=node.attr["out_type"]), held),)

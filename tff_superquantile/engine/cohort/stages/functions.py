@@ -10,6 +10,7 @@ from tff_superquantile.engine.cohort import aggregations
 from tff_superquantile.engine.cohort import computation
 from tff_superquantile.engine.cohort import interpreter
 from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import calls
 from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.stages import plans
 
@@ -82,7 +83,8 @@ class Stage:
     self._function = program.cohort_function(self._compute, _tensors(self._inputs.values()))
     specs = _tensors(self.partials.values())
     merge = tf.function(self._merge, input_signature=[specs, specs], autograph=False)
-    self.merge = merge.get_concrete_function()
+    merge = merge.get_concrete_function()
+    self.merge = lambda *parts: calls.call(lambda: merge(*parts))
 
   def __call__(self, arrays: Sequence[Any], computed: Named) -> tuple[list[tf.Tensor], Named]:
     """Returns a block's partial aggregates, and what the stage keeps for it."""
@@ -151,11 +153,8 @@ class Step:
   ) -> tuple[Named, list[tf.Tensor]]:
     """Returns what the step keeps, and the computation's result if it is the last step."""
     own = [a for a, leaf in zip(arrays, self._program.parameters) if not leaf.stacked]
-    results = iter(
-      self._function(
-        list(map(data_sets.as_tensor, own)), [t for n in self._known for t in known[n]], totals
-      )
-    )
+    tensors = [*map(data_sets.as_tensor, own)], [t for n in self._known for t in known[n]], totals
+    results = iter(calls.call(lambda: self._function(*tensors)))
     return _by_name(self._kept, results), list(results)
 
   def _compute(

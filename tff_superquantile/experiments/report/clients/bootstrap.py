@@ -60,6 +60,12 @@ def statistic(name: str, ordered: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return taken @ ordered / tail
 
 
+def levels(name: str, pair: pd.DataFrame) -> np.ndarray:
+  """Returns a `statistic` of "before" and of "after", [2]."""
+  columns = (np.sort(pair[column].to_numpy()) for column in ("before", "after"))
+  return np.array([statistic(name, its, np.ones((1, len(its)), int))[0] for its in columns])
+
+
 def differences(
   name: str, pairs: Sequence[pd.DataFrame], num_draws: int = _NUM_DRAWS
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ _PERCENTILES: dict[int, style.Dash] = {50: "-", 90: (0, (3, 1.5))}
 _THIRDS = ("smallest", "middle", "largest")
 TITLE = "Thirds of the test clients by number of examples"
 NOTE = (
-  "Mean {measure} in {unit}. Less FedAvg’s: the mean over clients of the {measure} less that of the"
+  "Mean {measure} in {unit}. Minus FedAvg: the mean over clients of the {measure} minus that of the"
   " same client with FedAvg, of the same seed and options. {entries}."
 )
 
@@ -49,7 +49,7 @@ def columns(results: pd.DataFrame, leading: units.Leading) -> Iterator[tables.Co
       title = f"{third} ({span(results['value'][is_end])})"
       metric = f"{of_third}.{leading.name}"
       yield leading.unit.column(f"{metric}.mean", title)
-      yield leading.unit.column(f"{metric}.change", "less FedAvg’s", contest=False, sign=True)
+      yield leading.unit.column(f"{metric}.change", "minus FedAvg", contest=False, sign=True)
 
 
 def error_by_size(groups: grouped.Grouped) -> pd.DataFrame:

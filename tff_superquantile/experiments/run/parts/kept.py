@@ -14,8 +14,8 @@ class Start(part.Part):
 
   folder: str = flag.field(
     ...,
-    "Folder of a finished run, OUTPUT_DIR/TASK/METHOD/seed_S, from whose model the run starts;"
-    " empty for the task's own initial weights.",
+    "Folder of a finished run, OUTPUT_DIR/TASK/METHOD/seed_S, from whose model the run starts (a"
+    " warm start); empty for the task's own initial weights.",
     name="initial_weights",
     flag_default="",
     is_incidental=True,  # Their fingerprint counts.

@@ -8,26 +8,36 @@ from typing import Any
 
 from privacy.settings import flag
 from privacy.settings import part
+from tff_superquantile import personal
 
 # The models of a client, on the examples that it holds out: each has a file PART_clients.csv in the
 # run's folder and an entry of its metrics.json.
 PARTS = SHARED, PERSONAL, CHOSEN = "shared", "personal", "chosen"
+# CHOSEN is also the value of --personalize with which each client chooses how long it tunes.
+
+
+def positive_or_chosen(name: str, value: int | str) -> None:
+  """The rule of passes: raises a `ValueError` for other than positive numbers."""
+  if isinstance(value, str) or value < 1:
+    raise ValueError(f"Found {name}={value}; expected a positive number, or {CHOSEN}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Personalization(part.Part):
   """How test clients fine-tune; it changes nothing of the model that they start from."""
 
-  epochs: int = flag.field(
+  epochs: int | str = flag.field(
     ...,
-    "After training, each test client fine-tunes the model for so many passes over half of its"
-    " examples (with --held_out_examples over those that it trained on), and keeps it or the shared"
-    " one by these alone; both are measured on its other examples. With validation clients it is"
-    " the most passes, of which they choose, or none. It works for finished runs, too. None for no"
-    " personal models.",
+    "After training, each test client fine-tunes the model on half of its examples (with"
+    " --held_out_examples on those that it trained on). By these alone it keeps the shared model or"
+    f" its own, after {', '.join(map(str, personal.EPOCHS))} passes; both are measured on its other"
+    " examples. A number of passes is a further choice, and what personal_clients.csv is after. It"
+    " works for finished runs, too. None for no personal models.",
     name="personalize",
-    least=1,
+    rule=positive_or_chosen,
     most=(10**4, "a client's fine-tuning cannot be interrupted"),
+    word=CHOSEN,
+    is_usual_word=True,
     is_incidental=True,
   )
   learning_rate: float | None = flag.field(
@@ -47,9 +57,19 @@ class Personalization(part.Part):
   )
 
   @property
+  def passes(self) -> int | None:
+    """The number of passes that was asked for; None where each client's choice is enough."""
+    return None if isinstance(self.epochs, str) else self.epochs
+
+  @property
+  def choices(self) -> list[int]:
+    """The numbers of passes of which each client chooses, or none of them."""
+    return sorted({*personal.EPOCHS, *filter(None, [self.passes])})
+
+  @property
   def asked(self) -> dict[str, Any]:
     """What a run's metrics say that was asked for."""
-    return dataclasses.asdict(self)
+    return {**dataclasses.asdict(self), "choices": self.choices}
 
   def is_done(self, metrics: Mapping[str, Any]) -> bool:
     """Returns whether a finished run's metrics have what is asked for."""

@@ -15,13 +15,11 @@ from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.parts import personal
-from tff_superquantile.experiments.run.training import best_model
 from tff_superquantile.experiments.run.training import class_weights
 from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.simulation import client_files
 
 _HELD_IN = 0.5
-_MOST_CHOOSING = 100  # Validation clients, all of whom tune for each number of epochs.
 
 
 def split_clients(
@@ -44,8 +42,8 @@ def split_clients(
 class Personalizing(hook.Hook):
   """Fine-tunes the model of a finished run for each test client, also of one finished before.
 
-  Privacy: it reads test and validation clients alone, who are outside of a private run's guarantee
-  and of whom it writes the same exact numbers as evaluations do (with --held_out_examples the
+  Privacy: it reads test clients alone, who are outside of a private run's guarantee and of whom it
+  writes the same exact numbers as evaluations do (with --held_out_examples the
   clients are those of training, which private runs refuse). No personal model is written.
   """
 
@@ -73,23 +71,17 @@ class Personalizing(hook.Hook):
       self.before()
       if class_weights.ClassWeights.takes_part(job.config):
         class_weights.ClassWeights(job).before()
-    weights, epochs = run.weights_for(job.model), asked.epochs
-    if best_model.SPLIT in job.splits:
-      epochs = self._personalizer(best_model.SPLIT).best_epochs(weights, epochs)
+    weights = run.weights_for(job.model)
     with tqdm.tqdm(desc="personal models", unit="client", delay=2.0, disable=None) as bar:
-      results = self._personalizer("test")(weights, epochs, bar.update)
-    self._write(run, epochs, results)
+      results = self._personalizer()(weights, asked.passes, bar.update, asked.choices)
+    self._write(run, results)
 
-  def _personalizer(self, split: str) -> evaluation.Personalizer:
+  def _personalizer(self) -> evaluation.Personalizer:
     job, config, asked = self.job, self.job.config, self.job.config.personalization
     assert asked is not None
-    parts = split_clients(config, job.splits, split)
-    if split != "test":
-      few = range(min(_MOST_CHOOSING, len(parts.held_in.client_ids)))
-      parts = evaluation.SplitExamples(parts.held_in.take(few), parts.held_out.take(few), 0)
     return evaluation.Personalizer(
       job.model,
-      parts,
+      split_clients(config, job.splits),
       tff.learning.optimizers.build_sgdm(asked.learning_rate or config.final_learning_rate),
       seed=config.seed,
       batch_size=config.local.batch_size,
@@ -99,7 +91,7 @@ class Personalizing(hook.Hook):
       error=job.task.error,
     )
 
-  def _write(self, run: run_folder.Run, epochs: int, results: evaluation.Personalized) -> None:
+  def _write(self, run: run_folder.Run, results: evaluation.Personalized) -> None:
     """Writes the results of each client, and then their statistics, which say that these exist."""
     metrics = dict(run.metrics)
     for name in personal.PARTS:
@@ -107,13 +99,13 @@ class Personalizing(hook.Hook):
       columns = of_part.of_clients.columns()
       if name == personal.CHOSEN:
         columns["is_personal"] = results.is_personal.astype(int)
+        columns["epochs"] = results.epochs
       run_files.write_clients(run.path / f"{name}_clients.csv", columns)
       metrics[name] = {**measurements.describe(of_part.of_clients), "pooled": of_part.pooled}
     asked = self.job.config.personalization
     assert asked is not None
     metrics[personal.PERSONAL].update(
       asked=asked.asked,
-      epochs=epochs,
       share_kept=float(np.mean(results.is_personal)),
       num_diverged=int(results.diverged.sum()),
     )

@@ -1,0 +1,99 @@
+"""Ctrl-C and SIGTERM within a call are answered within a second, and the next call is right."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# Interrupts itself in a long round, while a slow generator is read, and while a graph is traced.
+_CODE = r"""
+import os, signal, sys, threading, time
+import numpy as np, tensorflow as tf, tensorflow_federated as tff
+import tff_superquantile as tsq
+
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+signum = getattr(signal, sys.argv[1])
+tsq.set_simulation_context(block_size=int(sys.argv[2]) or None)
+held = tff.SequenceType(np.int64)
+pause, begun = [0.0], threading.Event()
+
+def generate():
+  begun.set()
+  for i in range(5):
+    time.sleep(pause[0])
+    yield i
+
+@tff.tensorflow.computation(held, np.int32)
+def work(data_set, steps):
+  total = data_set.reduce(np.int64(0), lambda a, b: a + b)
+  loop = lambda i, x: (i + 1, tf.sin(x @ x))
+  _, x = tf.while_loop(lambda i, x: i < steps, loop, (0, tf.ones([8, 8])))
+  return total + tf.cast(x[0, 0] * 0, tf.int64)
+
+@tff.federated_computation(
+  tff.FederatedType(held, tff.CLIENTS), tff.FederatedType(np.int32, tff.CLIENTS))
+def run(data_sets, steps):
+  return tff.federated_sum(tff.federated_map(work, (data_sets, steps)))
+
+@tff.tensorflow.computation(np.int32)
+def add_one(n):
+  for _ in range(2000):
+    n = n + 1
+  return n
+
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def long_graph(numbers):
+  for _ in range(5):
+    numbers = tff.federated_map(add_one, numbers)
+  return tff.federated_sum(numbers)
+
+def generators():
+  spec = tf.TensorSpec([], tf.int64)
+  return [tf.data.Dataset.from_generator(generate, output_signature=spec) for _ in range(4)]
+
+kept = [tf.data.Dataset.range(5) for _ in range(4)]
+assert run(kept, [1] * 4) == 40
+
+def interrupt(name, function, is_begun):
+  sent = []
+  def send():
+    if is_begun:
+      begun.wait(60)
+    time.sleep(0.3)
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signum)
+  begun.clear()
+  threading.Thread(target=send, daemon=True).start()
+  try:
+    function()
+    print(name, "ended first")
+  except (KeyboardInterrupt, SystemExit):
+    print(name, "late" if time.monotonic() - sent[0] > float(sys.argv[3]) else "in time")
+  pause[0] = 0
+  print(run(kept, [1] * 4) == 40)
+
+interrupt("round", lambda: run(kept, [10**8] * 4), False)
+pause[0] = 0.2
+interrupt("reading", lambda: run(generators(), [1] * 4), True)
+interrupt("tracing", lambda: long_graph([1] * 4), False)
+print("end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("signum, block_size", [("SIGINT", 0), ("SIGTERM", 2)])
+def test_a_signal_is_answered_within_a_call(signum, block_size):
+  environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+  process = subprocess.Popen(
+    [sys.executable, "-c", _CODE, signum, str(block_size), "1.0"],
+    stdout=subprocess.PIPE,
+    text=True,
+    env=environment,
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+  )
+  output, _ = process.communicate(timeout=300)
+  found = output.split("\n")[:-1]
+  expected = [line for n in ("round", "reading", "tracing") for line in (f"{n} in time", "True")]
+  assert found == [*expected, "end"]
+  assert process.returncode == 0  # And nothing of it is left that would keep it.

@@ -1,0 +1,54 @@
+"""Sentences of a decision that are about the clients' rows, not about methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tff_superquantile.experiments.references import boxes
+from tff_superquantile.experiments.references import evidence
+from tff_superquantile.experiments.references import kept
+from tff_superquantile.experiments.report import answer
+from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.report import units
+from tff_superquantile.measures import measure
+
+
+def gross(e: evidence.Evidence) -> answer.Answer:
+  """Advises to mend gross errors that decide the errors."""
+  text = next(column["text"] for column in e.facts("gross") if column["decides"])
+  words = "Mend gross errors first: they decide the errors of all methods."
+  return answer.Answer(words, (f"{text}.", "Mend them, and compare again."))
+
+
+def not_learned(e: evidence.Evidence) -> answer.Answer:
+  """Says which feature tells the label by its ranks, where no method has learned any."""
+  rank = e.facts("ranks")[0]
+  correlation = tables.number(rank["correlation"], 2, sign=True)
+  return answer.Answer(
+    "The features tell the label, but no method has learned it.",
+    (
+      f"{rank['name']} has a rank correlation of {correlation} with it {rank['where']} clients.",
+      "Look for wrong values, or try --model=mlp.",
+    ),
+    boxes.of_constant(e),
+  )
+
+
+def how_clients_differ(e: evidence.Evidence) -> str:
+  """Says why own models serve clients better: by other labels, or by other rules."""
+  level = e.differs_in_labels
+  if level is None:
+    return "One rule does not fit these clients."
+  text = units.of_measure(e.measure_of_rows, e.groups.task_units).text(level)
+  if e.groups.runs[0].error_kind == measure.NUMBERS:
+    return f"They differ in the level of their labels: their own mean has {text}."
+  return f"They differ in which labels they have: their own most frequent class has {text}."
+
+
+def caveats(e: evidence.Evidence, is_said: bool) -> Iterator[str]:
+  """Yields gross errors, those that decide unless they are said, and what was not tried."""
+  for column in e.facts("gross"):
+    if not (is_said and column["decides"]):
+      yield f"{column['text']}."
+  if not (e.own or e.personal) and (why := e.references.left_out(kept.LOCAL)):
+    yield f"Own models were not tried, as {why}: --personalize tells."
