@@ -158,7 +158,7 @@ def drawn_law(local_stddev: float, num_shares: int, bulk: float) -> DrawnLaw:
   total = step * plain.sum() + at_zero
   if k == 1:  # Nothing smooths a single share, so that neighbours may differ by twice the ratio.
     inner, outer = np.abs(t) <= bulk, np.abs(t) > bulk
-    ratio = float((weighted[inner] / law[inner]).max()) + at_zero / law.max()
+    ratio = float((weighted[inner] / law[inner]).max()) + float(at_zero / law.max())
     return DrawnLaw(ratio, ratio, 2.0 * ratio, step * float(plain[outer].sum()))
 
   zeros = at_zero * weights[:, t.size // 2]
