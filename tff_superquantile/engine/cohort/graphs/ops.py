@@ -6,7 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-# This module is private to TensorFlow. Nothing public lists the inputs and outputs of op types.
+# These modules are private to TensorFlow. Nothing public makes functions known to its runtime, or
+# lists the inputs and outputs of op types.
+from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
 
 CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
@@ -174,13 +176,11 @@ _registered: set[str] = set()
 
 def register(functions: Sequence[Any]) -> None:
   """Makes FunctionDefs known to TensorFlow's runtime, which forgets those whose tracer is gone."""
-  new = [function for function in functions if function.signature.name not in _registered]
-  if new:
-    graph_def = tf.compat.v1.GraphDef()
-    graph_def.library.function.extend(new)
-    with tf.init_scope():  # Outside of graphs, functions go where all graphs find them.
-      tf.graph_util.import_graph_def(graph_def, name="")
-    _registered.update(function.signature.name for function in new)
+  for function in functions:
+    if function.signature.name not in _registered:
+      # Not within `tf.init_scope`, which ends at a `tf.Graph` around it, and knows them there alone.
+      context.context().add_function_def(function)
+      _registered.add(function.signature.name)
 
 
 def make_node(op: str, **attributes: tf.compat.v1.AttrValue) -> tf.compat.v1.NodeDef:
