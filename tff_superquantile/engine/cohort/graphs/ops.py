@@ -178,7 +178,7 @@ def register(functions: Sequence[Any]) -> None:
   """Makes FunctionDefs known to TensorFlow's runtime, which forgets those whose tracer is gone."""
   for function in functions:
     if function.signature.name not in _registered:
-      # Not within `tf.init_scope`, which ends at a `tf.Graph` around it, and knows them there alone.
+      # Not by an import within `tf.init_scope`, which ends at a `tf.Graph` that is around it.
       context.context().add_function_def(function)
       _registered.add(function.signature.name)
 
