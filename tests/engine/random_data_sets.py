@@ -9,7 +9,9 @@ _DATA = tf.data.Dataset
 
 
 def write(folder, number):
-  """Writes the files of a round, of a number below 100, into a directory."""
+  """Makes the files of a round, of a number below 100, those of a directory."""
+  for path in folder.iterdir():
+    path.unlink()
   (folder / "lines").write_text(f"{number}\n{number + 1}\n")
   (folder / "csv").write_text(f"v\n{number}\n")
   (folder / "bytes").write_bytes(bytes([number]))
