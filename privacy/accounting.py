@@ -24,7 +24,6 @@ import math
 from dp_accounting import rdp
 
 from privacy import checks
-from privacy import cohorts
 from privacy import events
 from privacy import releases
 from privacy.noise import banded
@@ -138,7 +137,7 @@ class Accountant:
     rounds include these. In the last of the planned rounds it is `epsilon`; it never falls.
     """
     num_rounds = checks.whole("num_rounds", num_rounds, 0)
-    is_quick = self.accountant == RDP or isinstance(self.release.cohort, cohorts.Known)
+    is_quick = self.accountant == RDP or self.release.cohort.is_one_mechanism
     if is_quick or num_rounds == 0:
       return self.epsilon(num_rounds)
     stage = math.ceil(num_rounds * _RUNGS / max(num_rounds_planned, 1))
@@ -152,7 +151,7 @@ class Accountant:
 
 @functools.lru_cache(maxsize=1024)
 def _spent(release: releases.Release, num_rounds: int, delta: float, accountant: str) -> Spent:
-  if accountant == TIGHTEST and isinstance(release.cohort, cohorts.Known):
+  if accountant == TIGHTEST and release.cohort.is_one_mechanism:
     rest, tail = _rest_of_delta(release, num_rounds, delta)
     cost = banded.epsilon(1.0 / release.norm_of_run(num_rounds), rest)
     return Spent(cost, delta, num_rounds, GAUSSIAN, None, tail)

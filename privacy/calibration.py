@@ -9,7 +9,6 @@ from scipy import optimize
 
 from privacy import accounting
 from privacy import checks
-from privacy import cohorts
 from privacy import parts
 from privacy import releases
 from privacy.noise import banded
@@ -63,7 +62,7 @@ def calibrate(
   def excess(log_z: float) -> float:
     """Returns log(cost / epsilon); a large number where too little noise has no answer."""
     spent: float | None = None
-    if accountant != accounting.RDP and not isinstance(release.cohort, cohorts.Known):
+    if accountant != accounting.RDP and not release.cohort.is_one_mechanism:
       # Near the solution the cost is about epsilon, so RDP need not guess it first.
       with contextlib.suppress(ValueError):
         spent = accounting.spent_by_pld(completed(log_z), num_rounds, delta).epsilon

@@ -4,8 +4,8 @@ A cohort is a Poisson sample, a sample of fixed size, everybody, or one that all
 a client waits before its next turn. Poisson cohorts of more than K clients lose clients at random.
 
 Each is a class whose fields are the flags of a run and of the accountant; the number of clients
-comes with the data. Who draws the cohorts has a table from these classes to samplers:
-`tff_superquantile.simulation.cohorts`.
+comes with the data. It says who knows the cohorts, what a round costs a client, and draws them:
+`tff_superquantile.simulation.cohorts` gives it random generators, and names to positions.
 """
 
 from __future__ import annotations
@@ -13,9 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 import dataclasses
 import math
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+from scipy import special
 
 from privacy import checks
+from privacy.noise import banded
+from privacy.noise import dominating_pairs
 from privacy.noise import shares
 from privacy.settings import flag
 from privacy.settings import part
@@ -24,7 +29,23 @@ _SIZE = "clients_per_round"
 _STILL_COUNTED = (
   "zero-out (a client's data removed, the client itself still in the list and counted)"
 )
+_REMOVED = "zero-out (a client's data removed) / add-or-remove one client"
 _Cohort = TypeVar("_Cohort", bound="Cohort")
+# From a round's number, from 0, to the positions of its clients among all, int [cohort].
+Sampler = Callable[[int], np.ndarray]
+
+
+class Draws(Protocol):
+  """The randomness of cohorts: the same for the same seed or key, round by round."""
+
+  def generator(self, purpose: str, round_num: int) -> np.random.Generator:
+    """Returns the generator of one purpose, such as "cohort", in one round."""
+
+  def order(self, purpose: str) -> np.ndarray:
+    """Returns the positions of all clients in the order of hashes of their names, int [n]."""
+
+  def are_there(self, round_num: int) -> np.ndarray:
+    """Returns the probabilities that clients are available, float [n]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +60,15 @@ class Cohort(part.Part):
   is_asked: bool = dataclasses.field(default=True, kw_only=True)
   sampling: ClassVar[str]  # The value of --sampling.
   is_sampled: ClassVar[bool] = True  # Whether a client's rounds are drawn, and secret.
-  # Whether another client counts in a round in which a client does not.
-  is_replaced: ClassVar[bool] = False
-  # The change of the data that removing a client's data is, in words.
-  neighbors: ClassVar[str] = "zero-out (a client's data removed) / add-or-remove one client"
+  # Whether the adversary knows the cohorts.
+  is_public: ClassVar[bool] = False
+  # Whether the list of clients is public, and the same without a client's data.
+  list_is_public: ClassVar[bool] = False
+  # Whether a round's number of clients is drawn, too, so that it may lack shares of noise.
+  size_varies: ClassVar[bool] = False
+  # Whether all rounds together are one Gaussian mechanism. All noise is the server's, then, and may
+  # be correlated over rounds: see `privacy.noise.banded`.
+  is_one_mechanism: ClassVar[bool] = False
 
   def __post_init__(self) -> None:
     if self.population == 0:
@@ -61,7 +87,8 @@ class Cohort(part.Part):
     object.__setattr__(self, "size", size)
 
   def of(self: _Cohort, population: int) -> _Cohort:
-    """Returns the cohorts of so many clients."""
+    """Returns the cohorts of so many clients, at least one."""
+    population = checks.whole("population", population, 1)
     return dataclasses.replace(self, population=population, is_asked=True)
 
   @property
@@ -75,6 +102,49 @@ class Cohort(part.Part):
   def probability(self) -> float:
     """q: the chance that a given client's data count in a given round; 1 without sampling."""
     return self.expected / self.population if self.is_sampled else 1.0
+
+  @property
+  def neighbors(self) -> str:
+    """The neighbouring relation of removing a client's data, in words."""
+    return _STILL_COUNTED if self.list_is_public else _REMOVED
+
+  def participation(self, num_rounds: int) -> banded.Participation | None:
+    """Returns the rounds in which a client may take part; None where rounds compose one by one."""
+    del num_rounds
+    return None
+
+  def likely_participations(self, num_rounds: int, probability: float) -> int:
+    """Returns the number of T rounds in which a client reports; one in a thousand has more.
+
+    It is the 0.999 quantile of Binomial(T, q), which is T without sampling; `probability` is q.
+    """
+    if not num_rounds or probability in (0.0, 1.0):
+      return int(num_rounds * probability)
+    # `bdtrik` is bdtr's inverse in k, no whole number; that the next lower k is one is rounding.
+    most: int = math.ceil(special.bdtrik(0.999, num_rounds, probability))
+    return most - int(special.bdtr(most - 1, num_rounds, probability) >= 0.999)
+
+  def mixture(
+    self, pair: dominating_pairs.SampledGaussian, overflow: float
+  ) -> dominating_pairs.Mixture:
+    """Describes a round as Gaussian mechanisms on samples of clients, with probabilities.
+
+    `pair` is the round on a Poisson sample of its probability; with the chance `overflow` the
+    others fill the cohort, so that a client takes one's place.
+    """
+    if not overflow:
+      return ((1.0, pair),)
+    full = dataclasses.replace(pair, is_replaced=True, replace_one=True)
+    return (1.0 - overflow, pair), (overflow, full)
+
+  def overflow_probability(self, probability: float, num_shares: int) -> float:
+    """Returns the chance that the others fill a round's cohort, each there with `probability`."""
+    del probability, num_shares
+    return 0.0
+
+  def sampler(self, draws: Draws, most: int | None = None) -> Sampler:
+    """Returns what draws the cohorts, of at most so many clients where their size varies."""
+    raise NotImplementedError(f"{self.sampling} is of the accountant alone.")
 
   def mean_size(self) -> float:
     """Returns the mean number of clients of a round."""
@@ -108,6 +178,28 @@ class Poisson(Cohort):
   """Each client takes part in each round with probability m / n, by itself."""
 
   sampling = "poisson"
+  size_varies = True
+
+  def sampler(self, draws: Draws, most: int | None = None) -> Sampler:
+    """Returns what the accounting of Poisson sampling assumes.
+
+    The size of a cohort varies down to 0; it must not be released, or the cohort is as good as one
+    of fixed size. Cohorts of more than `most` lose clients at random:
+    `privacy.noise.dominating_pairs` says what that changes in the accounting.
+    """
+    num_clients, probability = self.population, self.probability
+
+    def sample(round_num: int) -> np.ndarray:
+      rng = draws.generator("cohort", round_num)
+      chosen = np.flatnonzero(rng.random(num_clients) < probability)
+      if most is not None and len(chosen) > most:
+        chosen = np.sort(rng.choice(chosen, most, replace=False))
+      return chosen
+
+    return sample
+
+  def overflow_probability(self, probability: float, num_shares: int) -> float:
+    return shares.overflow_probability(self.population, probability, num_shares)
 
   def words(self) -> str:
     return (
@@ -123,8 +215,7 @@ class FixedSize(Cohort):
   """m clients, uniformly, without replacement."""
 
   sampling = "fixed_size"
-  is_replaced = True
-  neighbors = _STILL_COUNTED
+  list_is_public = True
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -133,6 +224,21 @@ class FixedSize(Cohort):
         f"Found clients_per_round = {self.expected:g} with fixed_size sampling; expected a whole"
         " number."
       )
+
+  def sampler(self, draws: Draws, most: int | None = None) -> Sampler:
+    def sample(round_num: int) -> np.ndarray:
+      rng = draws.generator("cohort", round_num)
+      return rng.choice(self.population, int(self.expected), replace=False)
+
+    return sample
+
+  def mixture(
+    self, pair: dominating_pairs.SampledGaussian, overflow: float
+  ) -> dominating_pairs.Mixture:
+    if pair.probability == 1.0:
+      return super().mixture(pair, overflow)
+    # Another client counts in a round in which a client does not.
+    return ((1.0, dataclasses.replace(pair, is_replaced=True)),)
 
   def words(self) -> str:
     return (
@@ -146,6 +252,7 @@ class Everybody(Cohort):
 
   sampling = "none"
   is_sampled = False
+  is_public = True
 
 
 class Known(Cohort):
@@ -156,7 +263,16 @@ class Known(Cohort):
 
   separation: int  # s, the least distance of two rounds in which a client takes part.
   is_sampled = False
-  neighbors = _STILL_COUNTED
+  is_public = True
+  list_is_public = True
+  is_one_mechanism = True
+
+  def participation(self, num_rounds: int) -> banded.Participation:
+    return banded.Participation(num_rounds, self.separation)
+
+  def likely_participations(self, num_rounds: int, probability: float) -> int:
+    """Returns the most rounds of all clients."""
+    return -(-num_rounds // self.separation)
 
   def turns(self) -> str:
     """States whose turn a round is."""
@@ -170,7 +286,12 @@ class Known(Cohort):
 
 
 class Cyclic(Known):
-  """Groups of at most m clients take turns, in an order that is public."""
+  """Groups of at most m clients take turns, in an order that is public.
+
+  The ceil(n / m) groups differ by one client at most. A client's group follows from its rank among
+  the hashes of all clients' names under the seed, which is public. One that misses its turn waits
+  for its group's next one, so that its rounds are never closer than there are groups.
+  """
 
   sampling = "cyclic"
 
@@ -188,10 +309,18 @@ class Cyclic(Known):
   def mean_size(self) -> float:
     return self.population / self.separation
 
+  def sampler(self, draws: Draws, most: int | None = None) -> Sampler:
+    by_hash, num_groups = draws.order("group"), self.separation
+    return lambda round_num: by_hash[round_num % num_groups :: num_groups]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spaced(Known):
-  """At most m clients that are available and have not taken part in the last s - 1 rounds."""
+  """At most m clients that are available and have not taken part in the last s - 1 rounds.
+
+  The cohort are m clients, drawn uniformly from those that are there and have waited; fewer, or
+  none, if there are not so many. Nothing depends on data.
+  """
 
   sampling: ClassVar[str] = "spaced"
   separation: int = flag.field(
@@ -214,6 +343,25 @@ class Spaced(Known):
       )
     object.__setattr__(self, "separation", separation)
 
+  def sampler(self, draws: Draws, most: int | None = None) -> Sampler:
+    """Returns what draws a round the faster the closer it is to the last that was asked for."""
+    drawn: list[np.ndarray] = []
+
+    def draw(round_num: int) -> np.ndarray:
+      rng = draws.generator("cohort", round_num)
+      can = rng.random(self.population) < draws.are_there(round_num)
+      for recent in drawn[max(0, round_num - self.separation + 1) :]:
+        can[recent] = False
+      there = np.flatnonzero(can)
+      return rng.choice(there, min(int(self.expected), there.size), replace=False)
+
+    def sample(round_num: int) -> np.ndarray:
+      while len(drawn) <= round_num:
+        drawn.append(draw(len(drawn)))
+      return drawn[round_num]
+
+    return sample
+
 
 # By --sampling.
 SAMPLINGS: dict[str, type[Cohort]] = {
@@ -228,8 +376,8 @@ def own_flags() -> dict[str, str]:
 
 
 def known() -> str:
-  """Returns the names of the samplings whose cohorts all may know, for a sentence."""
-  return " or ".join(name for name, kind in SAMPLINGS.items() if issubclass(kind, Known))
+  """Returns the names of the samplings whose rounds are one mechanism, for a sentence."""
+  return " or ".join(name for name, kind in SAMPLINGS.items() if kind.is_one_mechanism)
 
 
 def of(sampling: str, population: int, expected: float, **own: Any) -> Cohort:

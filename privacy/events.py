@@ -247,8 +247,9 @@ def tail_probability(release: releases.Release) -> float:
   most 1e-16, unless there is next to no noise, and 0 where the clients make all noise.
   """
   total, reach = 0.0, 1.0
-  if isinstance(release.cohort, cohorts.Known):  # Earlier rounds move the end, too.
-    reach = banded.reach(release.coefficients, release.cohort.separation)
+  participation = release.cohort.participation(1)
+  if participation is not None:  # Earlier rounds move the end, too.
+    reach = banded.reach(release.coefficients, participation.separation)
   replaced = release.relation == releases.REPLACE_ONE
   for part in release.parts:
     if part.noise_by_server:

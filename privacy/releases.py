@@ -52,7 +52,8 @@ class Release:
     noise: The source of the shares of noise that a cohort lacks, where clients make noise.
     relation: The neighbouring data sets: "zero_out", one client's data removed, or "replace_one",
       one client's data replaced by any other.
-    coefficients: c of the noise over rounds, c_0 = 1; others than (1,) with `cohorts.Known` alone.
+    coefficients: c of the noise over rounds, c_0 = 1; others than (1,) only with cohorts whose
+      rounds are one mechanism.
   """
 
   cohort: cohorts.Cohort
@@ -85,7 +86,7 @@ class Release:
 
   def _check_coefficients(self) -> None:
     object.__setattr__(self, "coefficients", banded.checked(self.coefficients))
-    if not isinstance(self.cohort, cohorts.Known):
+    if not self.cohort.is_one_mechanism:
       if len(self.coefficients) > 1:
         raise ValueError(
           f"Found noise that is correlated over rounds with {self.cohort.sampling} sampling;"
@@ -101,7 +102,7 @@ class Release:
         )
 
   def _check_noise(self) -> None:
-    if self.noise.protocol != shares.COMPLEMENT and not isinstance(self.cohort, cohorts.Poisson):
+    if self.noise.protocol != shares.COMPLEMENT and not self.cohort.size_varies:
       raise ValueError(
         f"Found the protocol {self.noise.protocol} with {self.cohort.sampling} sampling, where"
         " every cohort has all shares of noise; expected poisson."
@@ -132,7 +133,7 @@ class Release:
           f"Found {part.mechanism.num_shares} shares of noise and a population of"
           f" {self.cohort.population}; expected at most a share of each client."
         )
-    if self.num_shares is not None and isinstance(self.cohort, cohorts.FixedSize):
+    if self.num_shares is not None and not self.cohort.size_varies:
       if self.cohort.expected > self.num_shares:
         raise ValueError(
           f"Found {self.num_shares} shares of noise and cohorts of {self.cohort.expected:g};"
@@ -232,11 +233,9 @@ class Release:
   @property
   def overflow_probability(self) -> float:
     """The chance that the others fill a round's cohort, so that a client takes one's place."""
-    if self.num_shares is None or not isinstance(self.cohort, cohorts.Poisson):
+    if self.num_shares is None:
       return 0.0
-    return shares.overflow_probability(
-      self.cohort.population, self.contact_probability, self.num_shares
-    )
+    return self.cohort.overflow_probability(self.contact_probability, self.num_shares)
 
   def gaussian(self, probability: float, growth: float = 1.0) -> dominating_pairs.SampledGaussian:
     """Describes a round as a Gaussian mechanism on a Poisson sample, in the release's relation."""
@@ -249,12 +248,12 @@ class Release:
     )
 
   def norm_of_run(self, num_rounds: int) -> float:
-    """Returns the norm of a client's part in T rounds of known cohorts, over the noise.
+    """Returns the norm of a client's part in T rounds that are one mechanism, over the noise.
 
-    The run is one Gaussian mechanism whose noise multiplier is 1 over it: see `noise.banded`.
+    The run is a Gaussian mechanism whose noise multiplier is 1 over it: see `noise.banded`.
     """
-    assert isinstance(self.cohort, cohorts.Known)
-    participation = banded.Participation(num_rounds, self.cohort.separation)
+    participation = self.cohort.participation(num_rounds)
+    assert participation is not None
     return self.gaussian(1.0).distance * banded.sensitivity(
       self.coefficients[:num_rounds], participation
     )
@@ -262,18 +261,11 @@ class Release:
   def mixture(self) -> dominating_pairs.Mixture:
     """Describes a round as Gaussian mechanisms on samples of clients, with probabilities."""
     self.check_sampled()
-    pair = self.gaussian(self.cohort.probability)
-    if self.cohort.is_replaced and pair.probability < 1.0:
-      return ((1.0, dataclasses.replace(pair, is_replaced=True)),)
-    overflow = self.overflow_probability
-    if not overflow:
-      return ((1.0, pair),)
-    full = dataclasses.replace(pair, is_replaced=True, replace_one=True)
-    return (1.0 - overflow, pair), (overflow, full)
+    return self.cohort.mixture(self.gaussian(self.cohort.probability), self.overflow_probability)
 
   def check_sampled(self) -> None:
-    """Raises a `ValueError` for cohorts that are known, whose rounds do not compose."""
-    if isinstance(self.cohort, cohorts.Known):
+    """Raises a `ValueError` for cohorts whose rounds do not compose one by one."""
+    if self.cohort.is_one_mechanism:
       raise ValueError(
         f"Found accounting by rdp or pld with {self.cohort.sampling} cohorts, whose rounds together"
         " are one Gaussian mechanism; expected 'tightest', which is exact."
@@ -287,7 +279,7 @@ class Release:
       protocol=self.noise.protocol,
       contacted=getattr(self.noise, "contacted", None),
     )
-    if isinstance(self.cohort, cohorts.Known):
+    if self.cohort.is_one_mechanism:
       content["coefficients"] = list(self.coefficients)
     for kind in parts_lib.kinds():
       content.update(kind.blank())

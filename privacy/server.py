@@ -9,10 +9,8 @@ cohort, a round is a mixture over the (binomial) sizes.
 
 import dataclasses
 import functools
-import math
 
 import numpy as np
-from scipy import special
 
 from privacy import accounting
 from privacy import checks
@@ -54,19 +52,8 @@ class ServerSpent:
 
 
 def likely_participations(release: releases.Release, num_rounds: int) -> int:
-  """Returns the number of T rounds in which a client reports; one in a thousand has more.
-
-  It is the 0.999 quantile of Binomial(T, q), which is T without sampling; where cohorts are known,
-  the most of all clients.
-  """
-  if isinstance(release.cohort, cohorts.Known):
-    return -(-num_rounds // release.cohort.separation)
-  probability = release.contact_probability
-  if not num_rounds or probability in (0.0, 1.0):
-    return int(num_rounds * probability)
-  # `bdtrik` is bdtr's inverse in k, no whole number; that the next lower k is one is rounding.
-  participations: int = math.ceil(special.bdtrik(0.999, num_rounds, probability))
-  return participations - int(special.bdtr(participations - 1, num_rounds, probability) >= 0.999)
+  """Returns the number of T rounds in which a client reports; one in a thousand has more."""
+  return release.cohort.likely_participations(num_rounds, release.contact_probability)
 
 
 def mixture_of_sizes(
@@ -84,7 +71,7 @@ def mixture_of_sizes(
     return ((1.0, release.gaussian(coin)),), 0.0
   # Without a histogram, K is that of the one that would be built.
   most = release.num_shares or release.limit
-  if not isinstance(cohort, cohorts.Poisson):
+  if not cohort.size_varies:
     growth = 1.0
     if cohort.expected < most:
       growth = shares.loss_ratio(max(1, int(cohort.expected)), most)
@@ -136,7 +123,7 @@ def server_epsilon(
   names = " and ".join(dict.fromkeys(part.summed for part in seen if part.summed))
   answer = functools.partial(ServerSpent, delta=delta, participations=participations)
   if not noisy or not all(part.may_be_left_out for part in seen):
-    apart = _APART if isinstance(release.cohort, cohorts.Known) else ""
+    apart = _APART if release.cohort.is_one_mechanism else ""
     explanation = (
       f"The server adds the noise to the sums of {names} itself and sees them without it: it is"
       f" trusted.{apart}"

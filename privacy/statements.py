@@ -159,9 +159,9 @@ def not_covered(
     flags: The run's flags, texts by name; None without a run.
   """
   limits: tuple[str, ...] = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED
-  if isinstance(release.cohort, cohorts.Known):
+  if release.cohort.is_one_mechanism:
     limits = _OF_KNOWN_COHORTS
-  if isinstance(release.cohort, (cohorts.FixedSize, cohorts.Known)):
+  if release.cohort.list_is_public:
     limits = tuple(_PUBLIC_LIST if sentence == NOT_COVERED[0] else sentence for sentence in limits)
   return (*map(initial_weights, starts), *of_flags(flags or {}), *limits)
 
@@ -245,8 +245,7 @@ def secure_sums(release: releases.Release) -> str:
 def adversary(release: releases.Release) -> str:
   """States the adversary of the main number."""
   seen = [part.seen for part in release.ranked]
-  is_known = isinstance(release.cohort, (cohorts.Everybody, cohorts.Known))
-  known = "and the cohorts" if is_known else "but no cohort"
+  known = "and the cohorts" if release.cohort.is_public else "but no cohort"
   return f"Adversary: whoever sees the {' and '.join(seen)} of all rounds, {known}."
 
 

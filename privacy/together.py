@@ -29,7 +29,6 @@ import math
 
 from privacy import accounting
 from privacy import checks
-from privacy import cohorts
 from privacy import events
 from privacy import releases
 from privacy.noise import banded
@@ -106,9 +105,9 @@ def _spent(runs: tuple[Repeated, ...], delta: float) -> TotalCost:
     dataclasses.replace(run, release=dataclasses.replace(run.release, relation=relation))
     for run in runs
   ]
-  words = [run.release.neighboring_relation for run in same]
   # A client that is counted in one run is so in all of them.
-  neighbors = next((text for text in words if text != cohorts.Poisson.neighbors), words[0])
+  counted = next((run for run in same if run.release.cohort.list_is_public), same[0])
+  neighbors = counted.release.neighboring_relation
   epsilon, method = _cost([run for run in same if run.num_rounds], delta)
   return TotalCost(epsilon, delta, method, relation, neighbors, len(claimed) > 1)
 
@@ -133,7 +132,7 @@ def _by_losses(runs: Sequence[Repeated], delta: float) -> tuple[float, str]:
     num_rounds = run.times * run.num_rounds
     rest -= num_rounds * events.tail_probability(run.release)
     slack += num_rounds * events.round_slack(run.release)
-    if isinstance(run.release.cohort, cohorts.Known):
+    if run.release.cohort.is_one_mechanism:
       distances.append(run.release.norm_of_run(run.num_rounds) * math.sqrt(run.times))
       continue
     mixture = run.release.mixture()

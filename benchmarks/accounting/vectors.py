@@ -92,7 +92,8 @@ class Setting:
     """Returns epsilon by dp_accounting's own PLD; None where it has no such mechanism."""
     release = self.release
     cohort = release.cohort
-    is_known = not cohort.is_replaced and release.relation == releases.ZERO_OUT
+    is_known = isinstance(cohort, (cohorts.Poisson, cohorts.Everybody))
+    is_known &= release.relation == releases.ZERO_OUT
     if not is_known or release.num_shares or self.num_rounds > _MOST_ROUNDS:
       return None
     if about is None or about > _MOST_EPSILON:

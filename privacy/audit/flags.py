@@ -65,7 +65,7 @@ def _entries(ledger: ledger_lib.Ledger) -> dict[str, Any]:
     "noise_shares": release.noise.protocol,
     "contacted_clients": release.contacted if release.has_coin else None,
     **{name: release.cohort.entries().get(name) for name in cohorts.own_flags()},
-    "bands": len(release.coefficients) if isinstance(release.cohort, cohorts.Known) else None,
+    "bands": len(release.coefficients) if release.cohort.is_one_mechanism else None,
     # Flags of parts are empty without them.
     **dict.fromkeys(("threshold", "num_bins", *_shares_of_budget())),
     **dict.fromkeys(kind.flag for kind in parts.kinds()),
@@ -140,13 +140,13 @@ def wrong_coefficients(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list
   Smaller coefficients would mean a smaller sensitivity than that of the noise that was added.
   """
   cohort, coefficients = ledger.release.cohort, np.array(ledger.release.coefficients)
-  if not isinstance(cohort, cohorts.Known):
-    return []
   num_rounds = ledger.num_rounds_planned
+  participation = cohort.participation(num_rounds)
+  if participation is None:
+    return []
   if to_number(flags.get("num_rounds", "")) != num_rounds:
     return [f"flags.txt has not the {num_rounds} rounds for which the ledger's noise is made."]
   # Where the flags have another number of bands than the ledger, `contradictions` says so.
-  participation = banded.Participation(num_rounds, cohort.separation)
   bands = coefficients.size if "bands" in flags else participation.bands()
   expected = banded.optimal(bands, participation)
   if coefficients.shape == expected.shape and np.allclose(

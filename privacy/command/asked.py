@@ -46,7 +46,7 @@ def delta_of(args: argparse.Namespace) -> float:
 
 def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[float, ...]:
   """Returns those of the noise over rounds that the flags ask for, best for these rounds."""
-  if not isinstance(cohort, cohorts.Known):
+  if not cohort.is_one_mechanism:
     return banded.INDEPENDENT
   if args.coefficients is not None:
     if args.bands is not None:
@@ -57,7 +57,8 @@ def _coefficients(args: argparse.Namespace, cohort: cohorts.Cohort) -> tuple[flo
       f"Found --num_rounds={args.num_rounds} with --sampling={args.sampling}; expected 1 to"
       f" {_MOST_BANDED}, for which coefficients are found in a minute."
     )
-  participation = banded.Participation(args.num_rounds, cohort.separation)
+  participation = cohort.participation(args.num_rounds)
+  assert participation is not None
   return banded.checked(banded.optimal(participation.bands(args.bands), participation))
 
 

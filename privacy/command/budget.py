@@ -7,7 +7,6 @@ from typing import Any
 
 from privacy import accounting
 from privacy import checks
-from privacy import cohorts
 from privacy import parts
 from privacy import releases
 from privacy import server as server_lib
@@ -134,7 +133,7 @@ def _rho(release: releases.Release, num_rounds: int) -> float | None:
   """Returns rho of zCDP of a run that samples nobody and whose noise is the server's."""
   if release.cohort.probability < 1.0 or release.num_shares is not None or not num_rounds:
     return None
-  if isinstance(release.cohort, cohorts.Known):
+  if release.cohort.is_one_mechanism:
     return release.norm_of_run(num_rounds) ** 2 / 2.0
   return num_rounds * release.gaussian(1.0).distance ** 2 / 2.0
 
@@ -162,13 +161,12 @@ def _noise_of_clients(release: releases.Release) -> dict[str, Any]:
 
 def _over_rounds(release: releases.Release, num_rounds: int) -> dict[str, Any]:
   """Returns the entries on noise over rounds, if cohorts are known."""
-  cohort, c = release.cohort, release.coefficients
-  if not isinstance(cohort, cohorts.Known):
+  participation, c = release.cohort.participation(num_rounds), release.coefficients
+  if participation is None:
     return {}
-  participation = banded.Participation(num_rounds, cohort.separation)
   entries: dict[str, Any] = dict(
     bands=len(c),
-    separation=cohort.separation,
+    separation=participation.separation,
     participations=int(participation.earliest.sum()),
     sensitivity=banded.sensitivity(c, participation),
   )

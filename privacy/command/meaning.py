@@ -88,7 +88,7 @@ def _is_distributed(values: _Values) -> bool:
 
 
 def _is_known(values: _Values) -> bool:
-  return issubclass(cohorts.SAMPLINGS[values["sampling"]], cohorts.Known)
+  return cohorts.SAMPLINGS[values["sampling"]].is_one_mechanism
 
 
 def _server_is_shown_noise(values: _Values) -> bool:

@@ -21,6 +21,7 @@ import tensorflow_federated as tff
 
 from privacy import account
 from privacy import accounting
+from privacy import cohorts as kinds
 from privacy import ledger
 from privacy import statements
 from privacy.noise import shares
@@ -128,8 +129,8 @@ def _client_ids():
 
 def _cohorts(run, clients_per_round=8, num_rounds=_NUM_ROUNDS, max_clients=None):
   """The true cohorts, which nobody may learn."""
-  sample = cohorts.build_poisson_sampler(
-    _client_ids(), clients_per_round, _key(run), max_clients=max_clients
+  sample = cohorts.build_sampler(
+    kinds.Poisson(size=clients_per_round), _client_ids(), _key(run), max_clients=max_clients
   )
   return [sample(round_num) for round_num in range(1, num_rounds + 1)]
 
@@ -856,7 +857,7 @@ def test_a_killed_run_with_noise_from_the_clients_ends_as_if_nothing_had_happene
 
 def test_cohorts_of_fixed_size(run_here):
   run = run_here("fixed", algorithm="fed_avg", epsilon=9.0, sampling="fixed_size")
-  sample = cohorts.build_fixed_size_sampler(_client_ids(), 8, _key(run))
+  sample = cohorts.build_sampler(kinds.FixedSize(size=8), _client_ids(), _key(run))
   _assert_nothing_of_the_cohorts(run, set(), [sample(r) for r in range(1, 5)])
   found = _assert_spent(run, 9.0)
   assert "removed" in found.release.neighboring_relation

@@ -6,6 +6,7 @@ import flat
 import numpy as np
 import pytest
 
+from privacy import cohorts as kinds
 from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.training import selection
@@ -64,7 +65,9 @@ def _names(handles, with_examples=True):
 
 
 def _poisson(clients_per_round, max_clients=None, key=_KEY):
-  sample = cohorts.build_poisson_sampler(_IDS, clients_per_round, key, max_clients=max_clients)
+  sample = cohorts.build_sampler(
+    kinds.Poisson(size=clients_per_round), _IDS, key, max_clients=max_clients
+  )
   return [sample(r) for r in _ROUNDS]
 
 
@@ -89,11 +92,11 @@ def test_the_sampler_is_told_to_cut(files, monkeypatch, protocol, contacted):
   release = _with_shares(protocol=protocol, contacted=contacted)
   asked = []
 
-  def sampler(client_ids, clients_per_round, key, *, max_clients):
-    asked.append((list(client_ids), clients_per_round, key, max_clients))
+  def sampler(cohort, client_ids, key, *, max_clients):
+    asked.append((list(client_ids), cohort.size, key, max_clients))
     return lambda round_num: list(client_ids[: round_num % max_clients + 1])
 
-  monkeypatch.setattr(cohorts, "build_poisson_sampler", sampler)
+  monkeypatch.setattr(cohorts, "build_sampler", sampler)
   _rounds(files, release)
   assert asked == [(_IDS, contacted or 10, _KEY, release.num_shares)]
 
@@ -121,5 +124,13 @@ def test_with_a_private_coin_those_who_are_contacted_add_data_by_chance(files):
 
 def test_cohorts_of_fixed_size(files):
   rounds = _rounds(files, _with_shares(sampling="fixed_size"))
-  sample = cohorts.build_fixed_size_sampler(_IDS, 10, _KEY)
+  sample = cohorts.build_sampler(kinds.FixedSize(size=10), _IDS, _KEY)
   assert [_names(handles) for handles in rounds] == [sample(r) for r in _ROUNDS]
+
+
+def test_cohorts_that_all_may_know_tell_nothing_of_the_key(files):
+  release = _release(sampling="cyclic", threshold_kind="primal_dual")
+  sample = cohorts.build_sampler(kinds.Cyclic(size=10), _IDS, run_config.of().seed)
+  for key in (_KEY, _OTHER_KEY):
+    rounds = [list(map(_name, handles)) for handles in _rounds(files, release, key)]
+    assert rounds == [sample(r) for r in _ROUNDS]

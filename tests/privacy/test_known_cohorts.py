@@ -50,6 +50,8 @@ def test_the_cost_of_known_cohorts_is_that_of_the_worst_rounds(sampling, relatio
   release = _run(sampling, relation)
   separation = release.cohort.separation
   for num_rounds in (1, 3, 7, 12):
+    turns = len(range(0, num_rounds, separation))
+    assert server_lib.likely_participations(release, num_rounds) == turns
     matrix = np.array(
       [
         [release.coefficients[i - j] if 0 <= i - j < 4 else 0.0 for j in range(num_rounds)]

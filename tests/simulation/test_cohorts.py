@@ -5,9 +5,14 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from privacy import cohorts as kinds
 from tff_superquantile.simulation import cohorts
 
 _CLIENTS = tuple(f"client_{i}" for i in range(20))
+
+
+def _build(sampling, clients, size, seed, **own):
+  return cohorts.build_sampler(kinds.of(sampling, len(clients), size, **own), clients, seed)
 
 
 @given(
@@ -19,14 +24,14 @@ _CLIENTS = tuple(f"client_{i}" for i in range(20))
 def test_cohort_holds_that_many_different_clients(num_clients, data, seed, round_num):
   clients = [f"c{i}" for i in range(num_clients)]
   size = data.draw(st.integers(1, num_clients))
-  cohort = cohorts.build_fixed_size_sampler(clients, size, seed)(round_num)
+  cohort = _build("fixed_size", clients, size, seed)(round_num)
   assert isinstance(cohort, list) and len(cohort) == size
   assert len(set(cohort)) == size and set(cohort) <= set(clients)
 
 
 def test_every_client_and_every_pair_is_equally_likely():
   num_rounds, size, n = 20_000, 3, 6
-  sample = cohorts.build_fixed_size_sampler(range(n), size, seed=0)
+  sample = _build("fixed_size", range(n), size, seed=0)
   together = np.zeros([n, n])
   for round_num in range(num_rounds):
     member = np.zeros(n)
@@ -43,7 +48,7 @@ def test_every_client_and_every_pair_is_equally_likely():
 @pytest.mark.parametrize("num_clients,size", [(12, 3), (11, 3), (7, 7), (7, 3), (5, 2), (9, 1)])
 def test_groups_take_turns(num_clients, size):
   clients = [f"c{i}" for i in range(num_clients)]
-  sample = cohorts.build_cyclic_sampler(clients, size, seed=4)
+  sample = _build("cyclic", clients, size, seed=4)
   num_groups = -(-num_clients // size)
   rounds = [sample(round_num) for round_num in range(1, 10 * num_groups + 1)]
   assert rounds == 10 * rounds[:num_groups]  # So that no client comes sooner, ever.
@@ -51,17 +56,17 @@ def test_groups_take_turns(num_clients, size):
   sizes = [len(cohort) for cohort in rounds]
   assert max(sizes) <= size and max(sizes) - min(sizes) <= 1
   # The groups do not depend on the order of the clients, and do on the seed.
-  again = cohorts.build_cyclic_sampler(clients[::-1], size, seed=4)
+  again = _build("cyclic", clients[::-1], size, seed=4)
   assert [again(round_num) for round_num in range(1, len(rounds) + 1)] == rounds
-  seeds_differ = {tuple(cohorts.build_cyclic_sampler(clients, size, s)(1)) for s in range(20)}
+  seeds_differ = {tuple(_build("cyclic", clients, size, s)(1)) for s in range(20)}
   assert len(seeds_differ) > 1 or size == num_clients
 
 
 @pytest.mark.parametrize("separation", [1, 4, 6])
 def test_spaced_clients_wait(separation):
   clients = [f"c{i}" for i in range(240)]
-  sample = cohorts.build_spaced_sampler(clients, 20, separation, seed=1)
-  backwards = cohorts.build_spaced_sampler(clients, 20, separation, seed=1)
+  sample = _build("spaced", clients, 20, 1, separation=separation)
+  backwards = _build("spaced", clients, 20, 1, separation=separation)
   rounds = [sample(round_num) for round_num in range(1, 200)]
   assert rounds == [backwards(round_num) for round_num in range(199, 0, -1)][::-1]
   last, distances = {}, []
@@ -77,32 +82,33 @@ def test_spaced_clients_wait(separation):
 
 
 @pytest.mark.parametrize(
-  "build, size, message",
+  "sampling, size, message, own",
   [
-    *((cohorts.build_fixed_size_sampler, size, "clients_per_round") for size in (0, -1, 2.5, 21)),
-    *((cohorts.build_poisson_sampler, size, "clients_per_round") for size in (0, -1, np.nan, 21)),
-    (cohorts.build_cyclic_sampler, 21, "clients_per_round = 21 of population = 20"),
-    (
-      lambda clients, size, seed: cohorts.build_spaced_sampler(clients, size, 5, seed),
-      5,
-      "separation = 5 with 5 of 20 clients.*expected 1 to 4",
-    ),
+    *(("fixed_size", size, "clients_per_round", {}) for size in (0, -1, 2.5, 21)),
+    *(("poisson", size, "clients_per_round", {}) for size in (0, -1, np.nan, 21)),
+    ("cyclic", 21, "clients_per_round = 21 of population = 20", {}),
+    ("spaced", 5, "separation = 5 with 5 of 20 clients.*expected 1 to 4", {"separation": 5}),
   ],
 )
-def test_impossible_cohorts_are_refused(build, size, message):
+def test_impossible_cohorts_are_refused(sampling, size, message, own):
   with pytest.raises(ValueError, match=message):
-    build(_CLIENTS, size, 0)
+    _build(sampling, _CLIENTS, size, 0, **own)
 
 
-@pytest.mark.parametrize("build", [cohorts.build_fixed_size_sampler, cohorts.build_poisson_sampler])
-def test_cohorts_of_nobody_are_refused(build):
+@pytest.mark.parametrize("sampling", ["fixed_size", "poisson", "cyclic"])
+def test_cohorts_of_nobody_are_refused(sampling):
   with pytest.raises(ValueError, match="population = 0"):
-    build([], 1, seed=0)
+    _build(sampling, [], 1, seed=0)
+
+
+def test_cohorts_without_secret_sampling_are_the_accountants_alone():
+  with pytest.raises(NotImplementedError, match="accountant"):
+    _build("none", _CLIENTS, 5, seed=0)
 
 
 def test_who_is_there_follows_the_hour_as_documented():
   num_clients, num_days = 1000, 40
-  sample = cohorts.build_spaced_sampler(range(num_clients), num_clients, 1, seed=0)
+  sample = _build("spaced", range(num_clients), num_clients, 0, separation=1)
   sizes = np.array([len(sample(round_num)) for round_num in range(num_days * 24)])
   by_hour = sizes.reshape(num_days, 24).mean(axis=0) / num_clients
   # The resultant of the mixture of time zones, at 15 degrees an hour, and of the habits.

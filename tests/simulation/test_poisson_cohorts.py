@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from privacy import cohorts as kinds
 from tff_superquantile.simulation import cohorts
 
 _CLIENTS = tuple(f"client_{i}" for i in range(20))
@@ -17,7 +18,8 @@ _FALSE_ALARM = 1e-6
 
 def _members(num_clients, clients_per_round, num_rounds, seed=0):
   """Who takes part: bool [rounds, clients]."""
-  sample = cohorts.build_poisson_sampler(range(num_clients), clients_per_round, seed)
+  kind = kinds.Poisson(num_clients, clients_per_round)
+  sample = cohorts.build_sampler(kind, range(num_clients), seed)
   member = np.zeros([num_rounds, num_clients], bool)
   for round_num in range(num_rounds):
     member[round_num, sample(round_num)] = True
@@ -33,7 +35,7 @@ def _members(num_clients, clients_per_round, num_rounds, seed=0):
 def test_cohort_holds_different_clients_in_their_order(num_clients, data, seed, round_num):
   clients = [f"c{i}" for i in range(num_clients)]
   expected = data.draw(st.floats(1e-3, num_clients))
-  cohort = cohorts.build_poisson_sampler(clients, expected, seed)(round_num)
+  cohort = cohorts.build_sampler(kinds.Poisson(num_clients, expected), clients, seed)(round_num)
   assert isinstance(cohort, list)
   assert cohort == [client for client in clients if client in set(cohort)]
 
@@ -79,5 +81,5 @@ def test_rounds_are_independent():
 
 
 def test_everybody_takes_part_where_everybody_is_expected():
-  sample = cohorts.build_poisson_sampler(_CLIENTS, len(_CLIENTS), seed=0)
+  sample = cohorts.build_sampler(kinds.Poisson(size=len(_CLIENTS)), _CLIENTS, seed=0)
   assert all(sample(round_num) == list(_CLIENTS) for round_num in range(200))

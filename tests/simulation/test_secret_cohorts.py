@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from privacy import cohorts as kinds
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds
 
@@ -18,7 +19,8 @@ _FALSE_ALARM = 1e-6
 
 
 def _poisson(seed, clients_per_round=5.0, clients=_CLIENTS, **kwargs):
-  return cohorts.build_poisson_sampler(clients, clients_per_round, seed, **kwargs)
+  kind = kinds.Poisson(len(clients), clients_per_round)
+  return cohorts.build_sampler(kind, clients, seed, **kwargs)
 
 
 def _assert_probabilities(counts, trials, probabilities):
@@ -35,7 +37,7 @@ def _assert_probabilities(counts, trials, probabilities):
 @pytest.mark.parametrize(
   "build",
   [
-    lambda seed: cohorts.build_fixed_size_sampler(_CLIENTS, 5, seed),
+    lambda seed: cohorts.build_sampler(kinds.FixedSize(size=5), _CLIENTS, seed),
     _poisson,
   ],
   ids=["fixed_size", "poisson"],

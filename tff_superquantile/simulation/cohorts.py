@@ -1,6 +1,7 @@
 """Draws the cohort of each round."""
 
 from collections.abc import Callable, Sequence
+import functools
 
 import numpy as np
 
@@ -14,48 +15,6 @@ _ZONE_HOURS = (0.0, 1.0, 2.0, 3.0)
 _ZONE_SHARES = (0.47, 0.29, 0.07, 0.17)
 # The distance of clients' habits from their neighbours', in hours.
 _HABIT_STDDEV_HOURS = 1.5
-
-
-def build_fixed_size_sampler(
-  client_ids: Sequence[str], clients_per_round: int, seed: seeds.Seed
-) -> Callable[[int], list[str]]:
-  """Returns a function from the round to its cohort: uniform, of fixed size, without replacement.
-
-  The same round always gets the same cohort, here and below.
-  """
-  cohorts_lib.of("fixed_size", len(client_ids), clients_per_round)  # It checks these, as below.
-
-  def sample(round_num: int) -> list[str]:
-    rng = seeds.generator(seed, "cohort", round_num)
-    return [client_ids[i] for i in rng.choice(len(client_ids), clients_per_round, replace=False)]
-
-  return sample
-
-
-def build_poisson_sampler(
-  client_ids: Sequence[str],
-  clients_per_round: float,
-  seed: seeds.Seed,
-  *,
-  max_clients: int | None = None,
-) -> Callable[[int], list[str]]:
-  """Returns a function from the round to its cohort: each client by itself with the same chance.
-
-  What the accounting of Poisson sampling assumes. The size of a cohort, `clients_per_round` on
-  average, varies down to 0; it must not be released, or the cohort is as good as one of fixed size.
-  Cohorts of more than `max_clients` lose clients at random; `privacy.noise.dominating_pairs` says
-  what that changes in the accounting. The seed of a private run is its key.
-  """
-  probability = cohorts_lib.of("poisson", len(client_ids), clients_per_round).probability
-
-  def sample(round_num: int) -> list[str]:
-    rng = seeds.generator(seed, "cohort", round_num)
-    chosen = np.flatnonzero(rng.random(len(client_ids)) < probability)
-    if max_clients is not None and len(chosen) > max_clients:
-      chosen = np.sort(rng.choice(chosen, max_clients, replace=False))
-    return [client_ids[i] for i in chosen.tolist()]
-
-  return sample
 
 
 def build_helpers_sampler(
@@ -81,80 +40,61 @@ def build_coin(probability: float, seed: seeds.Seed) -> Callable[[int, str], boo
   return toss
 
 
-def _swing(num_clients: int, seed: seeds.Seed) -> Callable[[int], np.ndarray]:
-  """Returns a function from the round to cos(2 pi (t / 24 - phase_i)), [n]."""
-  rng = seeds.generator(seed, "availability")
-  hours = rng.choice(_ZONE_HOURS, size=num_clients, p=_ZONE_SHARES)
-  hours += rng.normal(scale=_HABIT_STDDEV_HOURS, size=num_clients)
-  phases = hours / 24.0
+class _Draws:
+  """The randomness of cohorts of clients, by a seed or a key."""
 
-  def at(round_num: int) -> np.ndarray:
-    swing: np.ndarray = np.cos(2.0 * np.pi * (round_num / _ROUNDS_PER_DAY - phases))
-    return swing
+  def __init__(self, client_ids: Sequence[str], seed: seeds.Seed):
+    self._client_ids = client_ids
+    self._seed = seed
 
-  return at
+  def generator(self, purpose: str, round_num: int) -> np.random.Generator:
+    return seeds.generator(self._seed, purpose, round_num)
 
+  def order(self, purpose: str) -> np.ndarray:
+    names = [f"{purpose} of {client_id}" for client_id in self._client_ids]
+    hashes = [seeds.client_seed(self._seed, 0, name).tobytes() for name in names]
+    return np.array(sorted(range(len(names)), key=hashes.__getitem__))
 
-def build_cyclic_sampler(
-  client_ids: Sequence[str], clients_per_round: float, seed: seeds.Seed
-) -> Callable[[int], list[str]]:
-  """Returns a function from the round to its cohort: groups take turns, in the same order again.
+  @functools.cached_property
+  def _phases(self) -> np.ndarray:
+    rng = seeds.generator(self._seed, "availability")
+    hours = rng.choice(_ZONE_HOURS, size=len(self._client_ids), p=_ZONE_SHARES)
+    hours += rng.normal(scale=_HABIT_STDDEV_HOURS, size=len(self._client_ids))
+    phases: np.ndarray = hours / 24.0
+    return phases
 
-  The ceil(n / m) groups differ by one client at most, m the most clients of a round. A client's
-  group follows from its rank among the hashes of all clients' names under the seed, which is
-  public. One that misses its turn waits for its group's next one, so that its rounds are never
-  closer than there are groups.
-  """
-  num_groups = cohorts_lib.Cyclic(len(client_ids), clients_per_round).separation  # It checks these.
-  by_hash = sorted(
-    client_ids, key=lambda name: seeds.client_seed(seed, 0, f"group of {name}").tobytes()
-  )
-  return lambda round_num: by_hash[round_num % num_groups :: num_groups]
+  def are_there(self, round_num: int) -> np.ndarray:
+    """Returns (1 + cos(2 pi (t / 24 - phase_i))) / 2 in round t, an hour.
 
-
-def build_spaced_sampler(
-  client_ids: Sequence[str], clients_per_round: int, separation: int, seed: seeds.Seed
-) -> Callable[[int], list[str]]:
-  """Returns a function from the round to its cohort: of who is there and has waited long enough.
-
-  Client i is there with probability (1 + cos(2 pi (t / 24 - phase_i))) / 2 in round t, an hour: a
-  synthetic trace of devices that are idle and charging mostly at night. phase_i, in days, is drawn
-  once: a time zone out of four, as of a population of the USA, and a habit that is normal with a
-  standard deviation of 1.5 hours. The cohort are m clients, drawn uniformly from those that are
-  there and have not taken part in the last s - 1 rounds; fewer, or none, if there are not so many.
-  Nothing depends on data. A round, from 0, is the faster the closer it is to the last asked for.
-  """
-  cohorts_lib.Spaced(len(client_ids), clients_per_round, separation=separation)  # It checks these.
-  swing = _swing(len(client_ids), seed)
-  drawn: list[np.ndarray] = []
-
-  def draw(round_num: int) -> np.ndarray:
-    rng = seeds.generator(seed, "cohort", round_num)
-    can = rng.random(len(client_ids)) < 0.5 * (1.0 + swing(round_num))
-    for recent in drawn[max(0, round_num - separation + 1) :]:
-      can[recent] = False
-    there = np.flatnonzero(can)
-    return rng.choice(there, min(clients_per_round, there.size), replace=False)
-
-  def sample(round_num: int) -> list[str]:
-    while len(drawn) <= round_num:
-      drawn.append(draw(len(drawn)))
-    return [client_ids[i] for i in drawn[round_num]]
-
-  return sample
-
-
-_SAMPLERS: dict[type[cohorts_lib.Cohort], Callable[..., Callable[[int], list[str]]]] = {
-  cohorts_lib.FixedSize: build_fixed_size_sampler,
-  cohorts_lib.Poisson: build_poisson_sampler,
-  cohorts_lib.Cyclic: build_cyclic_sampler,
-}
+    It is a synthetic trace of devices that are idle and charging mostly at night. phase_i, in days,
+    is drawn once: a time zone out of four, as of a population of the USA, and a habit that is
+    normal with a standard deviation of 1.5 hours.
+    """
+    swing = np.cos(2.0 * np.pi * (round_num / _ROUNDS_PER_DAY - self._phases))
+    probabilities: np.ndarray = 0.5 * (1.0 + swing)
+    return probabilities
 
 
 def build_sampler(
-  cohort: cohorts_lib.Cohort, client_ids: Sequence[str], seed: seeds.Seed
+  cohort: cohorts_lib.Cohort,
+  client_ids: Sequence[str],
+  seed: seeds.Seed,
+  *,
+  max_clients: int | None = None,
 ) -> Callable[[int], list[str]]:
-  """Returns the function from a round to the ids of its cohort, by the kind of the cohort."""
-  if isinstance(cohort, cohorts_lib.Spaced):
-    return build_spaced_sampler(client_ids, int(cohort.expected), cohort.separation, seed)
-  return _SAMPLERS[type(cohort)](client_ids, cohort.size, seed)
+  """Returns the function from a round to the ids of its cohort; the same round gets the same.
+
+  Args:
+    cohort: The sampling, of any population or none yet.
+    client_ids: The names of all clients, [n].
+    seed: The run's seed; that of a private run whose cohorts are secret is its key.
+    max_clients: The most clients of a round where its size varies (Poisson sampling); None for all.
+
+  Returns:
+    A function from the round's number, from 0, to the names of its clients.
+
+  Raises:
+    ValueError: `cohort` has a size that is no number of these clients, or no size.
+  """
+  sample = cohort.of(len(client_ids)).sampler(_Draws(client_ids, seed), max_clients)
+  return lambda round_num: [client_ids[i] for i in sample(round_num).tolist()]

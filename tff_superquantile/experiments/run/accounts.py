@@ -5,7 +5,6 @@ import math
 import pathlib
 
 from privacy import accounting
-from privacy import cohorts
 from privacy import ledger
 from privacy import parts
 from privacy import releases
@@ -128,10 +127,9 @@ class Account:
       f"Public: the number of training clients, {release.cohort.population}, and all about the"
       " clients that are not trained on."
     )
-    is_known = isinstance(release.cohort, cohorts.Known)
+    what = "Noise follows" if release.cohort.is_public else "Cohorts and noise follow"
     lines.append(
-      f"{'Noise follows' if is_known else 'Cohorts and noise follow'} from a secret key, in"
-      " checkpoints/ alone: publish anything else of the run's folder."
+      f"{what} from a secret key, in checkpoints/ alone: publish anything else of the run's folder."
     )
     warnings = [
       accounting.delta_warning(self._meter.delta, release.cohort.population),

@@ -7,7 +7,6 @@ from typing import Any
 from privacy import accounting
 from privacy import calibration
 from privacy import checks
-from privacy import cohorts
 from privacy import parts
 from privacy import releases
 from privacy.noise import banded
@@ -57,7 +56,7 @@ def check(config: run_config.RunConfig) -> None:
 def _check_over_rounds(config: run_config.RunConfig, privacy: privacy_lib.Privacy) -> None:
   """Checks what belongs to cohorts that all may know, and what cannot be with them."""
   sampling = config.cohort.sampling
-  if not isinstance(config.cohort, cohorts.Known):
+  if not config.cohort.is_one_mechanism:
     if privacy.bands is not None:
       raise ValueError(
         f"Found --bands={privacy.bands} with --sampling={sampling}; noise is correlated over rounds"
@@ -139,7 +138,7 @@ def _check_noise_shares(config: run_config.RunConfig, privacy: privacy_lib.Priva
       f"Found --noise_shares={protocol} in a run whose noise the server makes; give"
       " --threshold=tree or --update_sum=distributed, too, or leave it out."
     )
-  if not isinstance(config.cohort, cohorts.Poisson):
+  if not config.cohort.size_varies:
     raise ValueError(
       f"Found --noise_shares={protocol} with --sampling={config.cohort.sampling}, whose cohorts"
       " have all shares of noise; use poisson."
@@ -234,8 +233,8 @@ def build_release(
   released += privacy.numbers
   cohort = config.cohort.of(population)
   coefficients: tuple[float, ...] = banded.INDEPENDENT
-  if isinstance(cohort, cohorts.Known):
-    participation = banded.Participation(config.num_rounds, cohort.separation)
+  participation = cohort.participation(config.num_rounds)
+  if participation is not None:
     bands = participation.bands(privacy.bands)
     coefficients = banded.checked(banded.optimal(bands, participation))
   return releases.Release(

@@ -291,7 +291,7 @@ def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
     "threshold": is_open and values.get("threshold") is not None,
     "update_sum": values.get("update_sum") == "central",
     "clip_norm": isinstance(config.privacy.clip, parts.AdaptiveClip),
-    "sampling": isinstance(config.cohort, cohorts.Known),
+    "sampling": config.cohort.is_one_mechanism,
   }
   for name in (name for name, contradicts in by_server.items() if contradicts):
     raise ValueError(

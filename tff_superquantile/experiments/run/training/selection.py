@@ -1,6 +1,7 @@
 """The cohorts of a run, with the handles of their clients."""
 
 from collections.abc import Callable
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -38,14 +39,12 @@ def _build_private_selection(
 ) -> Callable[[int], list[Any]]:
   """Builds the accounted cohorts from the key, or from the seed if all may know them."""
   release, key, contacted = secret.release, secret.key, secret.release.contacted
-  if isinstance(release.cohort, cohorts_lib.Poisson):
-    sample = cohorts.build_poisson_sampler(
-      files.client_ids, contacted, key, max_clients=release.num_shares
-    )
-  elif isinstance(release.cohort, cohorts_lib.Known):
-    sample = cohorts.build_sampler(config.cohort, files.client_ids, config.seed)
-  else:
-    sample = cohorts.build_fixed_size_sampler(files.client_ids, int(contacted), key)
+  sample = cohorts.build_sampler(
+    dataclasses.replace(release.cohort, size=contacted),
+    files.client_ids,
+    config.seed if release.cohort.is_public else key,
+    max_clients=release.num_shares,
+  )
   helpers = coin = None
   if isinstance(release.noise, cohorts_lib.Helpers):
     assert release.num_shares is not None
