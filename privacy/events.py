@@ -58,9 +58,8 @@ def round_event(release: releases.Release) -> dp_accounting.DpEvent:
   release.check_sampled()
   cohort = release.cohort
   fixed = isinstance(cohort, cohorts.FixedSize)
-  sampled = isinstance(cohort, cohorts.Poisson)
   replaced = release.relation == releases.REPLACE_ONE
-  if replaced and sampled:
+  if replaced and isinstance(cohort, cohorts.Poisson):
     raise ValueError(
       "Found poisson sampling with relation = 'replace_one', for which RDP has no bound here;"
       " expected accounting by 'pld'."
@@ -75,15 +74,7 @@ def round_event(release: releases.Release) -> dp_accounting.DpEvent:
       for part in release.parts
     ]
   )
-  if sampled:
-    return dp_accounting.PoissonSampledDpEvent(float(cohort.probability), event)
-  if fixed:
-    return dp_accounting.SampledWithoutReplacementDpEvent(
-      source_dataset_size=cohort.population,
-      sample_size=int(cohort.expected),
-      event=event,
-    )
-  return event
+  return cohort.event(event)
 
 
 def poisson_sampled(probability: float, noise_multiplier: float, orders: np.ndarray) -> np.ndarray:
@@ -135,7 +126,8 @@ def _event_curve(release: releases.Release, orders: tuple[float, ...]) -> np.nda
   relation = relations.REPLACE_ONE if fixed else relations.ADD_OR_REMOVE_ONE
   alphas = np.array(orders, dtype=float)
   q = release.cohort.probability
-  is_ours = (alphas != np.floor(alphas)) & (not fixed and q < 1.0)
+  is_poisson = isinstance(release.cohort, cohorts.Poisson) and q < 1.0
+  is_ours = (alphas != np.floor(alphas)) & is_poisson
   is_theirs = np.isin(alphas, _FIXED_SIZE_ORDERS) if fixed else ~is_ours
   curve: np.ndarray = np.full_like(alphas, np.inf)
   if is_ours.any():

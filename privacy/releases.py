@@ -90,7 +90,7 @@ class Release:
       if len(self.coefficients) > 1:
         raise ValueError(
           f"Found noise that is correlated over rounds with {self.cohort.sampling} sampling;"
-          f" expected {cohorts.known()}."
+          f" expected {cohorts.of_one_mechanism()}."
         )
       return
     for part in self.parts:

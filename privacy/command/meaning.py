@@ -112,8 +112,8 @@ _ABOUT: dict[str, tuple[str, Callable[[_Values], bool]]] = {
     f"--noise_shares={shares.PRIVATE_COIN}",
     lambda values: values["noise_shares"] == shares.PRIVATE_COIN,
   ),
-  "bands": (f"--sampling={cohorts.known()}", _is_known),
-  "coefficients": (f"--sampling={cohorts.known()}", _is_known),
+  "bands": (f"--sampling={cohorts.of_one_mechanism()}", _is_known),
+  "coefficients": (f"--sampling={cohorts.of_one_mechanism()}", _is_known),
   "participations": ("an epsilon against the server, who is trusted here", _server_is_shown_noise),
 }
 
