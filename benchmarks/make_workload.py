@@ -63,13 +63,14 @@ def _generated_writers() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 def _load_clients(task: Any, options: Options) -> tuple[Any, str]:
   """Returns the training clients, and words for them."""
+  from tasks import own_flags
   from tasks import task as task_lib
   from tff_superquantile.simulation import client_files
 
   request = task_lib.Request(options.cache_dir, seed=_SEED)
   if task.name.startswith("emnist"):
     if options.data_dir:
-      request = dataclasses.replace(request, data_dir=options.data_dir)
+      request = dataclasses.replace(request, own=own_flags.Files(data_dir=options.data_dir))
       return task.load_clients(request)["train"], options.data_dir
     path = os.path.join(options.shared_dir, _HANDWRITING)
     is_real = bool(options.shared_dir) and os.path.exists(path)

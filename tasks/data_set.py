@@ -45,9 +45,10 @@ class DataSet:
     """Returns a request with the paths of the public files, downloaded, if it names no data."""
     if request.data_dir:
       return request
-    missing = [file for file in self.downloads if not getattr(request, file.flag)]
+    missing = [file for file in self.downloads if not getattr(request.own, file.flag)]
     paths: dict[str, Any] = {file.flag: file.fetch(request.cache_dir) for file in missing}
-    return dataclasses.replace(request, **paths)
+    own: Any = request.own
+    return dataclasses.replace(request, own=dataclasses.replace(own, **paths))
 
   def find(self, data_dir: str) -> str | Mapping[str, list[str]]:
     """Finds the file that holds all, or LEAF's {"train": paths, "test": paths}, but not both."""

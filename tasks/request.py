@@ -5,18 +5,13 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from privacy.settings import flag
 from privacy.settings import part
+from tasks import own_flags
 
-# Fields of a request, and flags, for which only some tasks have a use.
-TABLE_FIELDS = (
-  *("client_column", "label_column", "features", "label_kind", "classes", "model"),
-  *("held_out_examples", "drop_columns", "rows_without_label", "rows_without_client"),
-  *("separator", "missing"),
-)
-OPTIONAL = ("data_dir", "glove", *TABLE_FIELDS)
+_Flags = TypeVar("_Flags", bound=part.Part)
 # How clients are split: by the ids of each, or as versions up to 0.2 did it.
 BY_ID, SHUFFLED = "by_id", "shuffled"
 TABLE_FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
@@ -37,18 +32,9 @@ def table_name(path: str) -> str:
   return _FORMATS.sub("", pathlib.Path(path).absolute().name)
 
 
-def hint(name: str, value: Any) -> str:
-  """Begins a remedy for a value that a task does not read: it may be of a table; "" for others."""
-  if name not in TABLE_FIELDS and not (name == "data_dir" and _FORMATS.search(value)):
-    return ""
-  return "did you mean own (./run_experiments.sh own, or --task=own)? Else "
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request(part.Part):
   """A task, and which of its clients a run takes: flags of the run, whose help describes them.
-
-  A task refuses the values of `OPTIONAL` for which it has no use.
 
   Attributes:
     cache_dir: Where converted files are kept for the next run.
@@ -58,6 +44,7 @@ class Request(part.Part):
     columns: What the columns of a table became in an earlier run, its `Task.columns`; "" to find it
       out from the table.
     name: The task's name in `tasks/`.
+    own: The flags of this task alone, of its class in `own_flags.OF_TASK`; None for their defaults.
   """
 
   cache_dir: str = dataclasses.field(default="", kw_only=False)
@@ -123,83 +110,13 @@ class Request(part.Part):
     least=0,
     before="0",
   )
-  data_dir: str = flag.field(
-    "",
-    "EMNIST: LEAF's directory with train/ and test/, TFF's emnist_all.sqlite or .sqlite.lzma, or"
-    " Hugging Face's flwrlabs/femnist (.parquet). Sent140: LEAF's directory, Stanford's CSV, or"
-    " Hugging Face's stanfordnlp/sentiment140 (.parquet). Shakespeare: LEAF's directory, or TFF's"
-    " shakespeare_train.h5. Empty to download the public files of these. Own: a .csv, .tsv, .csv.gz"
-    " or .parquet file, or a folder of such files.",
-  )
-  client_column: str | None = flag.field(
-    None,
-    "Own: the column whose values are the clients; None for a folder with a file for each client.",
-  )
-  label_column: str | None = flag.field(
-    None,
-    "Own: the column that is to be predicted.",
-  )
-  features: str | None = flag.field(
-    None,
-    "Own: the columns that the model reads, separated by commas; None for all others.",
-  )
-  drop_columns: str | None = flag.field(
-    None,
-    "Own: columns that the model does not read, separated by commas, instead of --features.",
-  )
-  rows_without_label: str | None = flag.field(
-    None,
-    "Own: whether a table with rows without a label is refused, or these are left out (drop); None"
-    " for refuse.",
-    choices=("refuse", "drop"),
-  )
-  rows_without_client: str | None = flag.field(
-    None,
-    "Own: whether a table with rows without a client is refused, or these are left out (drop); None"
-    " for refuse.",
-    choices=("refuse", "drop"),
-  )
-  separator: str | None = flag.field(
-    None,
-    "Own: the character between values, or tab; None for a comma, semicolon, tab or vertical bar,"
-    " as the names of the columns tell.",
-  )
-  missing: str | None = flag.field(
-    None,
-    "Own: what stands for a missing value besides nothing, NA and the like, separated by commas,"
-    " such as -999,unknown.",
-  )
-  label_kind: str | None = flag.field(
-    None,
-    "Own: labels are classes, or a number to be predicted with the squared loss; None for number"
-    " where labels are not whole, or more than 100 different numbers.",
-    choices=("classes", "number"),
-  )
-  classes: str | None = flag.field(
-    None,
-    "Own: the classes, separated by commas; None for those that are found, in a private run among"
-    " the test and validation clients, whose others are left out of training.",
-  )
-  model: str | None = flag.field(
-    None,
-    "Own: a linear model, or one with a hidden layer of 64 units (mlp); None for linear.",
-    choices=("linear", "mlp"),
-  )
-  held_out_examples: float = flag.field(
-    0.0,
-    "Own: fraction of each client's rows that are held out and tested on, in the place of test"
-    " clients: how the model serves the clients that it is trained on. 0 for test clients.",
-    least=0.0,
-    rule=flag.below_one,
-    before="0.0",
-  )
-  glove: str = flag.field(
-    "",
-    "Sent140: GloVe's file of word vectors; empty for glove.6B.50d.txt, beside the data or"
-    " downloaded.",
+  own: part.Part = part.chosen_by(
+    lambda values: values.get("task") or "synthetic", own_flags.OF_TASK, chooser="task"
   )
 
   def __post_init__(self) -> None:
+    if self.own is None:
+      object.__setattr__(self, "own", own_flags.OF_TASK[self.name]())
     super().__post_init__()
     if self.folds == 1 or self.folds and self.is_shuffled:
       expected = "a split by_id" if self.is_shuffled else "at least 2, or 0 for none"
@@ -220,6 +137,21 @@ class Request(part.Part):
           f"Found --{name}={value} in a private run; expected none: it would test on the clients"
           " that are protected, and what is tested on is not."
         )
+
+  def flags_of(self, kind: type[_Flags]) -> _Flags:
+    """Returns the flags of its task alone, which are of that class."""
+    assert isinstance(self.own, kind)
+    return self.own
+
+  @property
+  def data_dir(self) -> str:
+    """The user's files; "" for none, and for a task that reads none."""
+    return getattr(self.own, "data_dir", "")
+
+  @property
+  def held_out_examples(self) -> float:
+    """The fraction of each client's examples that are tested on; 0 for test clients."""
+    return getattr(self.own, "held_out_examples", 0.0)
 
   @property
   def seed_of_split(self) -> int:
@@ -244,18 +176,39 @@ class Request(part.Part):
   @property
   def folder(self) -> str:
     """The name of the folder of its runs."""
-    if self.label_column is None:
+    own = self.own
+    if not isinstance(own, own_flags.Table) or own.label_column is None:
       return self.name
-    return f"{self.name}_{table_name(self.data_dir)[:100]}_{self.model or 'linear'}"
+    return f"{self.name}_{table_name(own.data_dir)[:100]}_{own.model or 'linear'}"
 
   @property
   def title(self) -> str:
     """The task's name for people."""
-    if self.label_column is None:
+    own = self.own
+    if not isinstance(own, own_flags.Table) or own.label_column is None:
       return self.name
-    return f"{table_name(self.data_dir)}, {self.label_column} ({self.model or 'linear'})"
+    return f"{table_name(own.data_dir)}, {own.label_column} ({own.model or 'linear'})"
 
   @property
   def about(self) -> str:
     """What is predicted of whom, for the readers of a report; "" if the title says it."""
     return _ABOUT.get(self.name, "")
+
+
+def of(cache_dir: str = "", name: str = "synthetic", **values: Any) -> Request:
+  """Returns the request of a task with values of its fields and flags, the task's own among them.
+
+  Args:
+    cache_dir: Where converted files are kept.
+    name: The task's name.
+    **values: `seed`, `is_private`, `columns`, and flags by their names.
+
+  Raises:
+    TypeError: There is no such field or flag.
+    ValueError: The task has no use for a flag, or its value is none.
+  """
+  fields = {n: values.pop(n) for n in ("seed", "is_private", "columns") if n in values}
+  flags = {"task": name, **values}
+  if unknown := set(flags) - set(part.flags(Request)):
+    raise TypeError(f"Found {min(unknown)!r}; expected the names of flags of a task.")
+  return dataclasses.replace(part.build(Request, flags), cache_dir=cache_dir, **fields)

@@ -23,7 +23,9 @@ import types
 
 import tensorflow_federated as tff
 
+from privacy.settings import part
 from tasks import data_set as data_set_lib
+from tasks import own_flags
 from tasks import preprocessing as preprocessing_lib
 from tasks import request as request_lib
 from tasks import splits
@@ -72,8 +74,7 @@ class Task:
       users' files, a client's place must not follow from the others'.
     data_set: The files of users that `open_clients` reads, for those who look for them; None if it
       reads none.
-    reads: Which of `request.OPTIONAL` `open_clients` reads. The others are refused where they
-      are given.
+    flags: The class of the flags that this task alone has, a part of its requests (`own_flags`).
     min_examples: Clients with fewer examples are dropped unless the request says otherwise; 0 if
       the task keeps all, and refuses to be told otherwise. See `protects`.
     clients_per_split: Number of training clients, and of test clients, unless the request says
@@ -110,7 +111,7 @@ class Task:
   open_standin: Callable[[Request], splits.Pools] | None = None
   split: splits.Split | Callable[[splits.Pools, int], splits.Pools] = splits.Split()
   data_set: data_set_lib.DataSet | None = None
-  reads: Sequence[str] = ()
+  flags: type[part.Part] = own_flags.TaskFlags
   min_examples: int = 0
   clients_per_split: int = 0
   model_takes_clients: bool = False
@@ -146,7 +147,7 @@ class Task:
     function of each client's own id and data: all training clients are taken, and those with too
     few examples are members without examples.
     """
-    return request.keeps_apart and "data_dir" in self.reads
+    return request.keeps_apart and issubclass(self.flags, own_flags.Files)
 
   @property
   def follows_client_split(self) -> bool:
@@ -196,18 +197,16 @@ class Task:
       raise ValueError(
         f"Found --data=standin for {self.name}, which has no stand-in; leave it out."
       )
-    useful = [] if request.is_standin else list(self.reads)
-    if self.min_examples and not request.is_standin:
-      useful.append("min_examples_per_client")
-    for name in (*request_lib.OPTIONAL, "min_examples_per_client"):
-      value = getattr(request, name)
-      if value and name not in useful:
-        with_standin = " with --data=standin" if request.is_standin else ""
-        own = "" if request.is_standin else request_lib.hint(name, value)
-        raise ValueError(
-          f"Found --{name}={value} for {self.name}{with_standin}, which has no use for it; {own}"
-          "leave it out."
-        )
+    is_read = isinstance(request.own, self.flags) and not request.is_standin
+    useless = {} if is_read else part.values(request.own)
+    if request.is_standin or not self.min_examples:
+      useless["min_examples_per_client"] = request.min_examples_per_client
+    for name in (name for name, value in useless.items() if value):
+      with_standin = " with --data=standin" if request.is_standin else ""
+      raise ValueError(
+        f"Found --{name}={useless[name]} for {self.name}{with_standin}, which has no use for it;"
+        " leave it out."
+      )
     return opener
 
   def build_model_for(

@@ -31,6 +31,7 @@ class Choice:
   # Its choices, those for other runs among them; rows may be added to them.
   values: Mapping[str, type[Part]] = dataclasses.field(default_factory=dict)
   without: str = ""  # The words for a run without the part.
+  chooser: str = ""  # The name of the flag that chooses, if another part has it.
 
   @property
   def flag(self) -> flag_lib.Flag | None:
@@ -63,12 +64,14 @@ class Choice:
 
   def phrase(self, key: str) -> str:
     """Returns the flag and the value that choose a kind."""
-    return key if self.own_flag is None else f"--{self.own_flag.name}={key}"
+    name = self.chooser if self.own_flag is None else self.own_flag.name
+    return f"--{name}={key}" if name else key
 
   def owners(self, name: str) -> str:
     """Returns to which kinds a flag belongs, for a sentence."""
     kinds = [key for key, kind in self.kinds.items() if name in flags(kind)]
-    return " or ".join(kinds) if self.own_flag is None else self.phrase(", ".join(kinds))
+    is_by_flag = self.chooser or self.own_flag is not None
+    return self.phrase(", ".join(kinds)) if is_by_flag else " or ".join(kinds)
 
 
 def choice(
@@ -98,10 +101,17 @@ def choice(
 
 
 def chosen_by(
-  usual: Usual, kinds: Mapping[str, type[Part]], without: str = "", default: Any = None
+  usual: Usual,
+  kinds: Mapping[str, type[Part]],
+  without: str = "",
+  default: Any = None,
+  chooser: str = "",
 ) -> Any:
-  """Returns a field that is a part in several kinds, of which `usual` chooses by their flags."""
-  chosen = Choice(kinds, usual, without=without)
+  """Returns a field that is a part in several kinds, of which `usual` chooses by their flags.
+
+  `chooser` is the flag of another part by which it does, if it is one.
+  """
+  chosen = Choice(kinds, usual, without=without, chooser=chooser)
   return dataclasses.field(default=default, metadata={_CHOICE: chosen})
 
 

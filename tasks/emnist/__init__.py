@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tasks import models
+from tasks import own_flags
 from tasks import preprocessing
 from tasks import task
 from tasks.emnist import conversion
@@ -41,7 +42,7 @@ _emnist_task = functools.partial(
   open_clients=conversion.open_clients,
   open_standin=conversion.open_standin,
   data_set=readers.DATA_SET,
-  reads=("data_dir",),
+  flags=own_flags.Files,
   min_examples=readers.DATA_SET.min_examples,
   clients_per_split=865,
   labels=readers.CLASSES,

@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import os
 
-from tasks import request as request_lib
+from tasks import own_flags
 from tasks.own import reading
 from tasks.own import values
 
@@ -30,40 +30,40 @@ class Columns:
 
 
 def open_table(
-  request: request_lib.Request, known: Sequence[str], classes: Sequence[str] = ()
+  flags: own_flags.Table, known: Sequence[str], classes: Sequence[str] = ()
 ) -> tuple[reading.Table, Columns]:
-  """Opens the table of a request, and finds the columns that it names.
+  """Opens the table of some flags, and finds the columns that it names.
 
   `known` are the columns that the model of an earlier table reads, and `classes` its classes; where
   there are such, the table needs these columns, and those of `--features` only if they are among
   them.
   """
   named, left_out = (
-    parse_names(flag, text) if (text := getattr(request, flag)) else ()
+    parse_names(flag, text) if (text := getattr(flags, flag)) else ()
     for flag in ("features", "drop_columns")
   )
   client, label = (
-    None if name is None else name.strip() for name in (request.client_column, request.label_column)
+    None if name is None else name.strip() for name in (flags.client_column, flags.label_column)
   )
   special = [("drop_columns", name) for name in left_out]  # Of flags besides --features.
   special += [("label_column", label)] if label is not None else []
   special += [("client_column", client)] if client is not None else []
   others = [name for _, name in special]
-  if request.classes:
-    classes = parse_names("classes", request.classes)
-  table = _open(request, {*known, *named, *others}, classes)
+  if flags.classes:
+    classes = parse_names("classes", flags.classes)
+  table = _open(flags, {*known, *named, *others}, classes)
   names = table.names
   if label is None:
     raise ValueError(
-      f"Found no --label_column; name the column of {request.data_dir} that is to be predicted,"
+      f"Found no --label_column; name the column of {flags.data_dir} that is to be predicted,"
       f" one of {values.listed(names, _MOST_NAMES)}."
     )
-  if client is None and not os.path.isdir(request.data_dir):
+  if client is None and not os.path.isdir(flags.data_dir):
     raise ValueError(
-      f"Found no --client_column; name the column of {request.data_dir} whose values are the"
+      f"Found no --client_column; name the column of {flags.data_dir} whose values are the"
       " clients, or give a folder with a file for each client."
     )
-  _check_known(request, known, names)
+  _check_known(flags, known, names)
   for flag, name in [*([] if known else [("features", name) for name in named]), *special]:
     check_column(flag, name, names)
   if len({*named, *others}) < len(named) + len(others):
@@ -76,35 +76,33 @@ def open_table(
 
 
 def read_of_one(
-  request: request_lib.Request, known: Sequence[str], classes: Sequence[str]
+  flags: own_flags.Table, known: Sequence[str], classes: Sequence[str]
 ) -> tuple[dict[str, values.Column], list[str]]:
   """Reads the columns `known` and that of the labels from a table of one client's rows.
 
   It reads them as `open_table` does, and says what was put right.
   """
-  label = str(request.label_column)
-  table = _open(request, {*known, label}, classes)
-  _check_known(request, known, table.names)
+  label = str(flags.label_column)
+  table = _open(flags, {*known, label}, classes)
+  _check_known(flags, known, table.names)
   check_column("label_column", label, table.names)
   return table.read(None, label, known)
 
 
-def _open(
-  request: request_lib.Request, names: Collection[str], classes: Sequence[str]
-) -> reading.Table:
-  """Opens the table of a request by its --separator and its --missing."""
-  separator = {"tab": "\t", "\\t": "\t"}.get(request.separator or "", request.separator)
+def _open(flags: own_flags.Table, names: Collection[str], classes: Sequence[str]) -> reading.Table:
+  """Opens the table of some flags by their --separator and its --missing."""
+  separator = {"tab": "\t", "\\t": "\t"}.get(flags.separator or "", flags.separator)
   if separator is not None and len(separator.encode()) != 1:
     raise ValueError(f"Found --separator={separator!r}; expected a single character, or tab.")
-  marks = parse_names("missing", request.missing) if request.missing else ()
-  return reading.Table(request.data_dir, separator, marks, names, classes)
+  marks = parse_names("missing", flags.missing) if flags.missing else ()
+  return reading.Table(flags.data_dir, separator, marks, names, classes)
 
 
-def _check_known(request: request_lib.Request, known: Sequence[str], names: Sequence[str]) -> None:
+def _check_known(flags: own_flags.Table, known: Sequence[str], names: Sequence[str]) -> None:
   """Raises a `ValueError` unless a table has the columns that the model of an earlier one reads."""
   if lacking := [name for name in known if name not in names]:
     raise ValueError(
-      f"Found no column {lacking[0]!r} in {request.data_dir}, which the model reads; expected the"
+      f"Found no column {lacking[0]!r} in {flags.data_dir}, which the model reads; expected the"
       f" columns {values.listed(known, _MOST_NAMES)}: add it, empty where its values are not known."
     )
 

@@ -11,7 +11,7 @@ import math
 import tensorflow_federated as tff
 
 from tasks import models
-from tasks import request as request_lib
+from tasks import own_flags
 from tasks import splits
 from tasks import task
 from tasks.own import encoding as encoding_lib
@@ -75,7 +75,7 @@ def _of_columns(encoding: encoding_lib.Encoding, request: task.Request) -> task.
       seed,
       clients.input_spec,
       num_classes=len(label.classes),
-      hidden_size=_HIDDEN_SIZES[request.model or "linear"],
+      hidden_size=_HIDDEN_SIZES[request.flags_of(own_flags.Table).model or "linear"],
     )
 
   return dataclasses.replace(
@@ -101,7 +101,7 @@ _OWN = task.Task(
     _TEST_FRACTION, num_shuffled=lambda num_clients: max(1, round(_TEST_FRACTION * num_clients))
   ),
   adapt=_adapt,
-  reads=("data_dir", *request_lib.TABLE_FIELDS),
+  flags=own_flags.Table,
   min_examples=1,
   most_rounds=2000,
   defaults=dict(

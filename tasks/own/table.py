@@ -12,6 +12,7 @@ from typing import Any
 
 from absl import logging
 
+from tasks import own_flags
 from tasks import task
 from tasks.own import columns as columns_lib
 from tasks.own import encoding as encoding_lib
@@ -57,21 +58,22 @@ def open_clients(
   It returns the files of all clients with enough examples, then, where examples are held out, the
   files of these; and what was found.
   """
-  if not request.data_dir:
+  own = request.flags_of(own_flags.Table)
+  if not own.data_dir:
     raise ValueError(
       f"Found no --data_dir; name a file {', '.join(files.FORMATS)}, or a folder of such files."
     )
   known = encoding_lib.from_text(request.columns) if request.columns else None
   needed = [] if known is None else [feature.name for feature in known.features]
   classes = () if known is None else known.label.classes
-  source, columns = columns_lib.open_table(request, needed, classes)
-  kind = request.label_kind
+  source, columns = columns_lib.open_table(own, needed, classes)
+  kind = own.label_kind
   if known is not None:
-    known.check_fits(columns, kind, request.classes)
+    known.check_fits(columns, kind, own.classes)
   least = request.min_examples_per_client
   facts = [_VERSION, files.digest(source.files), *dataclasses.astuple(columns), kind, least]
-  facts += [request.classes] * bool(request.classes)
-  facts += [(n, value) for n in _OF_TABLE_IF_GIVEN if (value := getattr(request, n)) is not None]
+  facts += [own.classes] * bool(own.classes)
+  facts += [(n, value) for n in _OF_TABLE_IF_GIVEN if (value := getattr(own, n)) is not None]
   digest = _hash(facts)[:16]
   of_run = [_FORMAT, digest, *(getattr(request, name) for name in _OF_RUN)]
   of_run += [(name, value) for name in _OF_RUN_IF_GIVEN if (value := getattr(request, name))]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import own_flags
 from tasks import places
 from tasks import splits
 from tasks import task
@@ -76,13 +77,14 @@ class UserTable:
   ) -> None:
     """Checks all rows of a table; `known` is what the columns of an earlier one became, if any."""
     self.columns, self.request = columns, request
+    self.flags = request.flags_of(own_flags.Table)
     is_owned = frame[columns.client or reading.FILE_NAME].codes >= 0
     self.num_unowned = 0
-    if request.rows_without_client == "drop":
+    if self.flags.rows_without_client == "drop":
       self.num_unowned = int(np.sum(~is_owned))
       frame = {name: column[is_owned] for name, column in frame.items()}
     owners, self.ids = self._owners(frame[columns.client or reading.FILE_NAME])
-    drops = request.rows_without_label == "drop"
+    drops = self.flags.rows_without_label == "drop"
     is_kept = frame[columns.label].codes >= 0 if drops else np.ones(len(owners), bool)
     self.num_unlabelled = int(np.sum(~is_kept))
     counts = np.bincount(owners[is_kept], minlength=len(self.ids))
@@ -109,7 +111,7 @@ class UserTable:
     # Of clients that are kept apart, no others' rows are even looked at.
     seen = self.rows.is_reference if request.keeps_apart else np.ones(len(self.rows.owners), bool)
     if known is None:
-      visible, asked = self.rows[seen], (request.label_kind, request.classes)
+      visible, asked = self.rows[seen], (self.flags.label_kind, self.flags.classes)
       self.encoding, self.remarks = encoding_lib.fit(
         visible.columns, self.columns, *asked, visible.is_reference
       )

@@ -6,6 +6,7 @@ import os
 from absl import logging
 import numpy as np
 
+from tasks import own_flags
 from tasks import task
 from tasks import user_files
 from tasks.sent140 import features
@@ -54,7 +55,8 @@ def open_clients(
   """
   request = readers.DATA_SET.complete(request)
   readers.DATA_SET.find(request.data_dir)  # Its error comes first.
-  glove_path = glove.find_file(request.glove, request.data_dir, request.cache_dir)
+  own = request.flags_of(own_flags.Words)
+  glove_path = glove.find_file(own.glove, own.data_dir, request.cache_dir)
   least = request.min_examples_per_client
 
   def open_files(name: str, paths: list[str]) -> client_files.ClientFiles:

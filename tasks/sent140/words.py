@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tasks import own_flags
 from tasks import preprocessing
 from tasks import task
 from tasks.sent140 import features
@@ -32,7 +33,8 @@ def build_preprocessing(
   if request.is_standin:
     spec = tf.TensorSpec([None, *steps, features.DIMENSION], tf.float32, "vectors")
     return preprocessing.Preprocessing(spec, _VECTORS, tf.identity, spec)
-  path = glove.find_file(request.glove, request.data_dir, request.cache_dir)
+  own = request.flags_of(own_flags.Words)
+  path = glove.find_file(own.glove, own.data_dir, request.cache_dir)
   vocabulary = glove.read_words(path)
   vectors, _ = glove.read_vectors(path, vocabulary)
   dimension = vectors.shape[1]

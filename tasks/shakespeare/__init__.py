@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import models
+from tasks import own_flags
 from tasks import preprocessing
 from tasks import task
 from tasks import user_files
@@ -94,7 +95,7 @@ TASKS = (
     open_clients=_open_clients,
     open_standin=standin.open_clients,
     data_set=readers.DATA_SET,
-    reads=("data_dir",),
+    flags=own_flags.Files,
     min_examples=readers.DATA_SET.min_examples,
     labels=characters.NAMES,
     preprocessing=_build_preprocessing,

@@ -152,6 +152,10 @@ def test_a_task_is_trained(user, carry_out):
   few = ("--num_rounds=3", f"--cache_dir={user.cache_dir}", "--output_dir=results")
   carry_out("weather:WEATHER", *few)
   folder = user.folder / "results/weather.WEATHER/superquantile_theta_0.5/seed_0"
+  assert "--num_stations=50" in (folder / "flags.txt").read_text()
+  tables = [(folder / f"{split}_clients.csv").read_text() for split in ("train", "test")]
+  assert sum(text.count("\n") - 1 for text in tables) == 50
+  user.train("--num_stations=50").assert_refused("--num_stations")
   assert json.loads((folder / "metrics.json").read_text())["test"]["error"]["mean"] < 0.4
   evaluated = user.forked("evaluate", str(folder))
   assert evaluated.code == 0, evaluated.err

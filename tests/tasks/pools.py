@@ -3,7 +3,7 @@
 import numpy as np
 
 import tasks
-from tasks import task
+from tasks import request as request_lib
 from tff_superquantile.simulation import client_files
 
 
@@ -16,7 +16,7 @@ def pool(counts, **changes):
 
 def load(name, data_dir, cache_dir, **changes):
   """A task's splits, with everything but the two directories as it is by default."""
-  request = task.Request(data_dir=str(data_dir), cache_dir=str(cache_dir), **changes)
+  request = request_lib.of(str(cache_dir), name, data_dir=str(data_dir), **changes)
   return tasks.get_task(name).load_clients(request)
 
 

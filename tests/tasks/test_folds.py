@@ -53,7 +53,7 @@ def test_refuses_more_folds_than_clients():
 )
 def test_refuses_what_cannot_be_tested_on(values, sentence):
   with pytest.raises(ValueError, match=sentence):
-    request_lib.Request("", **values)
+    request_lib.of(name="own", **values)
 
 
 def test_refuses_clients_that_come_divided():

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tasks
 from tasks import models
-from tasks import task
+from tasks import request as request_lib
 from tasks.own import encoding
 from tasks.own import features
 from tasks.own import labels as labels_lib
@@ -59,7 +59,7 @@ def ask(tmp_path, table):
     columns = dict(client_column="site", label_column="outcome")
     # Two clients of each dozen are to test on, and two for validation.
     request = dict(cache_dir=str(tmp_path / "cache"), data_dir=str(path), seed=14, **columns)
-    wanted = task.Request(**{**request, **changes})
+    wanted = request_lib.of(name="own", **{**request, **changes})
     return tasks.get_task("own").for_request(wanted), wanted
 
   return ask
@@ -388,7 +388,7 @@ _GOOD = _HEADER + "".join(f"{i % 6},{i % 2},{i * i}\n" for i in range(24))
     (_GOOD + "1,1,inf\n1,1,1e300\n", {}, "2 infinite values, or beyond 1e\\+100, in column 'v'"),
     (_HEADER + "".join(f"{i % 6},{i % 2},7\n" for i in range(24)), {}, "v: one value only, 7"),
     ("site,outcome\n1,1\n2,0\n3,1\n", {}, r"no feature .*\(none\)"),
-    (_GOOD, dict(glove="g"), "--glove=g for own"),
+    (_GOOD, dict(glove="g"), "--glove=g with --task=own; it belongs to --task=sent140_linear"),
     (_GOOD, dict(data="standin"), "has no stand-in"),
   ],
 )

@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 import tasks
+from tasks import own_flags
 from tasks import places
 from tasks import task
 from tff_superquantile.simulation import client_files
@@ -45,7 +46,7 @@ def test_places_are_uniform_and_independent_between_seeds_and_purposes():
 
 def _tasks_with_files():
   found = [tasks.get_task(name) for name in tasks.task_names()]
-  return [one for one in found if "data_dir" in one.reads]
+  return [one for one in found if issubclass(one.flags, own_flags.Files)]
 
 
 @pytest.mark.parametrize("one", _tasks_with_files(), ids=lambda one: one.name)

@@ -6,6 +6,7 @@ import pools
 import pytest
 
 import tasks
+from tasks import own_flags
 from tasks import task
 from tff_superquantile.experiments.run import run_config
 
@@ -96,7 +97,9 @@ def _task_of(*clients, **fields):
 
 
 def _load(one, **request):
-  loaded = one.load_clients(task.Request("cache", **request))
+  own = {name: request.pop(name) for name in ("data_dir", "glove") if name in request}
+  flags = own_flags.Words(**own) if own else None
+  loaded = one.load_clients(task.Request("cache", own=flags, **request))
   return {split: files.client_ids for split, files in loaded.items()}
 
 
@@ -112,19 +115,10 @@ def test_what_a_task_has_no_use_for_is_refused():
     [(name, value)] = request.items()
     with pytest.raises(ValueError, match=f"Found --{name}={value} for t, which has no use for it"):
       _load(one, **request)
-  own = r"did you mean own \(./run_experiments.sh own, or --task=own\)\? Else leave it out"
-  for request, remedy in (
-    (dict(data_dir="/d/t.CSV.gz"), own),
-    (dict(client_column="site"), own),
-    (dict(data_dir="d"), "use for it; leave it out"),
-    (dict(min_examples_per_client=2), "use for it; leave it out"),
-  ):
-    with pytest.raises(ValueError, match=f"{remedy}.$"):
-      _load(one, **request)
   with pytest.raises(ValueError, match="Found --data=standin for t"):
     _load(one, data="standin")
   reading = _task_of(
-    pools.pool(dict(a=1, b=1)), reads=["data_dir"], min_examples=1, open_standin=one.open_clients
+    pools.pool(dict(a=1, b=1)), flags=own_flags.Files, min_examples=1, open_standin=one.open_clients
   )
   assert _load(reading, data_dir="d", min_examples_per_client=1)
   assert _load(reading, data="standin")
@@ -177,4 +171,4 @@ def test_without_clients_to_test_on_the_error_says_where_the_data_is():
   with pytest.raises(ValueError, match="1 clients .* in cache; .* either: get more data"):
     _load(_task_of(pools.pool(dict(a=1))))
   with pytest.raises(ValueError, match="^Found 1 clients .* in d;"):
-    _load(_task_of(pools.pool(dict(a=1)), reads=["data_dir"]), data_dir="d")
+    _load(_task_of(pools.pool(dict(a=1)), flags=own_flags.Files), data_dir="d")

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks import own_flags
 from tasks import preprocessing as preprocessing_lib
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
@@ -154,6 +155,8 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
 
 def tuning(model: ExportedModel, config: run_config.RunConfig) -> formats.Tuning:
   """Returns how clients tune a run's model: as the run did, or as they choose."""
+  own = config.task.own
+  of_table = own if isinstance(own, own_flags.Table) else own_flags.Table()
   asked = config.personalization or personal.Personalization(epochs=personal.CHOSEN)
   return formats.Tuning(
     tuple(asked.choices),
@@ -164,8 +167,8 @@ def tuning(model: ExportedModel, config: run_config.RunConfig) -> formats.Tuning
     model.label_scale,
     len(model.labels),
     len(model.weights.trainable),
-    config.task.missing,
-    config.task.rows_without_label,
+    of_table.missing,
+    of_table.rows_without_label,
   )
 
 

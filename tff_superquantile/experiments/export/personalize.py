@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from privacy.settings import command_line
+from tasks import own_flags
 from tasks import request as request_lib
 from tff_superquantile import atomic_files
 from tff_superquantile import personal
@@ -240,12 +241,12 @@ def _read_table(
     rows_without_label=settings.rows_without_label,
   )
   given = {name: value for name, value in asked.items() if value is not None}
-  request = request_lib.Request(name="own", data_dir=os.fspath(path), **{**of_run, **given})
+  flags = own_flags.Table(data_dir=os.fspath(path), **{**of_run, **given})
   names = [feature.name for feature in known.features]
-  frame, remarks = columns.read_of_one(request, names, known.label.classes)
+  frame, remarks = columns.read_of_one(flags, names, known.label.classes)
   print(*remarks, sep="\n", end="\n" if remarks else "", file=sys.stderr)
-  label = frame[str(request.label_column)]
-  if request.rows_without_label == "drop":
+  label = frame[str(flags.label_column)]
+  if flags.rows_without_label == "drop":
     frame = {name: column[label.codes >= 0] for name, column in frame.items()}
     label = frame[label.name]
   y = labels.read(known.label, label)

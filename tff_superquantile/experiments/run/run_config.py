@@ -14,6 +14,7 @@ from privacy import cohorts
 from privacy import parts
 from privacy.settings import flag
 from privacy.settings import part
+from tasks import own_flags
 from tasks import request as request_lib
 from tff_superquantile import measures
 from tff_superquantile import user_cache
@@ -222,7 +223,11 @@ class RunConfig(part.Part):
 
 
 # By the flags that may name parts from outside, which have flags of their own.
-TABLES = {"algorithm": methods.METHODS, "threshold": parts.THRESHOLDS}
+TABLES: Mapping[str, Any] = {
+  "task": own_flags.OF_TASK,
+  "algorithm": methods.METHODS,
+  "threshold": parts.THRESHOLDS,
+}
 
 
 @functools.cache

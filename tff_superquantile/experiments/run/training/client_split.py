@@ -6,6 +6,7 @@ import dataclasses
 import os
 from typing import Any
 
+from privacy.settings import part
 import tasks
 from tasks import request as request_lib
 from tff_superquantile.experiments.run import hook
@@ -42,8 +43,9 @@ class ClientSplit(hook.Hook):
   @staticmethod
   def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
     config, run = fill_in(config)
-    places = {name: getattr(config.task, name) for name in ("data_dir", "glove")}
-    config = _with_task(config, **{n: os.path.abspath(path) for n, path in places.items() if path})
+    own = part.values(config.task.own)
+    places = {name: os.path.abspath(own[name]) for name in ("data_dir", "glove") if own.get(name)}
+    config = run_config.replace(config, **places)
     if not task.follows_client_split:
       return _with_task(config, client_split=None)
     if run.flags:

@@ -1,0 +1,135 @@
+"""The flags that single tasks have: of each a part, which a request of the task has within it.
+
+A task from outside names the class of its own as `Task.flags`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+
+from privacy.settings import flag
+from privacy.settings import part
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskFlags(part.Part):
+  """Of a task that has none; others are subclasses of it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Files(part.Part):
+  """Of a task that reads files of users."""
+
+  data_dir: str = flag.field(
+    "",
+    "EMNIST: LEAF's directory with train/ and test/, TFF's emnist_all.sqlite or .sqlite.lzma, or"
+    " Hugging Face's flwrlabs/femnist (.parquet). Sent140: LEAF's directory, Stanford's CSV, or"
+    " Hugging Face's stanfordnlp/sentiment140 (.parquet). Shakespeare: LEAF's directory, or TFF's"
+    " shakespeare_train.h5. Empty to download the public files of these. Own: a .csv, .tsv, .csv.gz"
+    " or .parquet file, or a folder of such files.",
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Words(Files):
+  """Of a task of words, which are vectors."""
+
+  glove: str = flag.field(
+    "",
+    "Sent140: GloVe's file of word vectors; empty for glove.6B.50d.txt, beside the data or"
+    " downloaded.",
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table(Files):
+  """Of a table of the user's own."""
+
+  client_column: str | None = flag.field(
+    None,
+    "Own: the column whose values are the clients; None for a folder with a file for each client.",
+  )
+  label_column: str | None = flag.field(
+    None,
+    "Own: the column that is to be predicted.",
+  )
+  features: str | None = flag.field(
+    None,
+    "Own: the columns that the model reads, separated by commas; None for all others.",
+  )
+  drop_columns: str | None = flag.field(
+    None,
+    "Own: columns that the model does not read, separated by commas, instead of --features.",
+  )
+  rows_without_label: str | None = flag.field(
+    None,
+    "Own: whether a table with rows without a label is refused, or these are left out (drop); None"
+    " for refuse.",
+    choices=("refuse", "drop"),
+  )
+  rows_without_client: str | None = flag.field(
+    None,
+    "Own: whether a table with rows without a client is refused, or these are left out (drop); None"
+    " for refuse.",
+    choices=("refuse", "drop"),
+  )
+  separator: str | None = flag.field(
+    None,
+    "Own: the character between values, or tab; None for a comma, semicolon, tab or vertical bar,"
+    " as the names of the columns tell.",
+  )
+  missing: str | None = flag.field(
+    None,
+    "Own: what stands for a missing value besides nothing, NA and the like, separated by commas,"
+    " such as -999,unknown.",
+  )
+  label_kind: str | None = flag.field(
+    None,
+    "Own: labels are classes, or a number to be predicted with the squared loss; None for number"
+    " where labels are not whole, or more than 100 different numbers.",
+    choices=("classes", "number"),
+  )
+  classes: str | None = flag.field(
+    None,
+    "Own: the classes, separated by commas; None for those that are found, in a private run among"
+    " the test and validation clients, whose others are left out of training.",
+  )
+  model: str | None = flag.field(
+    None,
+    "Own: a linear model, or one with a hidden layer of 64 units (mlp); None for linear.",
+    choices=("linear", "mlp"),
+  )
+  held_out_examples: float = flag.field(
+    0.0,
+    "Own: fraction of each client's rows that are held out and tested on, in the place of test"
+    " clients: how the model serves the clients that it is trained on. 0 for test clients.",
+    least=0.0,
+    rule=flag.below_one,
+    before="0.0",
+  )
+
+
+class _OfTask(dict[str, type[part.Part]]):
+  """Classes by the names of tasks; `table[name]` brings in a task from outside."""
+
+  def __missing__(self, name: str) -> type[part.Part]:
+    kind: type[part.Part] = importlib.import_module("tasks").get_task(name).flags
+    self[name] = kind
+    return kind
+
+  def load(self, name: str | None) -> bool:
+    """Brings in a task from outside; returns whether it is new."""
+    return name is not None and name not in self and self[name] is not None
+
+
+# By --task.
+OF_TASK = _OfTask(
+  synthetic=TaskFlags,
+  emnist_linear=Files,
+  emnist_convnet=Files,
+  sent140_linear=Words,
+  sent140_lstm=Words,
+  shakespeare=Files,
+  own=Table,
+)
