@@ -70,7 +70,7 @@ def _load_clients(task: Any, options: Options) -> tuple[Any, str]:
   request = task_lib.Request(options.cache_dir, seed=_SEED)
   if task.name.startswith("emnist"):
     if options.data_dir:
-      request = dataclasses.replace(request, own=own_flags.Files(data_dir=options.data_dir))
+      request = dataclasses.replace(request, own=own_flags.FileFlags(data_dir=options.data_dir))
       return task.load_clients(request)["train"], options.data_dir
     path = os.path.join(options.shared_dir, _HANDWRITING)
     is_real = bool(options.shared_dir) and os.path.exists(path)

@@ -18,7 +18,7 @@ class TaskFlags(part.Part):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Files(part.Part):
+class FileFlags(part.Part):
   """Of a task that reads files of users."""
 
   data_dir: str = flag.field(
@@ -32,7 +32,7 @@ class Files(part.Part):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Words(Files):
+class WordFlags(FileFlags):
   """Of a task of words, which are vectors."""
 
   glove: str = flag.field(
@@ -43,7 +43,7 @@ class Words(Files):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table(Files):
+class TableFlags(FileFlags):
   """Of a table of the user's own."""
 
   client_column: str | None = flag.field(
@@ -111,25 +111,34 @@ class Table(Files):
 
 
 class _OfTask(dict[str, type[part.Part]]):
-  """Classes by the names of tasks; `table[name]` brings in a task from outside."""
+  """Classes by the names of tasks; `table[name]` brings in a task from outside.
+
+  Runs of a task that is not here are read, too; whoever needs the task itself says that it is not.
+  """
 
   def __missing__(self, name: str) -> type[part.Part]:
-    kind: type[part.Part] = importlib.import_module("tasks").get_task(name).flags
+    try:
+      kind: type[part.Part] = importlib.import_module("tasks").get_task(name).flags
+    except ValueError:
+      return FileFlags
     self[name] = kind
     return kind
 
   def load(self, name: str | None) -> bool:
     """Brings in a task from outside; returns whether it is new."""
-    return name is not None and name not in self and self[name] is not None
+    if name is None or name in self:
+      return False
+    self.__missing__(name)
+    return name in self
 
 
 # By --task.
 OF_TASK = _OfTask(
   synthetic=TaskFlags,
-  emnist_linear=Files,
-  emnist_convnet=Files,
-  sent140_linear=Words,
-  sent140_lstm=Words,
-  shakespeare=Files,
-  own=Table,
+  emnist_linear=FileFlags,
+  emnist_convnet=FileFlags,
+  sent140_linear=WordFlags,
+  sent140_lstm=WordFlags,
+  shakespeare=FileFlags,
+  own=TableFlags,
 )

@@ -115,9 +115,9 @@ class Request(part.Part):
   )
 
   def __post_init__(self) -> None:
+    super().__post_init__()
     if self.own is None:
       object.__setattr__(self, "own", own_flags.OF_TASK[self.name]())
-    super().__post_init__()
     if self.folds == 1 or self.folds and self.is_shuffled:
       expected = "a split by_id" if self.is_shuffled else "at least 2, or 0 for none"
       raise ValueError(f"Found --folds={self.folds}; expected {expected}.")
@@ -177,7 +177,7 @@ class Request(part.Part):
   def folder(self) -> str:
     """The name of the folder of its runs."""
     own = self.own
-    if not isinstance(own, own_flags.Table) or own.label_column is None:
+    if not isinstance(own, own_flags.TableFlags) or own.label_column is None:
       return self.name
     return f"{self.name}_{table_name(own.data_dir)[:100]}_{own.model or 'linear'}"
 
@@ -185,7 +185,7 @@ class Request(part.Part):
   def title(self) -> str:
     """The task's name for people."""
     own = self.own
-    if not isinstance(own, own_flags.Table) or own.label_column is None:
+    if not isinstance(own, own_flags.TableFlags) or own.label_column is None:
       return self.name
     return f"{table_name(own.data_dir)}, {own.label_column} ({own.model or 'linear'})"
 

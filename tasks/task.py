@@ -147,7 +147,7 @@ class Task:
     function of each client's own id and data: all training clients are taken, and those with too
     few examples are members without examples.
     """
-    return request.keeps_apart and issubclass(self.flags, own_flags.Files)
+    return request.keeps_apart and issubclass(self.flags, own_flags.FileFlags)
 
   @property
   def follows_client_split(self) -> bool:

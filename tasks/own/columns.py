@@ -30,7 +30,7 @@ class Columns:
 
 
 def open_table(
-  flags: own_flags.Table, known: Sequence[str], classes: Sequence[str] = ()
+  flags: own_flags.TableFlags, known: Sequence[str], classes: Sequence[str] = ()
 ) -> tuple[reading.Table, Columns]:
   """Opens the table of some flags, and finds the columns that it names.
 
@@ -76,7 +76,7 @@ def open_table(
 
 
 def read_of_one(
-  flags: own_flags.Table, known: Sequence[str], classes: Sequence[str]
+  flags: own_flags.TableFlags, known: Sequence[str], classes: Sequence[str]
 ) -> tuple[dict[str, values.Column], list[str]]:
   """Reads the columns `known` and that of the labels from a table of one client's rows.
 
@@ -89,7 +89,9 @@ def read_of_one(
   return table.read(None, label, known)
 
 
-def _open(flags: own_flags.Table, names: Collection[str], classes: Sequence[str]) -> reading.Table:
+def _open(
+  flags: own_flags.TableFlags, names: Collection[str], classes: Sequence[str]
+) -> reading.Table:
   """Opens the table of some flags by their --separator and its --missing."""
   separator = {"tab": "\t", "\\t": "\t"}.get(flags.separator or "", flags.separator)
   if separator is not None and len(separator.encode()) != 1:
@@ -98,7 +100,7 @@ def _open(flags: own_flags.Table, names: Collection[str], classes: Sequence[str]
   return reading.Table(flags.data_dir, separator, marks, names, classes)
 
 
-def _check_known(flags: own_flags.Table, known: Sequence[str], names: Sequence[str]) -> None:
+def _check_known(flags: own_flags.TableFlags, known: Sequence[str], names: Sequence[str]) -> None:
   """Raises a `ValueError` unless a table has the columns that the model of an earlier one reads."""
   if lacking := [name for name in known if name not in names]:
     raise ValueError(

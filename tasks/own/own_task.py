@@ -75,7 +75,7 @@ def _of_columns(encoding: encoding_lib.Encoding, request: task.Request) -> task.
       seed,
       clients.input_spec,
       num_classes=len(label.classes),
-      hidden_size=_HIDDEN_SIZES[request.flags_of(own_flags.Table).model or "linear"],
+      hidden_size=_HIDDEN_SIZES[request.flags_of(own_flags.TableFlags).model or "linear"],
     )
 
   return dataclasses.replace(
@@ -101,7 +101,7 @@ _OWN = task.Task(
     _TEST_FRACTION, num_shuffled=lambda num_clients: max(1, round(_TEST_FRACTION * num_clients))
   ),
   adapt=_adapt,
-  flags=own_flags.Table,
+  flags=own_flags.TableFlags,
   min_examples=1,
   most_rounds=2000,
   defaults=dict(

@@ -58,7 +58,7 @@ def open_clients(
   It returns the files of all clients with enough examples, then, where examples are held out, the
   files of these; and what was found.
   """
-  own = request.flags_of(own_flags.Table)
+  own = request.flags_of(own_flags.TableFlags)
   if not own.data_dir:
     raise ValueError(
       f"Found no --data_dir; name a file {', '.join(files.FORMATS)}, or a folder of such files."

@@ -77,7 +77,7 @@ class UserTable:
   ) -> None:
     """Checks all rows of a table; `known` is what the columns of an earlier one became, if any."""
     self.columns, self.request = columns, request
-    self.flags = request.flags_of(own_flags.Table)
+    self.flags = request.flags_of(own_flags.TableFlags)
     is_owned = frame[columns.client or reading.FILE_NAME].codes >= 0
     self.num_unowned = 0
     if self.flags.rows_without_client == "drop":

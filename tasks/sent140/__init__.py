@@ -69,7 +69,7 @@ def _sent140_task(represent: features.Represent, **fields: Any) -> task.Task:
     # Shuffled, 438 and 439 of the paper's 877.
     split=splits.Split(seed=_SPLIT_SEED, num_shuffled=lambda num_users: (num_users + 1) // 2),
     data_set=readers.DATA_SET,
-    flags=own_flags.Words,
+    flags=own_flags.WordFlags,
     labels=("negative", "positive"),
     preprocessing=functools.partial(words.build_preprocessing, represent=represent),
     min_examples=readers.DATA_SET.min_examples,

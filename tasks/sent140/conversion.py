@@ -55,7 +55,7 @@ def open_clients(
   """
   request = readers.DATA_SET.complete(request)
   readers.DATA_SET.find(request.data_dir)  # Its error comes first.
-  own = request.flags_of(own_flags.Words)
+  own = request.flags_of(own_flags.WordFlags)
   glove_path = glove.find_file(own.glove, own.data_dir, request.cache_dir)
   least = request.min_examples_per_client
 

@@ -33,7 +33,7 @@ def build_preprocessing(
   if request.is_standin:
     spec = tf.TensorSpec([None, *steps, features.DIMENSION], tf.float32, "vectors")
     return preprocessing.Preprocessing(spec, _VECTORS, tf.identity, spec)
-  own = request.flags_of(own_flags.Words)
+  own = request.flags_of(own_flags.WordFlags)
   path = glove.find_file(own.glove, own.data_dir, request.cache_dir)
   vocabulary = glove.read_words(path)
   vectors, _ = glove.read_vectors(path, vocabulary)

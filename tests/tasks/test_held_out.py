@@ -76,6 +76,6 @@ def test_a_fold_is_not_read_from_the_cache_of_another_split(table):
 
 
 def test_other_tasks_have_no_use_for_it():
-  request = request_lib.Request(own=own_flags.Table(held_out_examples=0.2))
+  request = request_lib.Request(own=own_flags.TableFlags(held_out_examples=0.2))
   with pytest.raises(ValueError, match="--held_out_examples=0.2 for synthetic"):
     tasks.get_task("synthetic").load_clients(request)

@@ -46,7 +46,7 @@ def test_places_are_uniform_and_independent_between_seeds_and_purposes():
 
 def _tasks_with_files():
   found = [tasks.get_task(name) for name in tasks.task_names()]
-  return [one for one in found if issubclass(one.flags, own_flags.Files)]
+  return [one for one in found if issubclass(one.flags, own_flags.FileFlags)]
 
 
 @pytest.mark.parametrize("one", _tasks_with_files(), ids=lambda one: one.name)

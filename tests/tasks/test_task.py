@@ -98,7 +98,7 @@ def _task_of(*clients, **fields):
 
 def _load(one, **request):
   own = {name: request.pop(name) for name in ("data_dir", "glove") if name in request}
-  flags = own_flags.Words(**own) if own else None
+  flags = own_flags.WordFlags(**own) if own else None
   loaded = one.load_clients(task.Request("cache", own=flags, **request))
   return {split: files.client_ids for split, files in loaded.items()}
 
@@ -118,7 +118,10 @@ def test_what_a_task_has_no_use_for_is_refused():
   with pytest.raises(ValueError, match="Found --data=standin for t"):
     _load(one, data="standin")
   reading = _task_of(
-    pools.pool(dict(a=1, b=1)), flags=own_flags.Files, min_examples=1, open_standin=one.open_clients
+    pools.pool(dict(a=1, b=1)),
+    flags=own_flags.FileFlags,
+    min_examples=1,
+    open_standin=one.open_clients,
   )
   assert _load(reading, data_dir="d", min_examples_per_client=1)
   assert _load(reading, data="standin")
@@ -171,4 +174,4 @@ def test_without_clients_to_test_on_the_error_says_where_the_data_is():
   with pytest.raises(ValueError, match="1 clients .* in cache; .* either: get more data"):
     _load(_task_of(pools.pool(dict(a=1))))
   with pytest.raises(ValueError, match="^Found 1 clients .* in d;"):
-    _load(_task_of(pools.pool(dict(a=1)), flags=own_flags.Files), data_dir="d")
+    _load(_task_of(pools.pool(dict(a=1)), flags=own_flags.FileFlags), data_dir="d")

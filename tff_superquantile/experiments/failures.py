@@ -23,7 +23,8 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _OUR_PACKAGES = ("tff_superquantile", "privacy", "paper", "benchmarks")
 # Files and folders of `tasks` that are the project's; the others there are users'.
 _OUR_TASKS = (
-  *("__init__", "data_set", "downloads", "emnist", "models", "own", "places", "preprocessing"),
+  *("__init__", "data_set", "downloads", "emnist", "models", "own", "own_flags", "places"),
+  "preprocessing",
   *("request", "sent140", "shakespeare", "splits", "synthetic", "task", "user_files"),
 )
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})

@@ -156,7 +156,7 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
 def tuning(model: ExportedModel, config: run_config.RunConfig) -> formats.Tuning:
   """Returns how clients tune a run's model: as the run did, or as they choose."""
   own = config.task.own
-  of_table = own if isinstance(own, own_flags.Table) else own_flags.Table()
+  of_table = own if isinstance(own, own_flags.TableFlags) else own_flags.TableFlags()
   asked = config.personalization or personal.Personalization(epochs=personal.CHOSEN)
   return formats.Tuning(
     tuple(asked.choices),

@@ -241,7 +241,7 @@ def _read_table(
     rows_without_label=settings.rows_without_label,
   )
   given = {name: value for name, value in asked.items() if value is not None}
-  flags = own_flags.Table(data_dir=os.fspath(path), **{**of_run, **given})
+  flags = own_flags.TableFlags(data_dir=os.fspath(path), **{**of_run, **given})
   names = [feature.name for feature in known.features]
   frame, remarks = columns.read_of_one(flags, names, known.label.classes)
   print(*remarks, sep="\n", end="\n" if remarks else "", file=sys.stderr)

@@ -12,6 +12,10 @@ from privacy.parts import Geometric as Geometric
 from privacy.parts import PrimalDual as PrimalDual
 from privacy.parts import Reweighting as Reweighting
 from privacy.parts import Tree as Tree
+from tasks.own_flags import FileFlags as FileFlags
+from tasks.own_flags import TableFlags as TableFlags
+from tasks.own_flags import TaskFlags as TaskFlags
+from tasks.own_flags import WordFlags as WordFlags
 from tasks.request import Request as Request
 from tff_superquantile.experiments.run.hook import Hook as Hook
 from tff_superquantile.experiments.run.parts.kept import Best as Best
