@@ -17,7 +17,7 @@ TABLE_FIELDS = (
   *("separator", "missing"),
 )
 OPTIONAL = ("data_dir", "glove", *TABLE_FIELDS)
-# How clients are split: by the ids of each, or as versions up to 0.2 did it.
+# How clients are split: by the id of each, or by a permutation of all.
 BY_ID, SHUFFLED = "by_id", "shuffled"
 TABLE_FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 _FORMATS = re.compile(f"({'|'.join(map(re.escape, TABLE_FORMATS))})$", re.IGNORECASE)
@@ -101,10 +101,9 @@ class Request(part.Part):
   client_split: str | None = flag.field(
     None,
     "Who is trained and who is tested on: by_id, as a hash of each client's id and the seed says;"
-    " shuffled, by a permutation of all clients, as versions up to 0.2 did it. None for by_id, or"
+    " shuffled, by a permutation of all clients, not in a private run. None for by_id, or"
     " for that of a run that goes on. The synthetic task has its own.",
     choices=("by_id", "shuffled"),
-    before="shuffled",
   )
   split_seed: int | None = flag.field(
     None,
@@ -121,7 +120,6 @@ class Request(part.Part):
     " once; as many folds as clients leave one out at a time. 0 for a split into training and test"
     " clients.",
     least=0,
-    before="0",
   )
   data_dir: str = flag.field(
     "",
@@ -191,7 +189,6 @@ class Request(part.Part):
     " clients: how the model serves the clients that it is trained on. 0 for test clients.",
     least=0.0,
     rule=flag.below_one,
-    before="0.0",
   )
   glove: str = flag.field(
     "",
@@ -228,7 +225,7 @@ class Request(part.Part):
 
   @property
   def is_shuffled(self) -> bool:
-    """Whether clients are split as versions up to 0.2 did it."""
+    """Whether clients are split by a permutation of all."""
     return self.client_split == SHUFFLED
 
   @property
