@@ -5,7 +5,6 @@ that a folder never holds more rounds than its ledger. Rounds that a resumed run
 seed draw the same cohort and noise again: they release nothing new and count once.
 """
 
-import collections
 from collections.abc import Mapping
 import dataclasses
 import json
@@ -23,21 +22,14 @@ from privacy import server
 from privacy import statements
 from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
+from privacy.settings import versions
 
 FILE_NAME = "privacy.json"
-# The version of the mechanisms. Ledgers without it are of version 0.1.0. Those of version 2 are of
-# 0.2.0: there the clients that train follow from all clients, and sums are rounded.
-VERSION = 3
-VERSIONS = (2, VERSION)
-WITHOUT_GUARANTEE = (
-  "Found a ledger of version 0.1.0, whose noise came from seeds of 32 bits and can be found by"
-  " trying them all: what that run published has no guarantee, whatever its ledger says. Train anew"
-  " in another folder."
-)
+VERSION = 3  # Of the mechanisms. Earlier ones are of versions that `versions.older` names.
 
 # The entries of a release that are those of no part, and those that known cohorts alone have.
 _OF_COHORT = ("population", "clients_per_round", "sampling", "relation", "protocol", "contacted")
-_OF_KNOWN = {"coefficients": None, **dict.fromkeys(cohorts.own_flags())}
+_OF_KNOWN = {"coefficients", *cohorts.own_flags()}
 
 
 class Claim(TypedDict):
@@ -52,7 +44,7 @@ class Ledger:
   """The claim, the releases and the spent budget of a run.
 
   Attributes:
-    version: The version of the mechanisms, one of `VERSIONS`.
+    version: The version of the mechanisms, `VERSION`.
     accounting: "tightest", "pld" or "rdp".
     claim: The budget of the whole run.
     release: The releases of each round.
@@ -79,7 +71,7 @@ class Ledger:
   epsilon_server: float | None
   guarantee: tuple[str, ...]
   not_covered: tuple[str, ...]
-  starts: tuple[statements.StartingModel, ...] = ()
+  starts: tuple[statements.StartingModel, ...]
 
   def to_json(self) -> str:
     """Returns the ledger as the text of its file."""
@@ -93,18 +85,17 @@ class Ledger:
       content = json.loads(text)
     except ValueError as error:
       raise ValueError(f"Found a ledger that is not JSON ({error}); expected a run's.") from None
-    if isinstance(content, dict) and "release" in content and "version" not in content:
-      raise ValueError(WITHOUT_GUARANTEE)
-    if isinstance(content, dict):
-      content = {"starts": [], **content}  # Ledgers lacked it when no run started from another.
+    # The first ledgers had no version.
+    if isinstance(content, dict) and "release" in content and content.get("version", 1) in (1, 2):
+      raise versions.older()
     content = _fields(cls, content, "ledger")
-    if content["version"] not in VERSIONS:
+    if content["version"] != VERSION:
       raise ValueError(
-        f"Found version = {content['version']!r} in the ledger; expected one of"
-        f" {', '.join(map(str, VERSIONS))}, which this version of tff_superquantile reads."
+        f"Found version = {content['version']!r} in the ledger; expected {VERSION}, which this"
+        " version of tff_superquantile reads."
       )
     checks.one_of("accounting", content["accounting"], accounting.ACCOUNTANTS)
-    content["release"] = _read_release(content["release"], content["version"])
+    content["release"] = _read_release(content["release"])
     claim = _entries({"epsilon", "delta"}, content["claim"], "claim")
     content["claim"] = {
       "epsilon": _typed("claim.epsilon", claim["epsilon"], float | None),
@@ -168,20 +159,10 @@ def _entries(expected: set[str], content: Any, name: str) -> dict[str, Any]:
   return dict(content)
 
 
-def _read_release(content: Any, version: int) -> releases.Release:
-  if isinstance(content, dict):
-    # Ledgers of version 0.2.0 lack these: no run weighed its updates or adapted its clip norm.
-    recent = collections.ChainMap(
-      {"weighted_updates": False}, _OF_KNOWN, *(k.blank() for k in parts.kinds() if k.is_recent)
-    )
-    if version != VERSION and set(recent) & set(content):
-      raise ValueError(
-        f"Found {', '.join(sorted(set(recent) & set(content)))} in a ledger of version {version},"
-        " which had no such entries; bring the run's own ledger back."
-      )
-    content = dict(collections.ChainMap(content, recent))
+def _read_release(content: Any) -> releases.Release:
   names = {name for kind in parts.kinds() for name in kind.blank()}
-  content = _entries({*_OF_COHORT, *_OF_KNOWN, *names}, content, "release")
+  of_known = _OF_KNOWN.intersection(content if isinstance(content, dict) else ())
+  content = _entries({*_OF_COHORT, *names, *of_known}, content, "release")
   mechanisms = {
     "tree": tree_mechanism.TreeMechanism,
     "update_sum": sum_mechanism.SumMechanism,
@@ -190,9 +171,11 @@ def _read_release(content: Any, version: int) -> releases.Release:
     if content[name] is not None:
       content[name] = kind(**_fields(kind, content[name], name))
   try:
-    return releases.Release.of_entries(content)
+    release = releases.Release.of_entries(content)
   except (TypeError, ArithmeticError) as error:
     raise ValueError(f"Found a release in the ledger that cannot be read: {error}.") from None
+  _entries(set(release.entries()), content, "release")
+  return release
 
 
 def build_ledger(
@@ -227,6 +210,6 @@ def build_ledger(
     epsilon_spent=epsilon,
     epsilon_server=server.server_epsilon(release, num_rounds_planned, meter.delta).epsilon,
     guarantee=tuple(statements.guarantee(release)),
-    not_covered=statements.not_covered(release, starts, VERSION, flags),
+    not_covered=statements.not_covered(release, starts, flags),
     starts=starts,
   )

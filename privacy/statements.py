@@ -39,13 +39,6 @@ _OF_KNOWN_COHORTS = (
   "Anything else that is published about training clients, such as how many were in the tail, or"
   " their exact metrics.",
 )
-# Those of a ledger of version 2, whose run rounded its sums in floating point.
-_NOT_COVERED_IN_2 = (
-  *NOT_COVERED[1:4],
-  "The lowest bits of numbers: noise is drawn and added in floating point, by Philox, which is no"
-  " cryptographic generator.",
-  *NOT_COVERED[5:],
-)
 # The tasks of public data sets, whose clients are known not to be those of any other data.
 _PUBLIC_TASKS = (
   *("emnist_convnet", "emnist_linear", "sent140_linear", "sent140_lstm"),
@@ -147,7 +140,6 @@ def initial_weights(start: StartingModel) -> str:
 def not_covered(
   release: releases.Release,
   starts: Sequence[StartingModel] = (),
-  ledger_version: int = 3,
   flags: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
   """States the limits of the guarantee of a run with some flags.
@@ -155,25 +147,12 @@ def not_covered(
   Args:
     release: What a round releases.
     starts: The models from which the run starts, the latest first.
-    ledger_version: That of the run's ledger.
     flags: The run's flags, texts by name; None without a run.
   """
-  limits: tuple[str, ...] = _NOT_COVERED_IN_2 if ledger_version == 2 else NOT_COVERED
-  if release.cohort.is_one_mechanism:
-    limits = _OF_KNOWN_COHORTS
+  limits: tuple[str, ...] = _OF_KNOWN_COHORTS if release.cohort.is_one_mechanism else NOT_COVERED
   if release.cohort.list_is_public:
     limits = tuple(_PUBLIC_LIST if sentence == NOT_COVERED[0] else sentence for sentence in limits)
   return (*map(initial_weights, starts), *of_flags(flags or {}), *limits)
-
-
-def as_before(sentences: Sequence[str]) -> tuple[str, ...]:
-  """Returns sentences as version 0.3.0 said them, which did not speak of the list of clients."""
-  return tuple(
-    sentence.replace("still in the list and counted", "still counted").replace(
-      _PUBLIC_LIST, NOT_COVERED[0]
-    )
-    for sentence in sentences
-  )
 
 
 def mechanism(release: releases.Release) -> str:

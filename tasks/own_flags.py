@@ -106,7 +106,6 @@ class TableFlags(FileFlags):
     " clients: how the model serves the clients that it is trained on. 0 for test clients.",
     least=0.0,
     rule=flag.below_one,
-    before="0.0",
   )
 
 

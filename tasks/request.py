@@ -12,7 +12,7 @@ from privacy.settings import part
 from tasks import own_flags
 
 _Flags = TypeVar("_Flags", bound=part.Part)
-# How clients are split: by the ids of each, or as versions up to 0.2 did it.
+# How clients are split: by the id of each, or by a permutation of all.
 BY_ID, SHUFFLED = "by_id", "shuffled"
 TABLE_FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 _FORMATS = re.compile(f"({'|'.join(map(re.escape, TABLE_FORMATS))})$", re.IGNORECASE)
@@ -88,10 +88,9 @@ class Request(part.Part):
   client_split: str | None = flag.field(
     None,
     "Who is trained and who is tested on: by_id, as a hash of each client's id and the seed says;"
-    " shuffled, by a permutation of all clients, as versions up to 0.2 did it. None for by_id, or"
+    " shuffled, by a permutation of all clients, not in a private run. None for by_id, or"
     " for that of a run that goes on. The synthetic task has its own.",
     choices=("by_id", "shuffled"),
-    before="shuffled",
   )
   split_seed: int | None = flag.field(
     None,
@@ -108,7 +107,6 @@ class Request(part.Part):
     " once; as many folds as clients leave one out at a time. 0 for a split into training and test"
     " clients.",
     least=0,
-    before="0",
   )
   own: part.Part = part.chosen_by(
     lambda values: values.get("task") or "synthetic", own_flags.OF_TASK, chooser="task"
@@ -160,7 +158,7 @@ class Request(part.Part):
 
   @property
   def is_shuffled(self) -> bool:
-    """Whether clients are split as versions up to 0.2 did it."""
+    """Whether clients are split by a permutation of all."""
     return self.client_split == SHUFFLED
 
   @property

@@ -1,7 +1,7 @@
 """Splits pools of clients into those to train on, to test on and to validate on.
 
-A client's place follows from its id and the seed alone (`places`). Versions up to 0.2 drew a
-permutation of all clients instead ("shuffled"), as their runs go on to do.
+A client's place follows from its id and the seed alone (`places`), or from a permutation of all
+clients ("shuffled"), by which the results on real handwriting and tweets were measured.
 """
 
 from collections.abc import Callable, Sequence

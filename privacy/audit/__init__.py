@@ -11,8 +11,7 @@ line of these two can be changed by itself. A run that starts from a model witho
 may be the same clients claims too much. `experiment` reads the runs of a folder together.
 
 What it cannot see: a change of all files that agree about it, made by somebody who computes the
-hashes anew. Runs of version 0.2.0 have no hashes; of their flags only those that the ledger has,
-too, are compared.
+hashes anew.
 """
 
 from privacy.audit.findings import Audit as Audit

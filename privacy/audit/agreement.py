@@ -14,7 +14,7 @@ from privacy.audit import results as results_lib
 
 # Columns of rounds.csv on the clients of other splits, who are outside of the guarantee.
 _OF_OTHER_CLIENTS = r"(test|validation)_({})_(mean|std|p\d+|superquantile_\d+|best_10)"
-# Entries of manifest.json that bind a run, since version 3.
+# Entries of manifest.json that bind a run.
 _BINDING = {"flags": "SHA-256 of flags.txt", "commitments": "commitments to key and clients"}
 
 
@@ -62,13 +62,9 @@ def _of_manifest(
     sentences.append("manifest.json and the ledger do not have the same starts.")
   if manifest.get("flags", results.flags_digest) != results.flags_digest:
     sentences.append("flags.txt is not the file whose SHA-256 is in manifest.json.")
-  is_recent = ledger.version == ledger_lib.VERSION
-  for name, words in _BINDING.items():
-    if is_recent != bool(manifest.get(name)):
-      has = "has no" if is_recent else "has"
-      sentences.append(
-        f"manifest.json {has} {words}, and the ledger is of version {ledger.version}."
-      )
+  sentences += [
+    f"manifest.json has no {words}." for name, words in _BINDING.items() if not manifest.get(name)
+  ]
   for name in ("data", "seconds_per_round"):
     if manifest.get(name) is not None:
       sentences.append(f"manifest.json has {name}, which would tell something of training clients.")
@@ -104,16 +100,15 @@ def _of_rounds(
     for name, is_there in left.items()
     if not is_there
   ]
-  ends: dict[str, Any] = {"rounds.csv": results.rounds.done}
-  if "flags" in manifest or "rounds_done" in manifest:  # Version 0.2.0 had neither.
-    ends["manifest.json"] = manifest.get("rounds_done")
-    kept = manifest.get("kept_round")
-    is_last = kept == results.manifest_rounds
-    is_earlier = isinstance(kept, int) and 0 <= kept < (results.manifest_rounds or 0)
-    if not (is_last or flags.get("keep") == "best" and is_earlier):
-      sentences.append(
-        f"manifest.json has the model of round {kept}, which is not that of the run."
-      )
+  ends: dict[str, Any] = {
+    "rounds.csv": results.rounds.done,
+    "manifest.json": manifest.get("rounds_done"),
+  }
+  kept = manifest.get("kept_round")
+  is_last = kept == results.manifest_rounds
+  is_earlier = isinstance(kept, int) and 0 <= kept < (results.manifest_rounds or 0)
+  if not (is_last or flags.get("keep") == "best" and is_earlier):
+    sentences.append(f"manifest.json has the model of round {kept}, which is not that of the run.")
   if "patience" not in flags:
     ends["flags.txt"] = flags_lib.to_number(flags.get("num_rounds", ""))
   sentences += [
@@ -129,7 +124,7 @@ def _of_epsilons(ledger: ledger_lib.Ledger, rounds: results_lib.Rounds) -> list[
   meter = accounting.Accountant(ledger.release, ledger.claim["delta"], ledger.accounting)
   for number, epsilon in rounds.epsilons:
     spent = meter.epsilon_at_most(number, ledger.num_rounds_planned)
-    if not epsilon >= spent * (1.0 - flags_lib.tolerance(ledger)):
+    if not epsilon >= spent * (1.0 - flags_lib.TOLERANCE):
       return [f"rounds.csv has epsilon = {epsilon:.6g} in round {number}; it is {spent:.6g}."]
   return []
 

@@ -105,7 +105,7 @@ class Found(NamedTuple):
 def _read(folder: pathlib.Path, names: Mapping[pathlib.Path, frozenset[str]]) -> Member:
   """Reads a run's folder, in which tables name clients."""
   is_begun = (folder / "flags.txt").is_file()
-  flags = flags_lib.read(results_lib.read_text(folder, "flags.txt")) if is_begun else {}
+  flags = flags_lib.read(folder) if is_begun else {}
   ledger, num_rounds = None, 0
   if (folder / ledger_lib.FILE_NAME).exists():
     ledger = results_lib.read_ledger(folder)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import dataclasses
-import functools
 import os
 import pathlib
 
@@ -55,8 +54,8 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
   folder = pathlib.Path(folder)
   if not folder.is_dir():
     raise ValueError(f"Found no folder {os.fspath(folder)!r}; expected that of a private run.")
+  flags = flags_lib.read(folder)
   ledger = results_lib.read_ledger(folder)
-  flags = flags_lib.read(results_lib.read_text(folder, "flags.txt"))
   results = results_lib.read(folder, has_begun=ledger.rounds_done > 0)
   wrong_evaluations, costs = entries.audit(folder, ledger, results.manifest or {})
   release, delta = ledger.release, ledger.claim["delta"]
@@ -64,7 +63,6 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
   accountant = accounting.Accountant(release, delta, ledger.accounting)
   spent = accountant.spent(num_rounds)
   planned = accountant.spent(max(num_rounds, ledger.num_rounds_planned))
-  is_older = flags_lib.is_of_0_3(flags)
   return Audit(
     ledger=ledger,
     rounds=results.rounds,
@@ -74,7 +72,7 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
     server=server_lib.server_epsilon(release, num_rounds, delta),
     epsilon_planned=planned.epsilon,
     failures=(
-      *_failures(ledger, spent, is_older),
+      *_failures(ledger, spent),
       *_wrong_sentences(ledger, flags),
       *_exposing_starts(ledger, flags),
       *flags_lib.contradictions(flags, ledger),
@@ -83,33 +81,27 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
       *agreement.contradictions(ledger, flags, results),
       *wrong_evaluations,
     ),
-    notes=(*_notes(ledger, results, spent, planned, is_older), *costs),
-    not_covered=statements.not_covered(release, ledger.starts, ledger.version, flags),
+    notes=(*_notes(ledger, results, spent, planned), *costs),
+    not_covered=statements.not_covered(release, ledger.starts, flags),
   )
 
 
-def _failures(ledger: ledger_lib.Ledger, spent: accounting.Spent, is_older: bool) -> list[str]:
-  """Returns how the ledger contradicts itself, and the cost of the rounds that were done.
-
-  A run of version 0.3.0 or before is held to its own rule, without the rounding of drawn noise.
-  """
+def _failures(ledger: ledger_lib.Ledger, spent: accounting.Spent) -> list[str]:
+  """Returns how the ledger contradicts itself, and the cost of the rounds that were done."""
   release, delta, claim = ledger.release, ledger.claim["delta"], ledger.claim["epsilon"]
-  tolerance = flags_lib.tolerance(ledger)
-  failures = []
-  cost = spent.epsilon - is_older * spent.of_rounding
-  if claim is not None and cost > claim * (1.0 + tolerance):
+  tolerance, failures = flags_lib.TOLERANCE, []
+  if claim is not None and spent.epsilon > claim * (1.0 + tolerance):
     failures.append(
-      f"{spent.num_rounds} rounds cost epsilon = {cost:.6g}, more than the claimed {claim:.6g}."
+      f"{spent.num_rounds} rounds cost epsilon = {spent.epsilon:.6g}, more than the claimed"
+      f" {claim:.6g}."
     )
-  done = accounting.epsilon(release, ledger.rounds_done, delta, ledger.accounting)
-  recorded = done.epsilon - is_older * done.of_rounding
+  recorded = accounting.epsilon(release, ledger.rounds_done, delta, ledger.accounting).epsilon
   if ledger.epsilon_spent < recorded * (1.0 - tolerance):
     failures.append(
       f"The ledger says that {ledger.rounds_done} rounds spent epsilon ="
       f" {ledger.epsilon_spent:.6g}; it is {recorded:.6g}."
     )
-  whole = server_lib.server_epsilon(release, ledger.num_rounds_planned, delta)
-  server = whole.epsilon and whole.epsilon - is_older * whole.of_rounding
+  server = server_lib.server_epsilon(release, ledger.num_rounds_planned, delta).epsilon
   of_server = ledger.epsilon_server
   is_right = of_server is server
   if of_server is not None and server is not None:
@@ -126,13 +118,8 @@ def _failures(ledger: ledger_lib.Ledger, spent: accounting.Spent, is_older: bool
 def _wrong_sentences(ledger: ledger_lib.Ledger, flags: Mapping[str, str]) -> list[str]:
   """Returns that a ledger's sentences are others than follow from its numbers and the flags."""
   guarantee = tuple(statements.guarantee(ledger.release))
-  limits = functools.partial(statements.not_covered, ledger.release, ledger.starts, ledger.version)
-  known = [limits(flags)]
-  if flags_lib.is_of_0_3(flags):
-    known.append(limits())
-  before = statements.as_before
-  expected = [(guarantee, known[0]), *((before(guarantee), before(text)) for text in known)]
-  if (ledger.guarantee, ledger.not_covered) in expected:
+  not_covered = statements.not_covered(ledger.release, ledger.starts, flags)
+  if (ledger.guarantee, ledger.not_covered) == (guarantee, not_covered):
     return []
   return ["The ledger's sentences are not those that follow from its numbers and the run's flags."]
 
@@ -163,21 +150,13 @@ def _notes(
   results: results_lib.RunRecords,
   spent: accounting.Spent,
   planned: accounting.Spent,
-  is_older: bool,
 ) -> list[str]:
   """Returns what is no contradiction, and worth to know."""
   rounds, claim = results.rounds, ledger.claim["epsilon"]
-  of_done, of_all = (of.epsilon - is_older * of.of_rounding for of in (spent, planned))
   notes = []
-  if spent.epsilon > of_done * (1.0 + flags_lib.TOLERANCE):
-    notes.append(
-      "The claim leaves out how the clients' noise is rounded as it is drawn, as versions up to"
-      f" 0.3.0 did: that adds up to {spent.of_rounding:.2g}, so that epsilon is at most"
-      f" {spent.epsilon:.8g}."
-    )
   if claim is None:
     notes.append("The run claims no limit on epsilon.")
-  elif of_done <= claim * (1.0 + flags_lib.tolerance(ledger)) < of_all:
+  elif spent.epsilon <= claim * (1.0 + flags_lib.TOLERANCE) < planned.epsilon:
     notes.append(
       f"All {planned.num_rounds} planned rounds would cost epsilon = {planned.epsilon:.6g}, more"
       f" than the claimed {claim:.6g}."
@@ -194,11 +173,6 @@ def _notes(
     )
   if rounds.aborted:
     notes.append(f"{rounds.aborted} rounds were aborted. They count as the others do.")
-  if results.manifest is not None and "flags" not in results.manifest:
-    notes.append(
-      "manifest.json has no SHA-256 of flags.txt, as in runs of version 0.2.0: flags that the"
-      " ledger does not have, too, are not compared."
-    )
   warning = accounting.delta_warning(spent.delta, ledger.release.cohort.population)
   if warning is not None:
     notes.append(warning)

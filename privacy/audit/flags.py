@@ -1,8 +1,8 @@
 """Compares the flags of a run with its ledger, and the noise of its clients with its numbers."""
 
-from collections.abc import Mapping
 import dataclasses
 import math
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,10 @@ import numpy as np
 from privacy import cohorts
 from privacy import ledger as ledger_lib
 from privacy import parts
+from privacy.audit import results as results_lib
 from privacy.noise import banded
 from privacy.settings import command_line
+from privacy.settings import versions
 
 # Recomputing gives the same number up to another version's rounding.
 TOLERANCE = 1e-6
@@ -31,24 +33,11 @@ def _shares_of_budget() -> set[str]:
   return {kind.share_flag for kind in parts.kinds() if kind.share_flag}
 
 
-def read(text: str) -> dict[str, str]:
-  """Reads `flags.txt`: values by name, of lines like `--name=value`; empty ones are left out."""
-  flags = command_line.read_flags(text)
+def read(folder: pathlib.Path) -> dict[str, str]:
+  """Reads the `flags.txt` of a run's folder: values by name; empty ones are left out."""
+  flags = command_line.read_flags(results_lib.read_text(folder, "flags.txt"))
+  versions.check(flags, folder)
   return {name: value for name, value in flags.items() if value not in _EMPTY}
-
-
-def tolerance(ledger: ledger_lib.Ledger) -> float:
-  """Returns the relative difference between an epsilon of a run and the same computed here."""
-  # The grid of another version's losses moved its epsilons by half a thousandth.
-  return TOLERANCE if ledger.version == ledger_lib.VERSION else 1e-3
-
-
-def is_of_0_3(flags: Mapping[str, str]) -> bool:
-  """Returns whether a run is of version 0.3.0 or before, by its flags.
-
-  Ledgers of these do not speak of flags, and their epsilons leave out how drawn noise is rounded.
-  """
-  return "exact_siblings" not in flags
 
 
 def _entries(ledger: ledger_lib.Ledger) -> dict[str, Any]:
@@ -113,7 +102,7 @@ def contradictions(flags: dict[str, str], ledger: ledger_lib.Ledger) -> list[str
     f"flags.txt has --{name}={flags[name]}, with which no private run begins: it would measure"
     " clients that it protects."
     for name, allowed in _REFUSED.items()
-    if ledger.version == ledger_lib.VERSION and flags.get(name, allowed[0]) not in allowed
+    if flags.get(name, allowed[0]) not in allowed
   ]
   start = flags.get("initial_weights_fingerprint")
   if start != (ledger.starts[0].fingerprint if ledger.starts else None):

@@ -98,9 +98,9 @@ def rows(values: Mapping[str, Any], *names: str) -> list[str]:
 
 
 def noise_multipliers(release: releases.Release) -> dict[str, float | None]:
-  """Returns z of a release's parts; of parts that it lacks, those that are not recent are None."""
-  older = {kind.flag: None for kind in parts.kinds() if not kind.is_recent}
-  return {**older, **release.noise_multipliers}
+  """Returns z of a release's parts; of parts that it lacks, those always said are None."""
+  always = {kind.flag: None for kind in parts.kinds() if kind.is_always_said}
+  return {**always, **release.noise_multipliers}
 
 
 def noise_rows(values: Mapping[str, Any]) -> list[str]:

@@ -5,8 +5,7 @@ compose; other clients lose nothing by them (parallel composition: a client is i
 ledger is written before an estimate is shown, and none of its entries is ever removed: each has
 the hash of the one before it (`previous`), and the hash of the last, the head of the chain, is in
 manifest.json. The file is written before the head, so that a crash leaves the head one entry behind
-the end, and nothing else does. Entries of version 0.2.0 have no `previous`; those of this version
-follow them.
+the end, and nothing else does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -119,12 +118,11 @@ def broken_chain(content: Sequence[Mapping[str, Any]], kept: Any) -> str | None:
 
   It is None for a whole chain; the head is None where the manifest has none.
   """
-  first = next((i for i, entry in enumerate(content) if "previous" in entry), len(content))
-  for number in range(first, len(content)):
-    if content[number].get("previous") != head(content[:number]):
+  for number, entry in enumerate(content):
+    if entry.get("previous") != head(content[:number]):
       return f"Evaluation {number + 1} is not that which followed the one before it."
-  if kept is None and first == len(content):
-    return None  # All are of version 0.2.0.
+  if kept is None and not content:
+    return None
   if kept not in (head(content), head(content[:-1])):
     return f"The last of the {len(content)} evaluations is not the one that manifest.json has."
   return None

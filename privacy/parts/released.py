@@ -49,8 +49,8 @@ class ReleasedPart(part.Part, abc.ABC):
   # Its entries in a ledger besides z, by name: the attribute, and what a ledger of a release
   # without such a part has.
   recorded: ClassVar[Mapping[str, tuple[str, Any]]] = {}
-  # Whether older ledgers lack its entries; then answers have z only where there is one.
-  is_recent: ClassVar[bool] = True
+  # Whether answers have z also of a release without such a part, as None.
+  is_always_said: ClassVar[bool] = False
 
   def __post_init__(self) -> None:
     if self.noise_multiplier is not None:

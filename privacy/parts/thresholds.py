@@ -72,7 +72,7 @@ class PrivateThreshold(Threshold, released.ReleasedPart):
     "tree": ("mechanism", None),
     "threshold_kind": ("kind", "tree"),
   }
-  is_recent: ClassVar[bool] = False
+  is_always_said: ClassVar[bool] = True
 
   def check(self, cohort: cohorts.Cohort) -> None:
     if self.noise_multiplier is None:
@@ -175,8 +175,7 @@ class Tree(PrivateThreshold):
     always = frozenset({"estimated_cohort_size", "aborted"})
     if "estimated_share_sum" in header:  # Of shares relative to the histogram.
       return always | {"estimated_share_sum"}
-    # In earlier versions theta could adapt to the histogram.
-    return always | {"threshold", "estimated_tail_size"} | {"theta"} & header
+    return always | {"threshold", "estimated_tail_size"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,7 +223,6 @@ class PrimalDual(OneBit):
     0.01,
     "Step size of --threshold=primal_dual, in units of the loss.",
     may_idle=True,
-    before="0.01",
     rule=checks.scale,
   )
 

@@ -24,7 +24,7 @@ class UpdateSum(released.ReleasedPart):
     "update_sum": ("mechanism", None),
     "weighted_updates": ("is_weighted", False),
   }
-  is_recent: ClassVar[bool] = False
+  is_always_said: ClassVar[bool] = True
   # Whether each update is multiplied by a weight in [0, 1] that follows from its client's own
   # data, and the sum has one entry more, for the sum of the weights. The sensitivity, of both
   # together, is C as without.

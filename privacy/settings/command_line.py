@@ -97,8 +97,8 @@ class Parser(argparse.ArgumentParser):
         near.append(re.match(r"[\w-]+", entry)[0])  # type: ignore[index]
     return near[0] if near and name else ""
 
-  def read_files(self, left: Iterable[str] = ()) -> None:
-    """Adds --flagfile, and to the arguments the lines of its files but those of flags `left`."""
+  def read_files(self) -> None:
+    """Adds --flagfile, and to the arguments the lines of its files."""
     add_flag(self, "flagfile", str, None, "File of further flags, one a line: a run's flags.txt.")
     texts, self.arguments = iter(self.arguments), []
     of_files: set[str] = set()
@@ -119,7 +119,7 @@ class Parser(argparse.ArgumentParser):
           raise ValueError(f"Found --flagfile within {path}; expected it in the command alone.")
         _check_flags(path, lines)
         flags = [line for line in lines if line.startswith("--")]
-        self.arguments += [flag for flag in flags if not set(read_flags(flag)) & {*left}]
+        self.arguments += flags
         of_files |= {name for flag in flags for name in read_flags(flag)}
       else:
         of_files -= set(read_flags(text))
@@ -187,7 +187,7 @@ def _as_sentence(message: str) -> str:
 
 
 def read_flags(text: str) -> dict[str, str]:
-  """Reads a run's `flags.txt`: values by name, of lines like `--name=value`.
+  """Reads lines like `--name=value`, as those of a run's `flags.txt`: values by name.
 
   The values of a flag that is there several times are joined by commas.
   """

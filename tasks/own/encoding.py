@@ -226,8 +226,8 @@ def from_json(values: Mapping[str, Any]) -> Encoding:
 
 
 def _tuples(values: Mapping[str, Any], texts: str) -> dict[str, tuple]:
-  """Returns the lists of a part of an encoding; an earlier version has kept no shares."""
-  return {texts: tuple(values[texts]), "shares": tuple(values.get("shares", ()))}
+  """Returns the lists of a part of an encoding."""
+  return {name: tuple(values[name]) for name in (texts, "shares")}
 
 
 def _check(encoding: Encoding) -> None:

@@ -43,8 +43,7 @@ class Feature:
   # Population standard deviation of the reference's numbers; 1 where they are all the same.
   std: float = 1.0
   categories: tuple[str, ...] = ()  # The texts, in the order of their inputs; empty for numbers.
-  # The fraction of the reference's rows that has each category; empty for numbers, and where an
-  # earlier version has made the feature.
+  # The fraction of the reference's rows that has each category; empty for numbers.
   shares: tuple[float, ...] = ()
   decimal: str = ""  # How numbers are written, as in `notation.Notation`.
   unit: str = ""  # Likewise.

@@ -31,8 +31,7 @@ class Label:
   classes: tuple[str, ...] = ()
   mean: float = 0.0  # Mean of labels that are numbers, over the reference clients; 0 for classes.
   std: float = 1.0  # Population standard deviation of these; 1 for classes.
-  # The fraction of the reference's rows that has each class; empty for numbers, and where an
-  # earlier version has made the label.
+  # The fraction of the reference's rows that has each class; empty for numbers.
   shares: tuple[float, ...] = ()
   decimal: str = ""  # How numbers are written, as in `notation.Notation`.
   unit: str = ""  # Likewise.

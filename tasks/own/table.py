@@ -23,7 +23,7 @@ from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
 
 _VERSION = 2  # Part of the digest that identifies a table; it must not change.
-_FORMAT = 9  # A change of the converted files, or of what is kept beside them, changes this.
+_FORMAT = 10  # A change of the converted files, or of what is kept beside them, changes this.
 # What else the converted files follow from.
 _OF_RUN = (
   "seed_of_split",
@@ -32,9 +32,9 @@ _OF_RUN = (
   "validation_fraction",
   "is_private",
   "is_shuffled",
+  "folds",
+  "held_out_examples",
 )
-# Likewise, where they are given: earlier versions did not have them.
-_OF_RUN_IF_GIVEN = ("folds", "held_out_examples")
 # What else a table's digest follows from, where it is given.
 _OF_TABLE_IF_GIVEN = (
   *("drop_columns", "rows_without_label", "rows_without_client", "separator", "missing"),
@@ -76,7 +76,6 @@ def open_clients(
   facts += [(n, value) for n in _OF_TABLE_IF_GIVEN if (value := getattr(own, n)) is not None]
   digest = _hash(facts)[:16]
   of_run = [_FORMAT, digest, *(getattr(request, name) for name in _OF_RUN)]
-  of_run += [(name, value) for name in _OF_RUN_IF_GIVEN if (value := getattr(request, name))]
   directory = os.path.join(request.cache_dir, f"own_{_hash(of_run)[:16]}")
   converted = _open_converted(_directories(directory, request))
   if known is not None and not (converted and converted[1].encoding == known):

@@ -215,11 +215,9 @@ def places(texts: Iterable[str], names: Sequence[str]) -> np.ndarray:
 
   A column's type follows from all of its values: the same numbers may come as 1 or 1.0, or truth
   values as true or True. So a text is looked for as it is, and then as the truth value or the
-  number that it is. Where a name is a code, names are no numbers. Versions up to 0.3 kept the
-  blanks around names.
+  number that it is. Where a name is a code, names are no numbers.
   """
-  exact = {name.strip(): place for place, name in reversed(list(enumerate(names)))}
-  exact |= {name: place for place, name in enumerate(names)}
+  exact = {name: place for place, name in enumerate(names)}
   # The first of several that are alike.
   truth = {name.lower(): exact[name] for name in reversed(names) if name.lower() in TRUTH}
   are_codes = any(map(is_code, names))
@@ -234,11 +232,6 @@ def places(texts: Iterable[str], names: Sequence[str]) -> np.ndarray:
       return truth[text.lower()]
     if not of_numbers or (has_leading_zero(text) and not are_numbers):
       return -1
-    name = canonical(text)
-    if name is None or name in of_numbers:
-      return of_numbers.get(name, -1)
-    # Versions up to 0.2 wrote whole numbers from 1e16 on as float64, such as 1e+16.
-    shortest = repr(float(name))
-    return exact.get(shortest, -1) if "e+" in shortest else -1
+    return of_numbers.get(canonical(text), -1)
 
   return np.array([find(text) for text in texts], np.float64)

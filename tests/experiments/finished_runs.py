@@ -36,7 +36,7 @@ def flags_of(method):
   """Flags that make a run's folder of this name; --run_name where no method has it."""
   fitting = [name for name in methods.METHODS if method.startswith(name)]
   algorithm = max(fitting, key=len, default="")
-  flags = {"algorithm": algorithm}
+  flags = {"exact_siblings": "refused", "algorithm": algorithm}
   words = iter(method[len(algorithm) :].split("_")[1:])
   for word in words:
     if word in _NUMBERS:

@@ -1,4 +1,4 @@
-"""How a run's clients are split: attacks through `train`, and runs of before that go on."""
+"""How a run's clients are split: attacks through `train`, and runs that go on."""
 
 import shutil
 
@@ -11,7 +11,6 @@ from tff_superquantile.experiments import run
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
-from tff_superquantile.experiments.run.training import client_split
 from tff_superquantile.experiments.run.training import noise_key
 
 _KEY = "00112233445566778899aabbccddeeff\n"
@@ -56,14 +55,6 @@ def _private(config, tmp_path, name, **changes):
   return run_config.replace(config, output_dir=output, noise_key_file=key, **changes)
 
 
-def _drop_split(path):
-  """Makes a run's flags those of version 0.2, in which there was no such flag."""
-  lines = (path / "flags.txt").read_text().splitlines()
-  assert "--client_split=shuffled" in lines
-  kept = [line for line in lines if not line.startswith(("--client_split", "--classes"))]
-  (path / "flags.txt").write_text("\n".join(kept) + "\n")
-
-
 def test_one_training_client_does_not_move_others_nor_their_inputs(
   config, tmp_path, capsys, monkeypatch
 ):
@@ -103,45 +94,26 @@ def test_one_training_client_does_not_move_others_nor_their_inputs(
     np.testing.assert_array_equal(one, another)
 
 
-def test_a_run_of_before_goes_on_with_its_own_clients(config, tmp_path):
-  for private in (False, True):
-    asked = _private(config, tmp_path, "private") if private else config
-    if private:
-      with pytest.raises(ValueError, match="shuffled for a private run that has not begun"):
-        runner.train(run_config.replace(asked, client_split="shuffled", delta=1e-3))
-      asked = run_config.replace(asked, delta=1e-3)
-      path = _of_version_02(asked)
-    else:
-      path = runner.train(run_config.replace(asked, client_split="shuffled")).path
-      _drop_split(path)
-    before = run.Run(path, 0)
-    ids = before.clients("test")["client_id"]
-    assert "client_split" not in before.flags and before.config.task.client_split == "shuffled"
-    assert names.folder(before.config) == path.parent.name
-    # Of 30 clients, 6 are shuffled to the end.
-    assert len(ids) == 6
-    np.testing.assert_array_equal(evaluate.evaluate(path).columns["client_id"], ids)
-    assert runner.train(asked).path == path
-    (path / "metrics.json").unlink()
-    again = runner.train(asked)  # It goes on, by the flags of a new run.
-    assert again.flags["client_split"] == "shuffled" and again.finished
-    np.testing.assert_array_equal(again.clients("test")["client_id"], ids)
-    with pytest.raises(ValueError, match="--client_split=shuffled there, by_id here"):
-      runner.train(run_config.replace(asked, client_split="by_id"))
-
-
-def _of_version_02(asked):
-  """A private run that began before there was a flag."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(client_split.ClientSplit, "resolve", lambda config, task: config)
-    path = runner.train(run_config.replace(asked, client_split="shuffled")).path
-  _drop_split(path)
-  return path
+def test_a_shuffled_run_goes_on_with_its_own_clients(config, tmp_path):
+  path = runner.train(run_config.replace(config, client_split="shuffled")).path
+  ids = run.Run(path, 0).clients("test")["client_id"]
+  # Of 30 clients, 6 are shuffled to the end.
+  assert len(ids) == 6
+  np.testing.assert_array_equal(evaluate.evaluate(path).columns["client_id"], ids)
+  assert runner.train(config).path == path
+  (path / "metrics.json").unlink()
+  again = runner.train(config)  # It goes on, by the flags of a new run.
+  assert again.flags["client_split"] == "shuffled" and again.finished
+  np.testing.assert_array_equal(again.clients("test")["client_id"], ids)
+  with pytest.raises(ValueError, match="--client_split=shuffled there, by_id here"):
+    runner.train(run_config.replace(config, client_split="by_id"))
+  private = _private(config, tmp_path, "private", client_split="shuffled", delta=1e-3)
+  with pytest.raises(ValueError, match="Found --client_split=shuffled for a private run"):
+    runner.train(private)
 
 
 def test_runs_with_other_clients_are_not_mixed(config, tmp_path):
   path = runner.train(run_config.replace(config, client_split="shuffled")).path
-  _drop_split(path)
   new = run_config.replace(config, algorithm="superquantile", theta=0.5)
   with pytest.raises(ValueError, match="split otherwise.*--output_dir, or .*=shuffled") as error:
     runner.train(new)

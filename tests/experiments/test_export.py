@@ -516,7 +516,7 @@ def test_command_ends_with_one_sentence(lab, results):
   (damaged / "weights.npz").write_bytes((damaged / "weights.npz").read_bytes()[:-300])
   # These are seen while it exports, which it says before.
   _export(lab, damaged, "--out=x").assert_fails_with_a_sentence(2, "weights.npz is damaged")
-  (other / "flags.txt").write_text("--task=emnist_linear\n")
+  (other / "flags.txt").write_text("--task=emnist_linear\n--exact_siblings=refused\n")
   unfit = _export(lab, other, "--out=x")
   unfit.assert_fails_with_a_sentence(2, "Found weights of shapes", "(784, 62)")
   with open(private / "flags.txt", "a") as stream:

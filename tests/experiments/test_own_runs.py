@@ -206,29 +206,14 @@ def test_export_needs_no_table(lab, compared):
     (lab.folder / "moved.csv").rename(table)
 
 
-@pytest.fixture
-def old_run(lab, compared):
-  """A run as an earlier version left it, without its columns."""
-  old = lab.folder / "old" / "own_visits_linear" / "fed_avg" / "seed_0"
-  if not old.exists():
-    shutil.copytree(lab.folder / "own" / "own_visits_linear" / "fed_avg" / "seed_0", old)
-    (old / "columns.json").unlink()
-  return old
-
-
-def test_earlier_run_takes_its_own_table_and_no_other(lab, own, old_run):
-  found = _evaluate(lab, old_run, lab.folder / "visits.csv")
-  of_run = _read(old_run / "test_clients.csv")
-  names = ["client_id", "num_examples", "loss", "error"]
-  np.testing.assert_array_equal(found[names], of_run[names])
-  table = lab.folder / "another.csv"
-  _write(table, shift=3.0)
-  refused = lab.bare("evaluate", str(old_run), f"--data_dir={table}")
-  refused.assert_refused("another table", "without columns.json", "--data_dir", "train again")
-  started = own(
-    "train", "--task=own", f"--data_dir={table}", "--theta=0.5", f"--initial_weights={old_run}"
-  )
-  started.assert_fails_with_a_sentence(2, "another table", "without columns.json")
+def test_a_run_that_lost_its_columns_says_so(lab, own, compared):
+  run = lab.folder / "lost" / "own_visits_linear" / "fed_avg" / "seed_0"
+  shutil.copytree(lab.folder / "own" / "own_visits_linear" / "fed_avg" / "seed_0", run)
+  (run / "columns.json").unlink()
+  said = "Found no columns.json in", "bring the file back, or train again"
+  lab.bare("evaluate", str(run)).assert_refused(*said)
+  asked = ("train", "--task=own", f"--data_dir={lab.folder / 'visits.csv'}", "--theta=0.5")
+  own(*asked, f"--initial_weights={run}").assert_fails_with_a_sentence(2, *said)
 
 
 def test_run_that_starts_from_another_takes_its_columns_over(lab, own, compared):

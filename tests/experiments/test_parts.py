@@ -11,6 +11,7 @@ import types
 
 import pytest
 
+from privacy import audit
 from privacy import parts
 from privacy.settings import part
 import tasks
@@ -19,6 +20,8 @@ from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run import runner
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import thresholds
 
@@ -115,9 +118,7 @@ def test_flags_and_names_are_those_of_before_there_were_parts(kept):
   resolved = _resolved(asked)
   defaults = {name: str(value) for name, value in run_config.defaults().items()}
   flags = {n: text for n, text in resolved.to_flags().items() if text != defaults[n]}
-  # Since then runs say when they end, and private ones by which seed they split their clients.
-  of_private = {"split_seed": "0"} if resolved.is_private else {}
-  assert flags == {**kept["flags"], "stop": "never", **of_private}
+  assert flags == kept["flags"]
   name = names.Name(names.folder(asked), asked)
   assert [name, name.label] == [kept["folder"], kept["label"]]
   assert [name.fed_avg, name.without_epsilon] == [kept["fed_avg"], kept["without_epsilon"]]
@@ -127,30 +128,34 @@ def test_flags_and_names_are_those_of_before_there_were_parts(kept):
   assert run_config.differences(written, resolved) == []
 
 
-def test_runs_of_earlier_versions_go_on():
-  config = run_config.of(epsilon=3.0, clip_norm=0.1, threshold="tree", client_split="by_id")
-  # Flags that are left out change nothing.
-  flags = {**config.to_flags(), **dict.fromkeys(run_config.LEFT, "a"), "secure_sum": "integer"}
-  for engine in run_config.LEFT["engine"]:
-    assert run_config.from_flags({**flags, "engine": engine}) == config
-    assert run_config.differences({**flags, "engine": engine}, config) == []
-  # Ray's workers added up in other blocks.
-  flags.update(engine="ray", num_blocks="3")
-  assert run_config.from_flags(flags) == config
-  different = run_config.differences(flags, config)
-  assert different == ["--engine=ray there,  here", "--num_blocks=3 there,  here"]
-
-
-@pytest.mark.parametrize("flags", [dict(wanted_updates="5"), dict(sampling="diurnal")])
-def test_a_run_of_an_earlier_version_that_cannot_be_here_has_its_folders_name(flags, tmp_path):
-  path = tmp_path / "synthetic/superquantile_updates_5/seed_0"
+@pytest.mark.parametrize("left_out, is_older", [("exact_siblings", True), ("stop", False)])
+def test_a_folder_of_an_earlier_version_is_one_sentence(left_out, is_older, tmp_path):
+  path = tmp_path / "synthetic/fed_avg/seed_0"
   path.mkdir(parents=True)
-  texts = {**run.RunConfig().to_flags(), **flags}
+  config = run_config.of(algorithm="fed_avg")
+  texts = {n: text for n, text in config.to_flags().items() if n != left_out}
+  (path / "flags.txt").write_text("".join(f"--{n}={text}\n" for n, text in texts.items()))
+  if not is_older:
+    assert run.find_runs(tmp_path)[0].config.method == run.FedAvg()
+    return
+  said = f"Found a run of a version before 0.4 in {path}; expected 0.4 or later: "
+  for read in (
+    lambda: run.find_runs(tmp_path)[0].config,
+    lambda: run_folder.find_finished(path),
+    lambda: audit.audit_folder(path),
+    lambda: runner.train(run_config.of(algorithm="fed_avg", output_dir=str(tmp_path))),
+  ):
+    with pytest.raises(ValueError, match=said):
+      read()
+
+
+def test_a_part_from_outside_that_has_gone_leaves_its_folder_s_name(tmp_path):
+  path = tmp_path / "synthetic/mine/seed_0"
+  path.mkdir(parents=True)
+  texts = {**run.RunConfig().to_flags(), "algorithm": "gone:Method"}
   (path / "flags.txt").write_text("".join(f"--{n}={text}\n" for n, text in texts.items()))
   (found,) = run.find_runs(tmp_path)
-  assert found.config is None and found.method.label == "superquantile_updates_5"
-  differences = run_config.differences(found.flags, run.RunConfig())
-  assert len(differences) == 1 and min(flags) in differences[0]
+  assert found.config is None and found.method.label == "mine"
 
 
 @pytest.mark.parametrize(

@@ -204,13 +204,13 @@ def test_what_is_gone_counts_no_more(tmp_path):
 @pytest.mark.parametrize(
   "config, is_finished", [(_PRIVATE, True), (_PRIVATE, False), (_OWN, True), (_OWN, False)]
 )
-@pytest.mark.parametrize("how", ["of an earlier version", "copied", "in the place of another"])
+@pytest.mark.parametrize("how", ["unknown", "copied", "in the place of another"])
 def test_a_run_without_an_entry_is_read_on_the_safe_side(tmp_path, config, is_finished, how):
   folder, own = tmp_path / "tuning/own/a/seed_0", tmp_path / "own/b/seed_0"
   if how == "in the place of another":
     _enter(folder, config=config)
     shutil.rmtree(folder)
-  token = "" if how == "of an earlier version" else "1234"
+  token = "" if how == "unknown" else "1234"
   _begin(folder, config, token, is_finished, tables="t")
   for own_of in itertools.product(("", "p", "t"), ("", "m", "t")):
     protected, measured = own_of
@@ -388,7 +388,7 @@ def test_a_key_is_of_one_run(tmp_path):
   assert register.enter_key(first, "1234") is None  # It goes on.
   assert register.enter_key(second, "1234") == first
   assert register.enter_key(second, "5678") is None
-  # Of an earlier version, by its manifest.
+  # Of a run that the register does not know, by its manifest.
   old = _begin(tmp_path / "own/c/seed_0", _PRIVATE, tables="t")
   atomic_files.write_json(old / "manifest.json", {"commitments": {"noise_key": "9abc"}})
   _enter(second, protected="", config=_PRIVATE)

@@ -38,7 +38,7 @@ def _write(output_dir, flags, seeds=_SEEDS, **metrics):
   for seed in seeds:
     folder = output_dir / _TASK / names.folder(run_config.of(**own)) / f"seed_{seed}"
     folder.mkdir(parents=True)
-    lines = dict(own, seed=seed).items()
+    lines = dict(own, seed=seed, exact_siblings="refused").items()
     (folder / "flags.txt").write_text("".join(f"--{flag}={value}\n" for flag, value in lines))
     errors = {"test": {"error": {**_errors(flags, seed), **metrics}}}
     atomic_files.write_json(folder / "metrics.json", errors)

@@ -81,7 +81,9 @@ def test_smallest_result_is_chosen(search, results, q):
 def test_the_metric_of_the_runs_decides(search):
   for candidate, value in zip(search.candidates, [0.5, 0.5, 0.45, 0.5, 0.3, 0.5]):
     _finish(candidate.config, **{_P90: 0.1, "validation.balanced_error.p90": value})
-    (names.run_path(candidate.config) / "flags.txt").write_text("--metric=balanced_error\n")
+    (names.run_path(candidate.config) / "flags.txt").write_text(
+      "--metric=balanced_error\n--exact_siblings=refused\n"
+    )
   assert search.choose() == {"q": 5.0}
   assert search.describe()["criterion"] == "validation.balanced_error.p90"
 

@@ -419,7 +419,7 @@ def test_runs_with_names_of_their_own_are_no_methods_of_a_comparison(tmp_path):
   for name, flags in {"fed_avg": "", "mine": "--run_name=mine\n--num_rounds=9\n"}.items():
     folder = tmp_path / "synthetic" / name / "seed_0"
     folder.mkdir(parents=True)
-    (folder / "flags.txt").write_text(f"--algorithm=fed_avg\n{flags}")
+    (folder / "flags.txt").write_text(f"--exact_siblings=refused\n--algorithm=fed_avg\n{flags}")
     (folder / "metrics.json").write_text('{"test": {"error": {"mean": 0.1}}}')
   found = sources.SOURCES["synthetic"].read(tmp_path)
   assert set(found["method"]) == {"FedAvg"}
@@ -449,7 +449,8 @@ def test_personalized_models_decide_their_statement_and_their_table(tmp_path, mo
     folder = tmp_path / "emnist_convnet" / method / "seed_0"
     folder.mkdir(parents=True)
     algorithm = method.split("_theta")[0]
-    (folder / "flags.txt").write_text(f"--algorithm={algorithm}\n--theta={theta}\n")
+    flags = f"--exact_siblings=refused\n--algorithm={algorithm}\n--theta={theta}\n"
+    (folder / "flags.txt").write_text(flags)
     lines += [f"emnist_convnet,{method},personal.error.{m},{after},,1" for m in ("mean", "p90")]
   (tmp_path / "emnist_convnet" / "report.csv").write_text("\n".join(lines) + "\n")
   found = measurements.load(tmp_path)

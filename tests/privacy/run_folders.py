@@ -39,6 +39,7 @@ def flags_of(entry, **changes):
     update_sum="central" if flat.of(release).update_sum is None else "distributed",
     noise_shares=flat.of(release).protocol,
     contacted_clients=flat.of(release).contacted,
+    exact_siblings="refused",
     output_dir="results",
   )
   return {name: value for name, value in {**values, **changes}.items() if value is not None}

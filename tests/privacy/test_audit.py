@@ -12,10 +12,7 @@ import run_folders
 
 from privacy import accounting
 from privacy import audit
-from privacy import cohorts
 from privacy import ledger
-from privacy import parts
-from privacy import releases
 from privacy import statements
 from privacy.evaluation import entries
 from privacy.evaluation import query as query_lib
@@ -107,55 +104,21 @@ def test_no_line_of_the_flags_can_be_dropped_or_changed(run, index):
   assert len(lines) == _NUM_LINES
   for changed in ([], [lines[index] + "0"]):
     run_folders.write_flags(run, [*lines[:index], *changed, *lines[index + 1 :]])
-    assert any("SHA-256" in failure for failure in _failures(run))
+    said = "SHA-256" if changed or "exact_siblings" not in lines[index] else "version before 0.4"
+    assert any(said in failure for failure in _failures(run))
 
 
-def _make_older(folder):
-  """Makes a folder as version 0.2.0 would have left it."""
-  entry = ledger.Ledger.from_json((folder / "privacy.json").read_text())
-  not_covered = statements.not_covered(entry.release, entry.starts, 2)
-
-  def change(found):
-    for name in ("weighted_updates", "clip_count_noise_multiplier"):
-      del found["release"][name]
-    found.update(version=2, not_covered=not_covered)
-
-  _change(folder / "privacy.json", change)
-  for name in ("flags", "commitments", "rounds_done"):
-    _change(folder / "manifest.json", lambda found, name=name: found.pop(name))
-
-
-def test_flags_of_version_0_2_are_all_required(run):
-  """Without the digest those count that the ledger has, too."""
-  _make_older(run)
-  found = audit.audit_folder(run)
-  assert found.holds and any("as in runs of version 0.2.0" in note for note in found.notes)
-  lines = _lines_of(run)
-  not_required = set()
-  for index, line in enumerate(lines):
-    run_folders.write_flags(run, [*lines[:index], *lines[index + 1 :]])
-    if not _failures(run):
-      not_required.add(line[2:].partition("=")[0])
-  assert not_required == {"num_train_clients", "output_dir"}
-  run_folders.write_flags(run, [])
-  assert len(_failures(run)) > 15
-
-
-def test_a_run_is_of_one_version(run):
-  older = run.parent / "older"
-  shutil.copytree(run, older)
-  _make_older(older)
-  assert _failures(older) == ()
-  # A ledger that is called an older one, with all that an older one has: it would be compared less.
-  mixed = run.parent / "mixed"
-  shutil.copytree(run, mixed)
-  shutil.copy(older / "privacy.json", mixed)
-  assert any("has commitments to key" in failure for failure in _failures(mixed))
-  _change(older / "privacy.json", lambda found: found["release"].update(separation=None))
-  (failure,) = _failures(older)
-  assert failure.startswith("Found separation in a ledger of version 2")
-  _change(run / "privacy.json", lambda found: found.update(version=2))
-  assert len(_failures(run)) == 1
+def test_a_run_of_an_earlier_version_is_refused(run):
+  """By its flags, and by its ledger where these are missing, as in `compose`."""
+  for version in (None, 1, 2):
+    _change(run / "privacy.json", lambda found, version=version: found.update(version=version))
+    if version is None:
+      _change(run / "privacy.json", lambda found: found.pop("version"))
+    (failure,) = _failures(run)
+    assert failure.startswith("Found a run of a version before 0.4; expected 0.4 or later")
+  run_folders.write_flags(run, [line for line in _lines_of(run) if "exact_siblings" not in line])
+  (failure,) = _failures(run)
+  assert failure.startswith(f"Found a run of a version before 0.4 in {run}; expected")
 
 
 @pytest.mark.parametrize("flag", ["folds=3", "held_out_examples=0.2", "client_split=shuffled"])
@@ -287,6 +250,8 @@ def test_a_start_without_privacy_on_the_same_clients_fails(tmp_path, task, start
   start = statements.StartingModel(f"{start}/m/seed_0", start, same, "0123", None, None)
   for number, starts in enumerate([(start,), (_START, start)]):
     entry = _ledger(starts=starts)
+    limits = statements.not_covered(entry.release, starts, {"task": task})
+    entry = dataclasses.replace(entry, not_covered=limits)
     folder = run_folders.write(
       tmp_path / str(number), entry, _ROUNDS, initial_weights_fingerprint="0123", task=task
     )
@@ -301,10 +266,6 @@ def test_a_start_without_privacy_on_the_same_clients_fails(tmp_path, task, start
 _NAMED = {"algorithm": "plug:Peek", "task": "hosp:LINEAR", "exact_siblings": "allowed"}
 
 
-def _write_named(folder, entry, **flags):
-  return run_folders.write(folder, entry, _ROUNDS, **{"exact_siblings": "refused", **flags})
-
-
 @pytest.mark.parametrize("flag, value", [*_NAMED.items(), ("threshold", "plug:Quiet")])
 def test_parts_from_outside_and_siblings_are_in_the_ledgers_sentences(tmp_path, flag, value):
   flags = {"algorithm": "superquantile", "task": "own", flag: value}
@@ -313,19 +274,15 @@ def test_parts_from_outside_and_siblings_are_in_the_ledgers_sentences(tmp_path, 
   entry = _ledger(starts=())
   said = dataclasses.replace(entry, not_covered=statements.not_covered(entry.release, flags=flags))
   assert sentence in said.not_covered and sentence not in entry.not_covered
-  found = audit.audit_folder(_write_named(tmp_path / "said", said, **flags))
+  found = audit.audit_folder(run_folders.write(tmp_path / "said", said, _ROUNDS, **flags))
   assert found.holds and sentence in found.not_covered
   # A ledger that keeps it to itself, or that says it of a run that has nothing of it.
   wrong = "The ledger's sentences are not those that follow"
-  (failure,) = _failures(_write_named(tmp_path / "kept", entry, **flags))
+  (failure,) = _failures(run_folders.write(tmp_path / "kept", entry, _ROUNDS, **flags))
   assert failure.startswith(wrong)
-  (failure,) = _failures(_write_named(tmp_path / "spare", said, task="own"))
+  (failure,) = _failures(run_folders.write(tmp_path / "spare", said, _ROUNDS, task="own"))
   assert failure.startswith(wrong)
-  assert audit.audit_folder(_write_named(tmp_path / "none", entry, task="own")).holds
-  # Up to 0.3.0 ledgers did not speak of flags; the audit does.
-  if flag != "exact_siblings":
-    older = audit.audit_folder(run_folders.write(tmp_path / "older", entry, _ROUNDS, **flags))
-    assert older.holds and sentence in older.not_covered
+  assert audit.audit_folder(run_folders.write(tmp_path / "none", entry, _ROUNDS, task="own")).holds
 
 
 def test_an_epsilon_against_the_server_is_there_where_it_should_be(run):
@@ -345,35 +302,6 @@ def test_no_file_can_be_cut_or_removed(run, name):
     assert _failures(run), length
   (run / name).unlink()
   assert _failures(run)
-
-
-def test_a_run_of_0_3_is_held_to_the_rule_that_it_had(tmp_path):
-  # There the rounding of noise as clients draw it was not in epsilon.
-  cohort = cohorts.Poisson(2500, 100)
-  updates = parts.UpdateSum(noise_multiplier=5.0, num_parameters=49_000, clip_norm=0.5)
-  release = releases.Release(cohort=cohort, parts=(updates,))
-  rounds, delta = 1500, 1e-5
-  entry = run_folders.ledger_of(release, rounds, delta=delta, accountant="rdp")
-  spent = accounting.epsilon(release, rounds, delta, "rdp")
-  assert 2e-6 < spent.of_rounding / spent.epsilon < 1e-4
-  before = spent.epsilon - spent.of_rounding
-  old = dataclasses.replace(entry, claim=dict(epsilon=before, delta=delta), epsilon_spent=before)
-
-  def written(name, entry, **flags):
-    folder = run_folders.write(tmp_path / name, entry, rounds, **flags)
-    run_folders.write_weights(folder, 49_000)
-    return folder
-
-  found = audit.audit_folder(written("old", old))
-  assert (found.failures, found.spent) == ((), spent)
-  (note,) = [note for note in found.notes if "is rounded as it is drawn" in note]
-  assert f"adds up to {spent.of_rounding:.2g}" in note and f"{spent.epsilon:.8g}" in note
-  assert not any("planned rounds would cost" in note for note in found.notes)
-  # Less than its rule is too little, and one of now has another rule.
-  less = dataclasses.replace(old, epsilon_spent=before * (1 - 3e-6))
-  assert len(_failures(written("less", less))) == 1
-  now = written("now", old, exact_siblings="refused")
-  assert [failure.split()[0] for failure in _failures(now)] == ["1500", "The"]
 
 
 def test_rounds_that_ledger_and_rows_forget(run, tmp_path):
@@ -436,9 +364,6 @@ def test_columns_of_an_average_by_a_histogram(tmp_path):
   assert _failures(_folder(tmp_path / "run", entry, columns)) == ()
   for added in ("threshold", "theta"):
     assert _failures(_folder(tmp_path / "run", entry, [*columns, added]))
-  # Of a theta that adapted to the histogram's tail, by an earlier version.
-  columns = [*run_folders.columns_of(entry.release), "theta"]
-  assert _failures(_folder(tmp_path / "run", entry, columns)) == ()
 
 
 @pytest.mark.parametrize("name", ["train_clients.csv", "tensorboard"])
@@ -502,16 +427,10 @@ def test_a_crash_between_the_two_files_is_no_contradiction(run):
   assert _failures(run)
 
 
-def test_evaluations_of_version_0_2_come_first(run):
-  old = [_evaluation().to_dict(), _evaluation().to_dict()]
+def test_every_evaluation_follows_one(run):
+  old = [_evaluation().to_dict()]
   (run / entries.FILE_NAME).write_text(entries.to_json(old))
   _change(run / "manifest.json", lambda found: found.pop("evaluations"))
-  assert _failures(run) == ()
-  new = entries.append(old, _evaluation())
-  _write_evaluations(run, new)
-  assert _failures(run) == ()
-  del new[2]["previous"]  # It is of this version.
-  (run / entries.FILE_NAME).write_text(entries.to_json(new))
   assert _failures(run)
-  (run / entries.FILE_NAME).write_text(entries.to_json(new[:2]))
+  _write_evaluations(run, entries.append(old, _evaluation()))
   assert _failures(run)

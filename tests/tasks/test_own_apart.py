@@ -176,7 +176,7 @@ def test_the_user_names_classes_that_the_reference_lacks(tmp_path):
       _load(tmp_path, f"wrong {classes} {changes}", table, classes=classes, **changes)
 
 
-def test_a_private_run_of_before_reads_its_table_as_before(tmp_path):
+def test_whose_clients_are_shuffled_knows_the_classes_of_all(tmp_path):
   table = _table()
   _, splits, _ = _load(tmp_path, "whole", table, client_split="shuffled", num_train_clients=5)
   assert len(splits["train"].client_ids) == 4 and splits["train"].min_examples == 0

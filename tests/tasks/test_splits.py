@@ -42,7 +42,7 @@ def _split(one, pools, **asked):
   return ["".join(pool.client_ids) for pool in one.apply(pools, task.Request("c", **asked))]
 
 
-# What version 0.2 made of the clients a to k, and of abcd and efghi.
+# What a permutation makes of the clients a to k, and of abcd and efghi.
 _SHUFFLED = {
   "emnist_linear": (["eghcad", "fkjib"], ["jhacbe", "gkfdi"]),
   "own": (["eghcadfkj", "ib"], ["jhacbegkf", "di"]),
@@ -51,7 +51,7 @@ _SHUFFLED = {
 
 
 @pytest.mark.parametrize("name", _SHUFFLED)
-def test_runs_of_before_go_on_with_their_own_split(name):
+def test_a_permutation_stays_as_it_was(name):
   split = tasks.get_task(name).split
   for seed, expected in zip((0, 3), _SHUFFLED[name]):
     for private in (False, True):

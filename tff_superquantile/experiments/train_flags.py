@@ -13,7 +13,7 @@ WHERE_DATA_IS = ("data_dir", "glove", "cache_dir")
 
 def define(parser: command_line.Parser) -> None:
   """Adds the flags of a run, also of the parts from outside that the arguments name."""
-  parser.read_files(run_config.LEFT)
+  parser.read_files()
   texts = parser.arguments
   named = {}
   for text, following in zip(texts, [*texts[1:], ""]):

@@ -140,22 +140,16 @@ def build_tracker(
 
   @tff.federated_computation
   def initialize():
-    # Private runs of version 0.3 have checkpoints of this structure.
-    return tff.federated_zip(
-      collections.OrderedDict(
-        query=tff.federated_eval(initial_state, tff.SERVER), sum=tff.federated_value((), tff.SERVER)
-      )
-    )
+    return tff.federated_eval(initial_state, tff.SERVER)
 
   @tff.federated_computation(
     initialize.type_signature.result, tff.FederatedType(process.LOSS_TYPE, tff.CLIENTS)
   )
   def next_of_losses(state, losses):
-    params = tff.federated_broadcast(tff.federated_map(sample_params, state["query"]))
+    params = tff.federated_broadcast(tff.federated_map(sample_params, state))
     bits = tff.federated_map(count_at_client, (params, losses))
     counts = tff.federated_secure_sum(bits, max_input=1)
-    new_query, threshold, measurements = tff.federated_map(at_server, (state["query"], counts))
-    new_state = tff.federated_zip(collections.OrderedDict(query=new_query, sum=state["sum"]))
+    new_state, threshold, measurements = tff.federated_map(at_server, (state, counts))
     return tff.templates.MeasuredProcessOutput(new_state, threshold, measurements)
 
   def report_fn(loss, weight, client):

@@ -12,10 +12,8 @@ reads those of a table:
     tflite        model.tflite, of TensorFlow Lite's own operators
     npz           model.npz, the weights by name and the labels, for NumPy
 
-No client's data are read. (Only a run on a table of the user's own that an earlier version left
-without columns.json needs that table.)
-DIR, which must be new, is there whole or not at all. The exit code is 0, or 2 for a mistake in the
-arguments, a run that has not finished, or a model that has no such form.
+No client's data are read. DIR, which must be new, is there whole or not at all. The exit code is 0,
+or 2 for a mistake in the arguments, a run that has not finished, or a model that has no such form.
 """
 
 from __future__ import annotations

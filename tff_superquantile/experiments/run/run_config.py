@@ -25,12 +25,6 @@ from tff_superquantile.experiments.run.parts import personal
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import servers
 
-# Flags that earlier versions wrote, with the values that change no result; none for any value.
-LEFT: dict[str, tuple[str, ...]] = {
-  "engine": ("in_process", "auto", "native"),
-  "secure_sum": ("modular", "integer"),
-  **dict.fromkeys(("max_theta", "min_theta", "ray_address", "tracker", "worker_timeout"), ()),
-}
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
 # Rounds of more clients are computed in blocks of so many, whose updates fit in less than a GB.
 BLOCK_SIZE = 256
@@ -83,7 +77,6 @@ class RunConfig(part.Part):
     " beforehand). None for converged with a table of one's own without --num_rounds, else never.",
     choices=("never", "converged"),
     is_incidental=True,
-    before="never",
   )
   start: kept.Start | None = part.optional(
     {"--initial_weights": kept.Start}, "in a run that starts anew"
@@ -108,7 +101,6 @@ class RunConfig(part.Part):
     "Optimizer of the server, to which the average of the updates is a negative gradient: sgd is"
     " FedAvg's, the others are those of FedAdam, FedYogi and FedAdagrad.",
     words={"adam": "server Adam", "yogi": "server Yogi", "adagrad": "server Adagrad"},
-    before="sgd",
   )
   metric: str | None = flag.field(
     None,
@@ -126,7 +118,6 @@ class RunConfig(part.Part):
     "The model that the run leaves: the last one, or that of the round with the best evaluation"
     " of validation clients, every --rounds_per_evaluation rounds (best).",
     words={"best": "best round"},
-    before="last",
   )
   personalization: personal.Personalization | None = part.optional(
     {"--personalize": personal.Personalization}, "without --personalize"
@@ -148,7 +139,6 @@ class RunConfig(part.Part):
     " blocks and added up, which changes the last bits. 0 for no blocks; None for"
     f" {BLOCK_SIZE} if more clients are selected in a round.",
     least=0,
-    before="0",
   )
   run_name: str = flag.field(
     "",
@@ -315,23 +305,11 @@ def resolved(
   config: RunConfig, defaults: Mapping[str, Any] = types.MappingProxyType({})
 ) -> RunConfig:
   """Returns a config with values in place of None; a `ValueError` names what a round lacks."""
-  # A run whose flags are of a version without --stop had all its rounds.
-  return part.fill(config, {"stop": flags()["stop"].before, **defaults})
-
-
-def client_split_of(texts: Mapping[str, str]) -> str:
-  """Returns the --client_split of the texts of a run's flags, which earlier runs do not have."""
-  return texts.get("client_split") or str(flags()["client_split"].before)
+  return part.fill(config, {"stop": "never", **defaults})
 
 
 def from_flags(texts: Mapping[str, str]) -> RunConfig:
   """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them."""
-  if "wanted_updates" in texts:
-    raise ValueError(
-      f"Found --wanted_updates={texts['wanted_updates']} in the flags of a run; expected none:"
-      " take the version that made it."
-    )
-  texts = {**texts, "client_split": client_split_of(texts)}
   load(texts)
   values = {name: flag.parse(texts[name]) for name, flag in flags().items() if name in texts}
   return part.build(RunConfig, values, is_strict=False)
@@ -341,15 +319,8 @@ def differences(
   texts: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
 ) -> list[str]:
   """Returns a phrase for each flag that keeps a run from being continued under another config."""
-  own = config.to_flags()
-  left = {name for name, values in LEFT.items() if not values or texts.get(name) in values}
-  gone = {*followed, *left}
-  texts = {name: value for name, value in texts.items() if name in own or name not in gone}
-  before = {name: flag.before for name, flag in flags().items() if flag.before is not None}
-  # Without --split_seed a run's clients follow from its --seed.
-  texts, own = (
-    {**before, "split_seed": of_run.get("seed", "0"), **of_run} for of_run in (texts, own)
-  )
+  own, followed = config.to_flags(), set(followed)
+  texts = {name: value for name, value in texts.items() if name in own or name not in followed}
   incidental = set(incidentals())
   if config.is_private or config.local.schedule.needs_num_rounds:
     incidental.discard("num_rounds")  # Noise or learning rates are for that many rounds.

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from privacy.settings import command_line
+from privacy.settings import versions
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
@@ -83,9 +84,10 @@ class Run:
   @functools.cached_property
   def config(self) -> run_config.RunConfig | None:
     """The config of the run, with the task's defaults; None if its flags cannot be read."""
+    flags = self.flags
     try:
-      return run_config.from_flags(self.flags) if self.flags else None
-    except ValueError:  # The method may be one of another version.
+      return run_config.from_flags(flags) if flags else None
+    except ValueError:  # A part from outside may have gone.
       return None
 
   @property
@@ -128,7 +130,7 @@ class Run:
   @property
   def error_kind(self) -> str:
     """How the run measures a client's error, a key of `evaluation.errors.ERRORS`."""
-    return str(self.manifest.get("error", "misclassification"))  # Earlier versions had no other.
+    return str(self.manifest.get("error", "misclassification"))
 
   @property
   def relative_noise(self) -> float | None:
@@ -170,8 +172,10 @@ class Run:
 
   @functools.cached_property
   def flags(self) -> dict[str, str]:
-    """Flag values by name."""
-    return command_line.read_flags(run_files.read_text(self.path / "flags.txt"))
+    """Flag values by name; a `ValueError` for those of an earlier version."""
+    flags = command_line.read_flags(run_files.read_text(self.path / "flags.txt"))
+    versions.check(flags, self.path)
+    return flags
 
   @functools.cached_property
   def numbers(self) -> dict[str, float]:
@@ -231,14 +235,12 @@ class Run:
     """Reads the complete rows of a CSV file: `client_id` as strings, the others as float64."""
     return run_files.read_columns(self.path / name, is_whole=self.finished)
 
-  def check_table(self, task: Any) -> None:
-    """Raises a `ValueError` for a run of an earlier version, without columns, on another table."""
-    digest = self.manifest.get("data")
-    if task.data_digest and not self.columns and digest not in (None, task.data_digest):
+  def check_columns(self, task: Any) -> None:
+    """Raises a `ValueError` for a run on a table that has lost what the table's columns became."""
+    if task.data_digest and not self.columns:
       raise ValueError(
-        f"Found another table, or other columns of it, than those of {self.path}, which an earlier"
-        f" version left without {COLUMNS}; expected its own table: pass its --data_dir, or"
-        " train again, so that the run keeps what its columns became."
+        f"Found no {COLUMNS} in {self.path}, a run on a table; expected what the table's columns"
+        " became: bring the file back, or train again."
       )
 
   @property
@@ -294,7 +296,10 @@ def leave_failure(config: run_config.RunConfig, why: str) -> None:
   word of that.
   """
   run = of_config(config)
-  if run.flags and run_config.differences(run.flags, config, run_config.flags()):
+  try:
+    if run.flags and run_config.differences(run.flags, config, run_config.flags()):
+      return
+  except ValueError:  # It is of an earlier version.
     return
   if config.is_private:
     why = "The run failed; its reason, which may tell of its clients, is in what the job printed."

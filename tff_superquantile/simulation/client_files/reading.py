@@ -37,9 +37,8 @@ def open_client_files(directory: str | os.PathLike) -> files.ClientFiles:
     x_dtype=index["x_dtype"],
     x_scale=index["x_scale"],
     num_classes=index["num_classes"],
-    # An earlier version did not keep these.
-    num_dropped=index.get("num_dropped"),
-    y_dtype=index.get("y_dtype", "int32"),
+    num_dropped=index["num_dropped"],
+    y_dtype=index["y_dtype"],
   )
   record = opened.x_bytes + files.Y_BYTES
   expected = zip(opened.client_ids, opened.num_examples, index["checksums"])

@@ -93,14 +93,12 @@ class Local(part.Part):
     least=0.0,
     name="client_momentum",
     rule=flag.below_one,
-    before="0.0",
   )
   schedule: Schedule = part.choice(
     "learning_rate_schedule",
     SCHEDULES,
     "How the local learning rate falls: by --learning_rate_decay after every --rounds_per_decay"
     " (step), or to 0 at the end of the run, along half a cosine (cosine) or a line (linear).",
-    before="step",
   )
   epochs: int = flag.field(
     None,
@@ -132,5 +130,4 @@ class Local(part.Part):
     " validation clients. Losses of evaluations have no weights.",
     choices=("none", "balanced"),
     words={"balanced": "class weights"},
-    before="none",
   )

@@ -31,7 +31,6 @@ def _learning_rate(default: float) -> Any:
     description,
     name="server_learning_rate",
     flag_default=None,
-    before="1.0",
     rule=flag.positive,
   )
 
@@ -51,7 +50,6 @@ class Server(part.Part, abc.ABC):
     "K of iterate averaging: the model that is evaluated and kept is a mean of the rounds' models,"
     " in which a model's weight falls by 1 / e in K rounds; clients train the last one. 1 for the"
     " last one alone.",
-    before="1",
     least=1,
     symbol="mean over rounds",
     short="averaged",

@@ -101,8 +101,8 @@ class Register:
     except (AttributeError, KeyError, TypeError) as error:
       raise ValueError(
         f"Found that {self._path} is damaged; expected the register of the experiment's clients:"
-        " bring the file back, or remove it, and each run there counts as one of an earlier version"
-        " does."
+        " bring the file back, or remove it, and each run there counts as one that the register"
+        " does not know."
       ) from error
     return entries
 
@@ -222,7 +222,7 @@ class Register:
     if len(key) != _KEY_BYTES:
       raise ValueError(
         f"Found no key in {path}, by which {self._path} names clients; bring the file back, or"
-        " remove both, and each run there counts as one of an earlier version does."
+        " remove both, and each run there counts as one that the register does not know."
       )
     return key
 

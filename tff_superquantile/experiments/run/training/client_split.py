@@ -1,4 +1,4 @@
-"""How the clients of a run are split: by the id of each, or as versions up to 0.2 shuffled them."""
+"""How the clients of a run are split: by the id of each, or by a permutation of all."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ def fill_in(config: run_config.RunConfig) -> tuple[run_config.RunConfig, run_fol
   """Fills in --client_split and --split_seed: those of the run, which it returns, if it has begun.
 
   A run that begins splits by_id, and a private one by the same seed whatever its own is: clients
-  that one run tests on would be protected by the next. Those of earlier versions split by --seed.
+  that one run tests on would be protected by the next.
   """
   split, seed, run = config.task.client_split, config.task.split_seed, run_folder.of_config(config)
   # Folds, which a private run cannot have, take no seed.
   lacks_seed = seed is None and config.is_private and not config.task.folds
   if split is None or lacks_seed:
-    split = split or (run_config.client_split_of(run.flags) if run.flags else request_lib.BY_ID)
+    split = split or run.flags.get("client_split", request_lib.BY_ID)
     if lacks_seed:
-      of_run = run.flags.get("split_seed") if run.flags else _SPLIT_SEED
-      seed = None if of_run is None else int(of_run)
+      seed = int(run.flags.get("split_seed", _SPLIT_SEED))
   return _with_task(config, client_split=split, split_seed=seed), run
 
 
@@ -48,17 +47,17 @@ class ClientSplit(hook.Hook):
     config = run_config.replace(config, **places)
     if not task.follows_client_split:
       return _with_task(config, client_split=None)
-    if run.flags:
-      return config
     apart = dataclasses.replace(config.request(), client_split=None)
     if config.task.client_split == request_lib.SHUFFLED and task.protects(apart):
       raise ValueError(
-        "Found --client_split=shuffled for a private run that has not begun; expected by_id, as one"
-        " client's presence would move others between training and test: leave it out."
+        "Found --client_split=shuffled for a private run; expected by_id, as one client's presence"
+        " would move others between training and test: leave it out."
       )
+    if run.flags:
+      return config
     for folder in sorted(run.path.parents[1].glob("*/seed_*")):
       flags = run_folder.Run(folder, 0).flags
-      its = run_config.client_split_of(flags) if flags else config.task.client_split
+      its = flags.get("client_split", config.task.client_split)
       if its != config.task.client_split:
         remedy = f", or split alike by --client_split={its}" * (not task.protects(apart))
         raise ValueError(

@@ -85,13 +85,8 @@ def load(
 def of_noise(
   key: bytes, commitments: dict[str, str], config: run_config.RunConfig, run: run_folder.Run
 ) -> bytes:
-  """Returns the key of a run's noise, 16 bytes, and commits the run to what it follows from.
-
-  A run of an earlier version goes on with noise that follows from its key alone.
-  """
+  """Returns the key of a run's noise, 16 bytes, and commits the run to what it follows from."""
   entry = (run.manifest.get(COMMITMENTS) or {}).get(_NOISE) if run.flags else None
-  if entry is None and run.flags and accounts.rounds_released(run):
-    return key
   if entry is None:
     # What changes nothing that a run computes; the noise of banded rounds is for their number.
     others = {*run_config.incidentals(), "run_name", "data_dir", "glove", "block_size"}
@@ -146,14 +141,13 @@ def _commit(key: bytes, splits: Mapping[str, client_files.ClientFiles]) -> dict[
 
 def _check(kept: Mapping[str, str], run: run_folder.Run) -> None:
   """Raises a `ValueError` for commitments of another key or other clients than a run's."""
-  expected = run.manifest.get(COMMITMENTS)
-  if expected is None:
-    if not accounts.rounds_released(run):
-      return
+  expected = run.manifest.get(COMMITMENTS) or {}
+  if not expected and not accounts.rounds_released(run):
+    return
+  if not {*kept, _NOISE} <= set(expected):
     raise ValueError(
-      f"Found no commitments to key and clients in the manifest.json of {run.path}, as in runs of"
-      " version 0.2, whose sums had other noise; let that version finish the run, or choose another"
-      " --output_dir."
+      f"Found no commitments to key, clients and noise in the manifest.json of {run.path}; expected"
+      " those with which the run began: bring the file back, or choose another --output_dir."
     )
   if kept["noise_key"] != expected["noise_key"]:
     raise ValueError(

@@ -12,7 +12,7 @@ from tff_superquantile.experiments.run import run_folder
 class Siblings(hook.Hook):
   """Enters whom a run protects and measures; refuses it as `register.enter`.
 
-  It refuses also a start that had another table, and a private start that measured a client whom
+  It refuses also a start that lacks its columns, and a private start that measured a client whom
   this run would protect: its statistics of the table, which the run takes over, follow from them.
   """
 
@@ -21,7 +21,7 @@ class Siblings(hook.Hook):
     own = register.of_run(config, job.splits)
     if config.start is not None:
       start = run_folder.find_finished(pathlib.Path(config.start.folder))
-      start.check_table(job.task)
+      start.check_columns(job.task)
       if start.config is None or start.config.is_private:
         register.check_start(start.path, own, config)
     if config.is_private or any(own):
