@@ -179,7 +179,7 @@ def own_optimizers():
   optimizers = _learning.optimizers
   at_client, at_server = sgdm(0.2, momentum=0.9), optimizers.build_adam(0.05)
   cohort = cohort_of(seeded)
-  specs = [tf.TensorSpec([16, 3]), tf.TensorSpec([3])]
+  specs = (tf.TensorSpec([16, 3]), tf.TensorSpec([3]))
   weights_type = tff.types.tensorflow_to_type(specs)
 
   @tff.tensorflow.computation(
@@ -197,20 +197,22 @@ def own_optimizers():
           losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
           loss = tf.reduce_mean(losses)
         state, own = at_client.next(state, own, tape.gradient(loss, own))
-      return [before - after for before, after in zip(weights, own)]
+      return tuple(before - after for before, after in zip(weights, own))
 
-    return run(list(weights), data_set)
+    return run(tuple(weights), data_set)
 
   @tff.tensorflow.computation
   def begin():
-    return [tf.zeros(spec.shape) for spec in specs], at_server.initialize(specs)
+    return tuple(tf.zeros(spec.shape) for spec in specs), at_server.initialize(specs)
 
   state_type = begin.type_signature.result
 
   @tff.tensorflow.computation(state_type, weights_type)
   def step(state, update):
-    after, weights = at_server.next(state[1], list(state[0]), list(update))
+    after, weights = at_server.next(state[1], tuple(state[0]), tuple(update))
     return weights, after
+
+  of_state = tff.tensorflow.computation(lambda state: state[0], state_type)
 
   @tff.federated_computation(
     tff.FederatedType(state_type, tff.SERVER),
@@ -220,8 +222,6 @@ def own_optimizers():
     weights = tff.federated_broadcast(tff.federated_map(of_state, state))
     updates = tff.federated_map(train, (weights, data_sets))
     return tff.federated_map(step, (state, tff.federated_mean(updates)))
-
-  of_state = tff.tensorflow.computation(lambda state: state[0], state_type)
 
   def run():
     states = [begin()]
@@ -254,9 +254,10 @@ def reconstruction():
     items_type, tff.SequenceType(tff.types.tensorflow_to_type(cohort[0].element_spec))
   )
   def train(items, data_set):
+    user, own = tf.Variable(tf.zeros(3)), tf.Variable(tf.zeros(shape))
+
     @tf.function
     def run(items, data_set):
-      user, own = tf.Variable(tf.zeros(3)), tf.Variable(tf.zeros(shape))
       user.assign(tf.ones(3))
       own.assign(items)
       for movies, ratings in data_set.take(2):  # Its own vector is fitted to these.

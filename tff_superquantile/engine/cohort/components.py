@@ -201,7 +201,8 @@ class Library:
       is_named, is_data_set = name is not None, parameter.is_data_set
       if name is None:
         self._count += 1
-        name = f"argument {self._count}"
+        # Traces have the same names, whatever these stand for.
+        name = f"{'data set' if is_data_set else 'value'} {self._count} of a trace"
       root = self.pool.root(name, reads=is_data_set, is_pure=is_named or not is_data_set)
       refs.append(expressions.Ref(root, 0))
       inputs[refs[-1]] = values.Input(refs[-1], leaf, parameter)
