@@ -170,9 +170,7 @@ class Library:
     So what one trace has found to be read is what another uses, also draws and looks that equal
     no other.
     """
-    library = copy.copy(self)
-    library._count = 0
-    return library
+    return copy.copy(self)  # Which counts for itself.
 
   def component(self, block: tff.framework.CompiledComputation) -> Component:
     """Returns the component of a building block."""
