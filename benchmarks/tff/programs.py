@@ -10,13 +10,17 @@ before. `--cpu` counts the seconds of all cores, those of TFF's worker included.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+import atexit
+import collections
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import functools
 import os
 import pathlib
+import shutil
 import statistics
 import sys
+import tempfile
 import time
 from typing import Any, NamedTuple
 
@@ -41,6 +45,7 @@ def define(parser: command_line.Parser) -> None:
   add = functools.partial(command_line.add_flag, parser)
   add("clients", int, 50, "Clients a round.", least=1)
   add("rounds", int, 7, "Timed rounds after the first.", least=1)
+  add("examples", int, 30, "Images a client, in the rows of tutorials.", least=1)
   add("cpu", bool, False, "Measures CPU seconds, those of TFF's worker included.")
   add("rows", str, [], "Only these; none for all.", are_several=True)
 
@@ -91,8 +96,8 @@ def _shuffled(tutorial: str) -> Program:
   }
   clients = []
   for _ in range(_ARGS.clients):
-    images = rng.normal(size=(30, 28, 28)).astype(np.float32)
-    labels = rng.integers(0, 10, 30).astype(np.int32)
+    images = rng.normal(size=(_ARGS.examples, 28, 28)).astype(np.float32)
+    labels = rng.integers(0, 10, _ARGS.examples).astype(np.int32)
     clients.append(prepare[tutorial](tf.data.Dataset.from_tensor_slices((images, labels))))
 
   def model() -> tff.learning.models.VariableModel:
@@ -101,6 +106,41 @@ def _shuffled(tutorial: str) -> Program:
 
   process = tff.learning.algorithms.build_weighted_fed_avg(model, _sgd())
   return _learning(process, clients)._replace(draws=tutorial != "seeded")
+
+
+def _names() -> Program:
+  """Trains as working_with_client_data does at its end: clients make data sets of their names."""
+  rng = np.random.default_rng(0)
+  images = {
+    f"client {i}": collections.OrderedDict(
+      label=rng.integers(0, 10, _ARGS.examples).astype(np.int32),
+      pixels=rng.normal(size=(_ARGS.examples, 28, 28)).astype(np.float32),
+    )
+    for i in range(_ARGS.clients)
+  }
+  folder = pathlib.Path(tempfile.mkdtemp())
+  atexit.register(shutil.rmtree, folder)
+  path = str(folder / "clients.sqlite")
+  held = tff.simulation.datasets.TestClientData(images)
+  tff.simulation.datasets.save_to_sql_client_data(
+    held.client_ids, held.create_tf_dataset_for_client, path
+  )
+  data = tff.simulation.datasets.load_and_parse_sql_client_data(path, held.element_type_structure)
+
+  def flat(batch: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.reshape(batch["pixels"], [-1, 784]), tf.reshape(batch["label"], [-1, 1])
+
+  shuffled = data.preprocess(lambda d: d.batch(5).map(flat).take(5).shuffle(5))
+  spec = shuffled.element_type_structure
+
+  def model() -> tff.learning.models.VariableModel:
+    return _keras([tf.keras.layers.InputLayer(784), tf.keras.layers.Dense(10)], spec)
+
+  composed = tff.simulation.compose_dataset_computation_with_learning_process(
+    shuffled.dataset_computation,
+    tff.learning.algorithms.build_weighted_fed_avg(model, _sgd()),
+  )
+  return _learning(composed, held.client_ids)._replace(draws=True)
 
 
 def _words(number: int = 8, batch: int = 3) -> list[tf.data.Dataset]:
@@ -246,6 +286,7 @@ _PROGRAMS: dict[str, Callable[[], Program]] = {
   "client_data": lambda: _shuffled("client_data"),
   "accelerators": lambda: _shuffled("accelerators"),
   "seeded": lambda: _shuffled("seeded"),
+  "names": _names,
 }
 
 

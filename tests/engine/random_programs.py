@@ -208,7 +208,7 @@ class _Drawer:
           lambda data_set: data_set.reduce(zero, lambda a, b: a + b),
           lambda data_set: random_data_sets.loop(data_set, zero),
           lambda data_set: random_data_sets.assigned(data_set, zero, method),
-          lambda data_set: data_set.batch(3).reduce([zero][:0], lambda *a: tf.concat(a, 0)),
+          lambda data_set: data_set.batch(3).reduce(tf.zeros([0], zero.dtype), _joined),
         ]
     return self.one_of(options)
 
@@ -338,6 +338,10 @@ def _empty(specs):
     lambda spec: tf.zeros([size or 0 for size in spec.shape], spec.dtype), specs
   )
   return tf.data.Dataset.from_tensors(zeros).take(0)
+
+
+def _joined(first, second):
+  return tf.concat([first, second], 0)
 
 
 def _table():

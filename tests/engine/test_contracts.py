@@ -19,6 +19,7 @@ from tff_superquantile.engine import context
 from tff_superquantile.engine import runtime
 from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.cohort.graphs import ops
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 _NUMBERS = tff.SequenceType(np.float32)
@@ -470,9 +471,42 @@ def test_what_clients_make_beside_an_effect_has_it(native):
   held = [tf.data.Dataset.from_tensor_slices(np.zeros(20, np.float32))] * 2
   for numbers in ([1.0, 3.0], [1.0, 9.0]):
     expected = outcome(native, count, held, numbers)
-    context.set_simulation_context()
-    in_process = tff.framework.get_context_stack().current
-    assert_same(outcome(in_process, count, held, numbers), expected)
+    assert_same(outcome(cohort_context.CohortContext(), count, held, numbers), expected)
+
+
+def _lines(name):
+  return tf.data.TextLineDataset(name).map(lambda line: tf.strings.to_number(line)).shuffle(9)
+
+
+def _with_seeded_draws(name):
+  return _lines(name).map(lambda x: x + 0 * tf.random.uniform([], seed=1))
+
+
+@pytest.mark.parametrize("make", [_lines, _with_seeded_draws])
+def test_data_sets_that_clients_make_of_names_are_read_before(make, tmp_path):
+  """For one call, as files may change; those that may change something are in the graph."""
+  makes = tff.tensorflow.computation(make, np.str_)
+
+  @tff.tensorflow.computation(makes.type_signature.result, np.float32)
+  def add_up(data_set, start):
+    return data_set.reduce(start, lambda total, x: total + x)
+
+  @tff.federated_computation(
+    tff.FederatedType(np.str_, tff.CLIENTS), tff.FederatedType(np.float32, tff.SERVER)
+  )
+  def program(names, start):
+    made = tff.federated_map(makes, names)
+    return tff.federated_map(add_up, (made, tff.federated_broadcast(start)))
+
+  paths, ours = [tmp_path / name for name in "ab"], cohort_context.CohortContext()
+  for numbers in ([[1, 2], [3]], [[4], []]):
+    for path, own in zip(paths, numbers):
+      path.write_text("".join(f"{number}\n" for number in own))
+    found = invoke(ours, program, list(map(str, paths)), 10.0)
+    assert found == [10 + sum(own) for own in numbers]
+  ((traced, _),) = ours._programs[id(program)].whole._functions.values()
+  made = [node.op for node in ops.nodes_of(traced.graph.as_graph_def()) if "Line" in node.op]
+  assert bool(made) == (make is _with_seeded_draws)
 
 
 def _counted(held):

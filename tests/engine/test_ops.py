@@ -314,6 +314,8 @@ def test_what_no_client_needs_is_not_refused(needed_by_none):
 
 def _sum_of(expression, x, v, n):
   """The sum and the size of the value of one of `_OF_UNKNOWN_SHAPE`."""
+  one = tf.cast(n, x.dtype)  # What depends on data sets alone is read, and not computed at once.
+  x, v = x * one, v * one
   names = dict(tf=tf, x=x, v=v, n=n, sizes=lambda *sizes: tf.stack(sizes) * n, entropy=_entropy)
   value = tf.convert_to_tensor(eval(expression, names))
   return tf.reduce_sum(tf.cast(value, tf.float32)) + tf.cast(tf.size(value), tf.float32)

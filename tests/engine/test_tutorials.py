@@ -11,70 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+import tutorials
 
 from tff_superquantile.engine import context
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 _OF_BENCHMARKS = ("core_language", "own_aggregators", "own_algorithm", "sequence_algorithm")
 _learning = tff.learning
-_sgdm = tff.learning.optimizers.build_sgdm
-
-
-def _images(num_clients=3, size=7):
-  """Clients with images of 4 x 4 pixels, as TFF's tutorials get them."""
-  rng = np.random.default_rng(0)
-  return tff.simulation.datasets.TestClientData(
-    {
-      f"client {i}": collections.OrderedDict(
-        label=rng.integers(0, 3, size + i).astype(np.int32),
-        pixels=rng.random((size + i, 4, 4)).astype(np.float32),
-      )
-      for i in range(num_clients)
-    }
-  )
-
-
-def _as_batch(element):
-  x, y = tf.reshape(element["pixels"], [-1, 16]), tf.reshape(element["label"], [-1, 1])
-  return collections.OrderedDict(x=x, y=y)
-
-
-def _cohort(prepare):
-  clients = _images()
-  return [prepare(clients.create_tf_dataset_for_client(i)) for i in clients.client_ids]
-
-
-def _seeded(data_set):
-  return data_set.repeat(2).shuffle(9, seed=1).batch(5).map(_as_batch).prefetch(2)
-
-
-def _dense_model(spec):
-  layers = tf.keras.layers
-  return lambda: _learning.models.from_keras_model(
-    tf.keras.Sequential(
-      [layers.InputLayer(input_shape=(16,)), layers.Dense(3, kernel_initializer="zeros")]
-      + [layers.Softmax()]
-    ),
-    input_spec=spec,
-    loss=tf.keras.losses.SparseCategoricalCrossentropy(),
-    metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
-  )
-
-
-def _trained(process, cohort, evaluate=None, num_rounds=3):
-  """The weights and metrics of each round, and those of an evaluation of the last one."""
-  state = process.initialize()
-  results = []
-  for _ in range(num_rounds):
-    output = process.next(state, cohort)
-    state = output.state
-    results.append((process.get_model_weights(state), output.metrics))
-  if evaluate is not None:
-    of_evaluation = evaluate.set_model_weights(
-      evaluate.initialize(), process.get_model_weights(state)
-    )
-    results.append(evaluate.next(of_evaluation, cohort).metrics)
-  return results
 
 
 class _OwnModel(_learning.models.VariableModel):
@@ -130,17 +73,19 @@ class _OwnModel(_learning.models.VariableModel):
 
 def _image_classification():
   """federated_learning_for_image_classification: Keras, and the same model by hand."""
-  cohort = _cohort(_seeded)
+  cohort = tutorials.cohort_of(tutorials.seeded)
   spec = cohort[0].element_spec
-  models = (_dense_model(spec), lambda: _OwnModel(spec))
+  models = (tutorials.dense_model(spec), lambda: _OwnModel(spec))
   processes = [
     (
-      _learning.algorithms.build_weighted_fed_avg(model_fn, _sgdm(0.02), _sgdm(1.0)),
+      _learning.algorithms.build_weighted_fed_avg(
+        model_fn, tutorials.sgdm(0.02), tutorials.sgdm(1.0)
+      ),
       _learning.algorithms.build_fed_eval(model_fn),
     )
     for model_fn in models
   ]
-  return lambda: [_trained(process, cohort, evaluate) for process, evaluate in processes]
+  return lambda: [tutorials.trained(process, cohort, evaluate) for process, evaluate in processes]
 
 
 class _Accuracy(tf.keras.metrics.SparseCategoricalAccuracy):
@@ -201,18 +146,22 @@ def _text_generation():
       metrics=[_Accuracy()],
     )
 
-  process = _learning.algorithms.build_weighted_fed_avg(model_fn, _sgdm(0.5), _sgdm(1.0))
-  return lambda: _trained(process, cohort)
+  process = _learning.algorithms.build_weighted_fed_avg(
+    model_fn, tutorials.sgdm(0.5), tutorials.sgdm(1.0)
+  )
+  return lambda: tutorials.trained(process, cohort)
 
 
 def _simulations():
   """simulations, working_with_client_data: no seed, so what no order changes is compared."""
-  cohort = _cohort(lambda d: d.batch(5).map(_as_batch).take(5).shuffle(5))
-  of_epochs = _cohort(lambda d: d.repeat(3).shuffle(500).batch(4).map(_as_batch))
-  model_fn = _dense_model(of_epochs[0].element_spec)
-  gradient = _learning.algorithms.build_fed_sgd(model_fn, _sgdm(0.1))
+  cohort = tutorials.cohort_of(lambda d: d.batch(5).map(tutorials.as_batch).take(5).shuffle(5))
+  of_epochs = tutorials.cohort_of(
+    lambda d: d.repeat(3).shuffle(500).batch(4).map(tutorials.as_batch)
+  )
+  model_fn = tutorials.dense_model(of_epochs[0].element_spec)
+  gradient = _learning.algorithms.build_fed_sgd(model_fn, tutorials.sgdm(0.1))
   evaluate = _learning.algorithms.build_fed_eval(model_fn)
-  return lambda: [_trained(gradient, held, evaluate) for held in (cohort, of_epochs)]
+  return lambda: [tutorials.trained(gradient, held, evaluate) for held in (cohort, of_epochs)]
 
 
 def _client_work(model_fn, optimizer, largest_norm):
@@ -264,8 +213,8 @@ def _client_work(model_fn, optimizer, largest_norm):
 
 def _composing():
   """composing_learning_algorithms: a process of four parts, one of them by hand."""
-  cohort = _cohort(_seeded)
-  model_fn = _dense_model(cohort[0].element_spec)
+  cohort = tutorials.cohort_of(tutorials.seeded)
+  model_fn = tutorials.dense_model(cohort[0].element_spec)
 
   @tff.tensorflow.computation()
   def initial_weights():
@@ -275,11 +224,11 @@ def _composing():
   process = _learning.templates.compose_learning_process(
     initial_weights,
     _learning.templates.build_broadcast_process(weights_type),
-    _client_work(model_fn, _sgdm(0.5), 0.1),
+    _client_work(model_fn, tutorials.sgdm(0.5), 0.1),
     tff.aggregators.MeanFactory().create(weights_type.trainable, tff.TensorType(np.float32)),
-    _learning.templates.build_apply_optimizer_finalizer(_sgdm(1.0, 0.9), weights_type),
+    _learning.templates.build_apply_optimizer_finalizer(tutorials.sgdm(1.0, 0.9), weights_type),
   )
-  return lambda: _trained(process, cohort)
+  return lambda: tutorials.trained(process, cohort)
 
 
 def _tuning():
@@ -295,13 +244,15 @@ def _tuning():
     tff.aggregators.zeroing_factory(zeroing, tff.aggregators.clipping_factory(clipping, mean())),
     tff.aggregators.zeroing_factory(10.0, tff.aggregators.clipping_factory(1.0, mean())),
   ]
-  cohort = _cohort(_seeded)
-  model_fn = _dense_model(cohort[0].element_spec)
+  cohort = tutorials.cohort_of(tutorials.seeded)
+  model_fn = tutorials.dense_model(cohort[0].element_spec)
   processes = [
-    _learning.algorithms.build_weighted_fed_avg(model_fn, _sgdm(0.5), model_aggregator=factory)
+    _learning.algorithms.build_weighted_fed_avg(
+      model_fn, tutorials.sgdm(0.5), model_aggregator=factory
+    )
     for factory in factories
   ]
-  return lambda: [_trained(process, cohort) for process in processes]
+  return lambda: [tutorials.trained(process, cohort) for process in processes]
 
 
 def _heavy_hitters():
@@ -394,6 +345,7 @@ def _selecting():
   return run
 
 
+_OF_FILES = (tutorials.names_of_clients, tutorials.own_csv)
 _SLOW = {
   "image classification": _image_classification,
   "text generation": _text_generation,
@@ -401,16 +353,26 @@ _SLOW = {
   "composing": _composing,
   "tuning": _tuning,
   "heavy hitters": _heavy_hitters,
+  "private learning": tutorials.private_learning,
+  "names of clients": tutorials.names_of_clients,
+  "own optimizers": tutorials.own_optimizers,
+  "reconstruction": tutorials.reconstruction,
 }
-_TUTORIALS = {"selecting": _selecting, **_SLOW}
+_TUTORIALS = {
+  "selecting": _selecting,
+  "own csv": tutorials.own_csv,
+  "random noise": tutorials.random_noise,
+  **_SLOW,
+}
 
 
 @pytest.mark.parametrize(
   "name",
   [pytest.param(name, marks=pytest.mark.slow if name in _SLOW else []) for name in _TUTORIALS],
 )
-def test_tutorials_give_what_tffs_runtime_gives(native, name):
-  run = _TUTORIALS[name]()
+def test_tutorials_give_what_tffs_runtime_gives(native, name, tmp_path):
+  build = _TUTORIALS[name]
+  run = build(tmp_path) if build in _OF_FILES else build()
   expected = calls.plain(calls.invoke(native, run))
   context.set_simulation_context()
   calls.assert_equal(calls.plain(run()), expected)

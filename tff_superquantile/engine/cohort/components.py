@@ -1,6 +1,7 @@
 """TensorFlow components of a federated computation: read once, called in a trace or taken apart."""
 
 from collections.abc import Callable, Mapping, Sequence
+import copy
 import hashlib
 from typing import Any
 
@@ -159,7 +160,17 @@ class Library:
     self._names = names
     # The key is the block's id; the block is kept so that no other block gets that id.
     self._components: dict[int, tuple[Any, Component]] = {}
+    # What components compute, by the number of the call in its trace, component and arguments.
+    self._bodies: dict[tuple[int, int, tuple[expressions.Ref, ...]], expressions.Body] = {}
     self._count = 0
+
+  def of_trace(self) -> "Library":
+    """Returns the library for a trace, in which the same calls have the same expressions again.
+
+    So what one trace has found to be read is what another uses, also draws and looks that equal
+    no other.
+    """
+    return copy.copy(self)  # Which counts for itself.
 
   def component(self, block: tff.framework.CompiledComputation) -> Component:
     """Returns the component of a building block."""
@@ -188,7 +199,8 @@ class Library:
       is_named, is_data_set = name is not None, parameter.is_data_set
       if name is None:
         self._count += 1
-        name = f"argument {self._count}"
+        # Traces have the same names, whatever these stand for.
+        name = f"{'data set' if is_data_set else 'value'} {self._count} of a trace"
       root = self.pool.root(name, reads=is_data_set, is_pure=is_named or not is_data_set)
       refs.append(expressions.Ref(root, 0))
       inputs[refs[-1]] = values.Input(refs[-1], leaf, parameter)
@@ -199,21 +211,30 @@ class Library:
   ) -> tuple[list[values.Input], expressions.Body] | None:
     """Returns a component's inputs and its body, or None if it cannot be taken apart."""
     refs, inputs = self.refs(leaves, component.parameter_types)
+    self._count += 1
+    key = self._count, id(component), tuple(refs)
     try:
-      return inputs, component.body(refs, self.pool)
+      if key not in self._bodies:
+        self._bodies[key] = component.body(refs, self.pool)
     except errors.UnsupportedError as error:
       if any(leaf.made is not None for leaf in leaves):  # These are computed as parts of it.
         raise
       logging.info("The engine maps a component as it is, as it cannot take apart %s", error)
       return None
+    of_made = [effect for leaf in leaves if leaf.made is not None for effect in leaf.made.effects]
+    body = self._bodies[key]
+    return inputs, body._replace(effects=tuple(dict.fromkeys((*of_made, *body.effects))))
 
   def is_read(self, expression: expressions.Expression) -> bool:
-    """Tells whether an expression is read from a client's file or data set alone."""
+    """Tells whether an expression is read from a client's files or data sets alone.
+
+    It may be read before what uses it: each time, unless it is pure.
+    """
     return (
       expression.node is not None
       and expression.reads
       and not op_types.is_variant(expression.op)
       and not expression.of_shape  # It is known as soon as the shape is.
-      and expression.is_pure
+      and expression.is_of_looks
       and expression.roots <= set(self._names.values())
     )

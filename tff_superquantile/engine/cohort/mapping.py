@@ -70,7 +70,7 @@ class Mapper(abc.ABC):
   """Calls components in one trace; its tensors are of no use in another."""
 
   def __init__(self, library: components.Library):
-    self._library = library
+    self._library = library.of_trace()
     self.component = library.component
     # What the components in a step of `fold` use, and their effects; None outside of steps.
     self._step: tuple[list[values.Input], list[expressions.Expression]] | None = None
@@ -161,21 +161,26 @@ class Mapper(abc.ABC):
     if any(expression.node is None for expression in made):
       raise errors.UnsupportedError("a data set that hands on a state")
     drawn = [e.op for e in made if ops.is_stateful(e.op) and not ops.is_variant(e.op)]
-    if drawn or body.effects:
+    # What changes nothing may raise, wherever they are made.
+    if drawn or not all(effect.changes_nothing for effect in body.effects):
       raise errors.UnsupportedError(f"data sets that depend on {drawn or 'effects'}")
     # TFF's runtime serializes data sets between computations. Some of them then have a fixed order.
     if any(e.op.startswith("Cache") or expressions.shuffles_with_seed(e) for e in made):
       raise errors.UnsupportedError("a data set that clients keep, or shuffle with a seed")
-    return _made(inputs, body.outputs)
+    return _made(inputs, body.outputs, body.effects)
 
   @abc.abstractmethod
   def _map(self, work: Work, num_clients: tf.Tensor) -> list[tf.Tensor]:
     """Computes the results of each client."""
 
 
-def _made(inputs: Sequence[values.Input], refs: Sequence[expressions.Ref]) -> list[Leaf]:
-  """Returns values that are computed as a part of what uses them."""
-  return [Leaf(None, True, made=values.Made(ref, tuple(inputs))) for ref in refs]
+def _made(
+  inputs: Sequence[values.Input],
+  refs: Sequence[expressions.Ref],
+  effects: Sequence[expressions.Expression] = (),
+) -> list[Leaf]:
+  """Returns values that are computed, with effects, as a part of what uses them."""
+  return [Leaf(None, True, made=values.Made(ref, tuple(inputs), tuple(effects))) for ref in refs]
 
 
 def _map_fn(function: Callable[[Any], Any], elements: Any, **options: Any) -> Any:

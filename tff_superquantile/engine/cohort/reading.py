@@ -150,7 +150,7 @@ class Reader:
     self._repeats = any("Repeat" in node.op for node in nodes)
 
   def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
-    """Yields the values of each client, in the order of `refs`."""
+    """Yields the values of each client, in the order of `refs`, as parts of arrays of several."""
     size = max(1, min(_CLIENTS_A_CALL, math.ceil(len(clients) / self._parallel)))
     parts = [clients[first : first + size] for first in range(0, len(clients), size)]
     tasks = [functools.partial(self._read_part, part) for part in parts]
@@ -170,8 +170,7 @@ class Reader:
     for one_flat, all_shapes in zip(results[: len(self.refs)], results[len(self.refs) :]):
       ends = np.cumsum(np.prod(all_shapes, axis=1, dtype=np.int64))
       parts = np.split(one_flat, ends[:-1])
-      # Copies, so that one client can be forgotten and the others kept.
-      of_refs.append([part.reshape(s).copy() for part, s in zip(parts, all_shapes)])
+      of_refs.append([part.reshape(s) for part, s in zip(parts, all_shapes)])
     return list(map(list, zip(*of_refs)))
 
 
@@ -221,7 +220,8 @@ class Store:
     missing = [name for name, kept in clients.items() if not kept.keys() >= keys]
     for name, own in zip(missing, reader(missing)):
       self._forget({key: clients[name][key] for key in keys & clients[name].keys()})
-      clients[name].update(zip(reader.keys, own))
+      # Copies, so that one client can be forgotten and the others kept.
+      clients[name].update(zip(reader.keys, map(np.copy, own)))
       self._bytes += sum(value.nbytes for value in own)
     while self._bytes > self._max_bytes:
       self._forget(self._clients.popitem(last=False)[1])

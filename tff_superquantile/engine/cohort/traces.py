@@ -62,6 +62,8 @@ class Discovery(mapping.Mapper):
       self.looks_again |= body.looks_again
       effects = [expressions.Ref(effect, 0) for effect in body.effects]
       read = walks.frontier([*body.outputs, *effects], self._library.is_read)
+      if work.component is None:  # Its looks are others in each trace.
+        read = [ref for ref in read if ref.expression.is_pure]
       self.reads += [ref for ref in read if ref not in self.reads]
       looks = {e for e in walks.walk(read) if e.op in ops.READS}
       self.shares_looks |= not looks.isdisjoint(self._looks)
@@ -113,6 +115,7 @@ class CohortFunction:
     with tf.Graph().as_default():
       function([tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs], discovery)
     self._reader = reading.Reader(discovery.reads, origins, parallel) if discovery.reads else None
+    self._draws = not all(ref.expression.is_pure for ref in discovery.reads)
     self._looks_again = discovery.looks_again
     self._makes_data_sets = discovery.makes_data_sets
     # What one look finds is what one component finds: it may be read before, for one call.
@@ -131,13 +134,15 @@ class CohortFunction:
     if self._makes_data_sets and any(not s.is_fixed or s.is_shuffled for s in sources):
       raise errors.UnsupportedError("data sets that clients make of others in changing orders")
     # A second look sees another order of what is shuffled (which is known once `is_fixed` is).
-    is_live = not all(source.is_fixed for source in sources) or (
-      self._looks_again and any(source.is_shuffled for source in sources)
+    is_live = (
+      self._draws
+      or not all(source.is_fixed for source in sources)
+      or (self._looks_again and any(source.is_shuffled for source in sources))
     )
     reads: list[reading.Read] = []
     if self._reader is not None and not is_live:
       reads = self.store.read(self._reader, arrays)
-    elif sources:
+    elif sources or self._reader is not None:
       reads = self._read_once(arrays, sources)
     forms = tuple(read.form() for read in reads)
     if reading.Form.APART in forms:

@@ -92,6 +92,7 @@ class Made(NamedTuple):
 
   ref: expressions.Ref
   inputs: tuple[Input, ...]
+  effects: tuple[expressions.Expression, ...] = ()
 
 
 def leaf_types(type_spec: tff.Type, stacked: bool = False) -> list[LeafType]:

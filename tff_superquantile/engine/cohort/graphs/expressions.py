@@ -34,8 +34,11 @@ class Expression:
       are entered, the predicate and the initial variables first.
     bodies: The two branches of a condition, or the condition and the body of a loop.
     roots: The names of the roots that it depends on.
-    reads: Whether it depends on a file.
+    reads: Whether it depends on a file, or on a data set of which roots tell.
     is_pure: Whether it depends on nothing but its roots.
+    changes_nothing: Whether computing it is known to change nothing, whatever it draws or reads.
+    is_of_looks: Whether it depends on nothing but its roots and what looks into data sets find, of
+      which each changes nothing.
     functions: The FunctionDefs that the node calls, which are not taken apart: those of data sets.
     of_shape: Whether it depends on a shape.
   """
@@ -49,6 +52,8 @@ class Expression:
   roots: frozenset[str] = frozenset()
   reads: bool = False
   is_pure: bool = False
+  changes_nothing: bool = True
+  is_of_looks: bool = False
   functions: tuple[Any, ...] = ()
   of_shape: bool = False
 
@@ -93,7 +98,8 @@ class Pool:
     whenever it is used; some data sets do not.
     """
     digest = hashlib.sha256(f"root {name}".encode()).digest()
-    return self._add("root", digest, roots=frozenset([name]), reads=reads, is_pure=is_pure)
+    attributes = dict(roots=frozenset([name]), reads=reads, is_pure=is_pure, is_of_looks=is_pure)
+    return self._add("root", digest, **attributes)
 
   def parameter(self) -> Expression:
     """Makes a new variable of a loop, unlike all others."""
@@ -131,15 +137,23 @@ class Pool:
     is_known = bool(bodies) or purity.is_pure(node, functions)
     if node.op == "ReadFile":  # A file that a client names is taken not to change, and no other.
       is_known = bool(refs[0].expression.roots) and not of_read
+    used = [*(ref.expression for ref in refs), *(e for body in bodies for e in body.effects)]
+    inner = (inner for function in functions for inner in function.node_def)
+    changes_nothing = all(map(purity.has_no_effect, (node, *inner)))
+    changes_nothing &= all(expression.changes_nothing for expression in used)
+    roots = frozenset[str]().union(*(ref.expression.roots for ref in refs))
+    of_looks = is_known and not stateful and all(ref.expression.is_of_looks for ref in refs)
     return self._add(
       node.op,
       hasher.digest(),
       node=node,
       inputs=tuple(inputs),
       bodies=tuple(bodies),
-      roots=frozenset().union(*(ref.expression.roots for ref in refs)),
-      reads=node.op == "ReadFile" or of_read,
+      roots=roots,
+      reads=node.op == "ReadFile" or of_read or (node.op in ops.LOOKS and bool(roots)),
       is_pure=is_known and not stateful and all(ref.expression.is_pure for ref in refs),
+      changes_nothing=changes_nothing,
+      is_of_looks=of_looks or (node.op in ops.LOOKS and changes_nothing),
       functions=tuple(functions),
       of_shape=node.op in ops.SHAPES or any(ref.expression.of_shape for ref in refs),
     )

@@ -4,7 +4,8 @@ A component's graph hides its work in functions: a branch of a condition may cal
 reads the file. What is promised, as far as no `UnsupportedError` says that it cannot be:
 
 Effects: An op with an effect (`ops.has_effect`, such as an assertion, a print, a step of an
-iterator) is in a body's `effects` if TensorFlow would run it: a result needs it by a data or
+iterator, but no data set whose making changes nothing) is in a body's `effects` if TensorFlow would
+run it: a result needs it by a data or
 control input, a called function runs it, or the initializer does. A condition or loop with effects
 in it is one effect. What nobody runs is dropped. An expression gets its number after all on which
 it depends, by control inputs too; apart from that in the order of the graph's nodes, which is the
@@ -169,7 +170,7 @@ class _Evaluator:
     expression = self._pool.apply(node, inputs, functions=functions)
     if node.op in ops.READS:
       state.looks += 2 if state.num_loops else 1
-    if ops.has_effect(node.op):
+    if ops.has_effect(node.op) and not (expression.changes_nothing and ops.is_variant(node.op)):
       self.effects.append(expression)
     return expression
 

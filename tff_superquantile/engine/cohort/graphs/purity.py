@@ -100,7 +100,7 @@ _DRAWS = frozenset(
 )
 _READS = frozenset(
   "FixedLengthRecordDatasetV2 ReadFile ShuffleAndRepeatDatasetV2 ShuffleDatasetV3 SqlDataset"
-  " TFRecordDatasetV2 TextLineDataset".split()
+  " ShuffleAndRepeatDataset ShuffleDataset TFRecordDatasetV2 TextLineDataset".split()
 )
 
 Nodes = Mapping[str, tf.compat.v1.NodeDef]
