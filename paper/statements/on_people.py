@@ -48,8 +48,8 @@ def _cell(
     return None
   told = own.mean - baseline.mean
   said = verdict(told, max(own.spread, baseline.spread), change)
-  text = f"{tables.number(100 * told, 1, sign=True)} → {change.in_points()}"
-  return tables.Cell(text, f": {said}")
+  text = f"{tables.number(100 * told, 1, sign=True)} → {change.in_points()}: {said}"
+  return tables.Cell(text)
 
 
 def grids(evidence: measurements.Evidence) -> Iterator[tables.Table]:
