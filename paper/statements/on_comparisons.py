@@ -215,21 +215,24 @@ def _clients_vary_less(evidence: measurements.Evidence, source: str) -> _Answer:
 # The quotation, or else our question; the criterion; and what checks it.
 _STATEMENTS: Sequence[tuple[str, str, str, _Check]] = (
   (
-    "smallest", "", "smallest by more than one sd over seeds, the larger of the two, or, of writers and users,"
-    " beyond chance; less is a tie",
+    "smallest", "", "smallest by more than one sd over seeds, the larger of the two, or, of writers"
+    " and users, beyond chance; less is a tie",
     _smallest_tail,
   ),
   (
     "", "Do errors go from FedAvg over falling θ to AFL without a turn?",
     "a turn is one of more than one sd", _interpolates,
   ),
-  ("afl", "", "AFL is q-FFL with q = 10; a training loss above 0.9 of that of guessing has not converged",
-   _afl_is_worst),
+  (
+    "afl", "", "AFL is q-FFL with q = 10; a training loss above 0.9 of that of guessing has not"
+    " converged", _afl_is_worst,
+  ),
   ("", "Is the tail of FedAvg with as few clients (FedAvg-Sub) higher?", "means over seeds",
    _fewer_do_not_help),
-  ("competitive", "", "within one sd of FedAvg or below for each θ of 0.5 or more; of writers and users, not above it"
-   " beyond chance",
-   _mean_is_competitive),
+  (
+    "competitive", "", "within one sd of FedAvg or below for each θ of 0.5 or more; of writers and"
+    " users, not above it beyond chance", _mean_is_competitive,
+  ),
   (
     "vary", "",
     "lower in more than half of the cases; a tie if none is more than one sd over seeds away",

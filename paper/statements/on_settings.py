@@ -38,7 +38,8 @@ _SCATTER = rows.Figure(
 def of_histograms(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields the figures of the clients' errors."""
   for source, model in _MODELS.items():
-    chosen = ["FedAvg", evidence.best(source, "Tilted-ERM"), "Superquantile θ = 0.5"]
+    half = "Superquantile θ = 0.5"
+    chosen = ["FedAvg", evidence.best(source, "Tilted-ERM"), half]
     known = evidence.get_all(source, filter(None, chosen), "test.error.superquantile_90")
     if len(known) < 3:
       yield rows.missing("histogram", source, model)
@@ -46,13 +47,13 @@ def of_histograms(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     *others, ours = known.values()
     rival = min(others, key=lambda value: value.mean)
     best = next(name for name, value in known.items() if value is rival)
-    change = evidence.change(source, best, chosen[-1], "test.error.superquantile_90")
+    change = evidence.change(source, best, half, "test.error.superquantile_90")
     if change is not None:
       verdict, why = on_comparisons.by_interval(change)
       told = ", ".join(f"{name}: {value.in_percent()}" for name, value in known.items())
       yield rows.Row(
         "histogram",
-        f"Worst tenth of the clients of {told}; {chosen[-1]} less {best}: {change.in_points()}.",
+        f"Worst tenth of the clients of {told}; {half} less {best}: {change.in_points()}.",
         verdict,
         why,
         "below the lowest rival beyond chance, by 95 % intervals over clients",
@@ -355,8 +356,8 @@ def _of_instability(evidence: measurements.Evidence) -> Iterator[rows.Row]:
     f" {large.in_percent()} at 0.25 ({tables.plural(small.num_seeds, 'seed')}): its sd is"
     f" {small.spread / large.spread:.1f} times as large.",
     rows.Verdict.UNCHECKED,
-    "The RNN’s tweets are not here. docs/results.md finds the paper’s cause, few clients in a round’s tail"
-    " (“Why theta 0.1 is unstable”).",
+    "The RNN’s tweets are not here. docs/results.md finds the paper’s cause, few clients in a"
+    " round’s tail (“Why theta 0.1 is unstable”).",
     "the synthetic task",
     source="synthetic",
   )

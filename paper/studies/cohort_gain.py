@@ -92,8 +92,8 @@ def find(runs: Iterable[run_folder.Run]) -> list[Point]:
       points.append(Point(theta, int(clients), int(averaged), known))
   if not points:
     raise ValueError(
-      f"Found no size of cohorts with both FedAvg and a theta among {tables.plural(len(table), 'run')};"
-      " expected such runs, whose other flags are the same."
+      "Found no size of cohorts with both FedAvg and a theta in"
+      f" {tables.plural(len(table), 'run')}; expected such runs, whose other flags are the same."
     )
   return points
 

@@ -472,19 +472,19 @@ def test_cross_validations_are_kept_with_the_changes_between_methods(tmp_path):
   for (method, error), seed in itertools.product(errors.items(), (0, 1)):
     folder = tmp_path / "emnist_linear_folds_2" / method / f"seed_{seed}"
     folder.mkdir(parents=True)
-    flags = f"--task=emnist_linear\n--folds=2\n--client_split=by_id\n--seed={seed}\n--num_rounds=9\n"
+    flags = f"--task=emnist_linear\n--folds=2\n--client_split=by_id\n--seed={seed}\n"
     (folder / "flags.txt").write_text(f"{flags}--algorithm={method.split('_theta')[0]}\n")
     clients = "".join(f"{seed} {i},{error},0.5,{10 + i}\n" for i in range(9))
     (folder / "test_clients.csv").write_text(f"client_id,error,loss,num_examples\n{clients}")
     (folder / "metrics.json").write_text('{"test": {"error": {"mean": 0.5, "p90": 0.5}}}')
     (folder / "rounds.csv").write_text("round\n9\n")
-  found = measurements.Evidence({"writers_linear": sources.SOURCES["writers_linear"].read(tmp_path)})
+  kept = sources.SOURCES["writers_linear"].read(tmp_path)
+  found = measurements.Evidence({"writers_linear": kept})
   change = found.change("writers_linear", "FedAvg", "Superquantile θ = 0.5", "test.error.p90")
   assert change == pytest.approx((0.25, 0.25, 0.25))
   assert found.methods("writers_linear") == ["FedAvg", "Superquantile θ = 0.5"]
   assert found.is_paired("writers_linear") and not found.is_paired("synthetic")
   # Kept changes go where one of their methods does.
-  kept = sources.SOURCES["writers_linear"].read(tmp_path)
   short = kept.copy()
   short.loc[(short["method"] == "FedAvg") & (short["metric"] == "rounds"), "mean"] = 5.0
   left, length = measurements._of_one_length(short)
