@@ -27,6 +27,7 @@ import pandas as pd
 from paper.statements import measurements
 from paper.statements import on_comparisons
 from paper.statements import on_convergence
+from paper.statements import on_people
 from paper.statements import on_print
 from paper.statements import on_privacy
 from paper.statements import on_quantiles
@@ -45,9 +46,10 @@ from tff_superquantile.experiments.report import tables
 _IMAGES = "images/paper-"  # Seen from docs/.
 _GRIDS_NOTE = (
   "Errors in %, bold as in the paper: what it prints; after → what was measured on digits, mean ±"
-  " sd over seeds; after ⇒ on EMNIST’s writers; in brackets the value of a parameter that is"
-  " another one, or is not printed. Data and rounds are not the paper’s, so numbers may differ. All"
-  " tables and columns are in paper.csv, which ./run_experiments.sh paper writes."
+  " sd over seeds; after ⇒ on EMNIST’s writers and Sent140’s users; in brackets the value of a"
+  " parameter that is another one, or is not printed. Data and rounds are not the paper’s, so"
+  " numbers may differ. All tables and columns are in paper.csv, which ./run_experiments.sh paper"
+  " writes."
 )
 
 
@@ -162,7 +164,7 @@ def report(evidence: measurements.Evidence) -> Report:
     f" {tables.plural(len(cells), 'cell')} of tables"
   )
   figures = [schematics.model_family(), schematics.quantile_and_polytope()]
-  blocks: list[page.Block] = [*grids, _measurements(), *figures]
+  blocks: list[page.Block] = [*grids, *on_people.grids(evidence), _measurements(), *figures]
   csv = frame.to_csv(index=False, lineterminator="\n")
   made = page.Page(
     "paper", "The paper, checked", "which of its statements hold?", scope, _INTRO, blocks, csv

@@ -39,6 +39,24 @@ class Value(NamedTuple):
     return text if math.isnan(self.sd) else f"{text} ± {tables.number(100 * self.sd, decimals)}"
 
 
+class Change(NamedTuple):
+  """A change of errors between two methods, with its 95 % interval over clients, as fractions."""
+
+  value: float
+  low: float
+  high: float
+
+  @property
+  def is_sure(self) -> bool:
+    """Whether zero is outside of the interval."""
+    return self.low > 0 or self.high < 0
+
+  def in_points(self) -> str:
+    """Returns it in percentage points, "−2.5 (−3.8 to −0.1)"."""
+    value, low, high = (tables.number(100 * number, 1, sign=True) for number in self)
+    return f"{value} ({low} to {high})"
+
+
 def is_monotone(values: Sequence[Value]) -> bool:
   """Returns whether means go from the first to the last without turning by more than one sd."""
   sign = 1.0 if values[-1].mean >= values[0].mean else -1.0
@@ -67,7 +85,7 @@ class Evidence:
     if not self.has(source):
       return []
     names = self._frames[source].index.get_level_values("method").unique()
-    return [method for method in names if method.startswith(prefix)]
+    return [name for name in names if name.startswith(prefix) and not sources.is_between(name)]
 
   def get(self, source: str, method: str, metric: str) -> Value | None:
     """Returns a measurement; None if it is not there."""
@@ -75,6 +93,19 @@ class Evidence:
       return None
     row = self._frames[source].loc[(method, metric)]
     return Value(float(row["mean"]), float(row["sd"]), int(row["num_seeds"]))
+
+  def is_paired(self, source: str) -> bool:
+    """Returns whether changes of each client were kept: of cross-validations."""
+    names = self._frames[source].index.get_level_values("method") if self.has(source) else ()
+    return any(map(sources.is_between, names))
+
+  def change(self, source: str, before: str, after: str, metric: str) -> Change | None:
+    """Returns the change of a metric from one method to another; None if it was not kept."""
+    method = sources.between(before, after)
+    known = self.get_all(source, [method], metric)
+    ends = [self.get(source, method, f"{metric}.{end}") for end in ("low", "high")]
+    low, high = (math.nan if end is None else end.mean for end in ends)
+    return Change(known[method].mean, low, high) if known else None
 
   def get_all(self, source: str, methods: Iterable[str], metric: str) -> dict[str, Value]:
     """Returns the measurements of those methods that have one, in their order."""
@@ -104,7 +135,9 @@ def _of_one_length(frame: pd.DataFrame) -> tuple[pd.DataFrame, float]:
   if not len(rounds):
     return frame, 0.0
   usual = float(rounds.mode().max())
-  return frame[frame["method"].isin(rounds.index[rounds == usual])], usual
+  of_others = {method for method, number in rounds.items() if number != usual}
+  is_other = frame["method"].map(lambda name: bool(of_others & {*sources.methods_of(name)}))
+  return frame[~is_other], usual
 
 
 def _merged(kept: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:

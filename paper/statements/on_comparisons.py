@@ -19,10 +19,11 @@ _DIFFERS, _ELSEWHERE = rows.Verdict.DIFFERS, rows.Verdict.ELSEWHERE
 # Our comparisons of all methods.
 _COMPARISONS = {
   "synthetic": "the synthetic task", "emnist_linear": "digits, linear",
-  "emnist_convnet": "digits, ConvNet",
+  "emnist_convnet": "digits, ConvNet", "writers_linear": "EMNIST’s writers, linear",
+  "users_linear": "Sent140’s users, linear",
 }  # fmt: skip
-# Whoever guesses has this loss.
-_GUESSING = math.log(10)
+# Whoever guesses has the logarithm of the number of classes as loss.
+_NUM_CLASSES = {"writers_linear": 62, "users_linear": 2}
 
 
 def _rivals(evidence: measurements.Evidence, source: str) -> list[str]:
@@ -73,6 +74,8 @@ def _for_each_comparison(
   `about` is that question, empty for a quotation; `check` decides `rule` by one source.
   """
   for source, short in _COMPARISONS.items():
+    if check is _interpolates and source in _NUM_CLASSES:
+      continue  # Turns are told by the spread over seeds.
     place = f"{about} By {short}" if about else short
     answer = check(evidence, source) if evidence.has(source) else None
     if answer is None:
@@ -80,8 +83,17 @@ def _for_each_comparison(
       continue
     outcome, verdict, why = answer
     of_fed_avg = evidence.get(source, "FedAvg", MEAN)
-    over = f" ({tables.plural(of_fed_avg.num_seeds, 'seed')})" if of_fed_avg else ""
+    has_seeds = of_fed_avg is not None and not evidence.is_paired(source)
+    over = f" ({tables.plural(of_fed_avg.num_seeds, 'seed')})" if of_fed_avg and has_seeds else ""
     yield rows.Row(key, f"{outcome}{over}.", verdict, why, rule, source, place)
+
+
+def by_interval(change: measurements.Change) -> tuple[rows.Verdict, str]:
+  """Judges a change that is said to be below 0 by its interval over clients, and says why."""
+  if change.is_sure:
+    return rows.judge(change.value < 0, _DIFFERS, _ELSEWHERE), ""
+  why = "It holds in direction, not beyond chance." if change.value < 0 else "A tie."
+  return rows.Verdict.UNCHECKED, why
 
 
 def _smallest_tail(evidence: measurements.Evidence, source: str) -> _Answer:
@@ -91,7 +103,11 @@ def _smallest_tail(evidence: measurements.Evidence, source: str) -> _Answer:
   (ours, tail), (other, rival) = (
     _lowest(evidence, source, methods, tables.P90) for methods in (thetas, rivals)
   )
-  outcome = f"{ours}: {tail.in_percent()}, {other}: {rival.in_percent()}; {_apart(tail, rival)}"
+  outcome = f"{ours}: {tail.in_percent()}, {other}: {rival.in_percent()}"
+  change = evidence.change(source, other, ours, tables.P90)
+  if change is not None:
+    return f"{outcome}; {change.in_points()}", *by_interval(change)
+  outcome += f"; {_apart(tail, rival)}"
   if abs(tail.mean - rival.mean) <= max(tail.spread, rival.spread):
     return outcome, rows.Verdict.UNCHECKED, "A tie."
   return outcome, rows.judge(tail.mean < rival.mean, _DIFFERS, _ELSEWHERE), ""
@@ -122,9 +138,10 @@ def _unconverged(evidence: measurements.Evidence, source: str) -> str:
     evidence.get(source, method, "train.loss.mean")
     for method in (evidence.best(source, "AFL") or "", "FedAvg")
   )
-  if afl is None or afl.mean < 0.9 * _GUESSING:
+  guessing = math.log(_NUM_CLASSES.get(source, 10))
+  if afl is None or afl.mean < 0.9 * guessing:
     return ""
-  return f" AFL has not converged: training loss {afl.mean:.2f} (guessing {_GUESSING:.2f}" + (
+  return f" AFL has not converged: training loss {afl.mean:.2f} (guessing {guessing:.2f}" + (
     f", FedAvg {own.mean:.2f})." if own else ")."
   )
 
@@ -170,6 +187,12 @@ def _mean_is_competitive(evidence: measurements.Evidence, source: str) -> _Answe
   if "FedAvg" not in known or len(known) < 2:
     return None
   own = known["FedAvg"]
+  if evidence.is_paired(source):
+    changes = {m: evidence.change(source, "FedAvg", m, MEAN) for m in thetas}
+    sure = {m: change for m, change in changes.items() if change is not None and change.is_sure}
+    above = [f"{m} by {change.in_points()}" for m, change in sure.items() if change.value > 0]
+    why = f"Above FedAvg beyond chance: {'; '.join(above)}." if above else ""
+    return _listed(known), rows.judge(not above, _DIFFERS, _ELSEWHERE), why
   holds = all(value.mean <= own.mean + own.spread for value in known.values())
   return _listed(known), rows.judge(holds, _DIFFERS, _ELSEWHERE), ""
 
@@ -192,19 +215,24 @@ def _clients_vary_less(evidence: measurements.Evidence, source: str) -> _Answer:
 # The quotation, or else our question; the criterion; and what checks it.
 _STATEMENTS: Sequence[tuple[str, str, str, _Check]] = (
   (
-    "smallest", "", "smallest by more than one sd over seeds, the larger of the two; less is a tie",
+    "smallest", "", "smallest by more than one sd over seeds, the larger of the two, or, of writers"
+    " and users, beyond chance; less is a tie",
     _smallest_tail,
   ),
   (
     "", "Do errors go from FedAvg over falling θ to AFL without a turn?",
     "a turn is one of more than one sd", _interpolates,
   ),
-  ("afl", "", "AFL is q-FFL with q = 10; a training loss above 0.9 log 10 has not converged",
-   _afl_is_worst),
+  (
+    "afl", "", "AFL is q-FFL with q = 10; a training loss above 0.9 of that of guessing has not"
+    " converged", _afl_is_worst,
+  ),
   ("", "Is the tail of FedAvg with as few clients (FedAvg-Sub) higher?", "means over seeds",
    _fewer_do_not_help),
-  ("competitive", "", "within one sd of FedAvg or below for each θ of 0.5 or more",
-   _mean_is_competitive),
+  (
+    "competitive", "", "within one sd of FedAvg or below for each θ of 0.5 or more; of writers and"
+    " users, not above it beyond chance", _mean_is_competitive,
+  ),
   (
     "vary", "",
     "lower in more than half of the cases; a tie if none is more than one sd over seeds away",

@@ -17,7 +17,10 @@ from tff_superquantile.experiments.references import of_the_paper
 from tff_superquantile.experiments.report import tables
 
 _DIGITS = {"EMNIST linear": "emnist_linear", "EMNIST ConvNet": "emnist_convnet"}
-_WRITERS = {"EMNIST linear": "writers_linear", "EMNIST ConvNet": "writers_convnet"}
+_PEOPLE = {
+  "EMNIST linear": "writers_linear", "EMNIST ConvNet": "writers_convnet",
+  "Sent140 linear": "users_linear",
+}  # fmt: skip
 _METRICS = {"sd": "std"}  # Our name of a column where it is another.
 _NUM_SEEDS = 5
 # Columns that the paper prints and does not speak of.
@@ -80,7 +83,7 @@ def _family(method: str) -> str:
   return method.split(" q = ")[0].split(" t = ")[0]
 
 
-def _measured_method(evidence: measurements.Evidence, source: str, method: str) -> str | None:
+def measured_method(evidence: measurements.Evidence, source: str, method: str) -> str | None:
   """Returns our label of a printed method: of several values of its parameter, the best one."""
   exact = evidence.methods(source)
   if method in exact:
@@ -104,7 +107,7 @@ def measured(
     part = {"before": "shared", "after": "personal"}[when]
     return evidence.get(source, method, f"{part}.error.{metric}")
   source = of_task.get(place.task or column, "")
-  ours = _measured_method(evidence, source, method)
+  ours = measured_method(evidence, source, method)
   metric = place.metric or _METRICS.get(column, column)
   return evidence.get(source, ours, f"test.error.{metric}") if ours else None
 
@@ -115,28 +118,32 @@ def _of_other_parameter(
   """Returns " (q = 1)" where a printed cell's measurement is of that value of its parameter."""
   place = TABLES[table]
   source = of_task.get(place.task or cell.column, "")
-  ours = None if table == "pers" else _measured_method(evidence, source, cell.method)
-  if ours is None or ours == cell.method:
+  return "" if table == "pers" else other_parameter(evidence, source, cell.method)
+
+
+def other_parameter(evidence: measurements.Evidence, source: str, method: str) -> str:
+  """Returns " (q = 1)" where a source has a printed method with that value of its parameter."""
+  ours = measured_method(evidence, source, method)
+  if ours is None or ours == method:
     return ""
-  return f" ({ours.removeprefix(_family(cell.method)).strip(' ()')})"
+  return f" ({ours.removeprefix(_family(method)).strip(' ()')})"
 
 
 def cell_rows(evidence: measurements.Evidence) -> Iterator[rows.Row]:
   """Yields a row for each printed cell."""
   for cell in read().itertuples():
     place = TABLES[cell.table]
-    ours = measured(evidence, cell.table, cell.method, cell.column)
-    other = _of_other_parameter(evidence, cell.table, cell)
-    measurement = "nothing"
-    if ours:
-      measurement = f"{ours.in_percent()}{other} over {tables.plural(ours.num_seeds, 'seed')}"
-    task = place.task or cell.column
-    data = "Sent140" if task.startswith("Sent140") else "EMNIST with letters by writer"
+    found = []
+    for data, of_task in ((sources.DIGITS, _DIGITS), ("real people", _PEOPLE)):
+      ours = measured(evidence, cell.table, cell.method, cell.column, of_task)
+      other = _of_other_parameter(evidence, cell.table, cell, of_task)
+      if ours:
+        found.append(f"{ours.in_percent()}{other} on {data}")
     yield rows.Row(
       "",
-      f"Printed: {cell.value:.2f} ± {cell.sd:.2f}. Measured: {measurement}.",
+      f"Printed: {cell.value:.2f} ± {cell.sd:.2f}. Measured: {'; '.join(found) or 'nothing'}.",
       rows.Verdict.UNCHECKED,
-      f"{data} is not here{f': these are {sources.DIGITS}' if ours else ''}.",
+      "The paper’s whole data and rounds are not here.",
       about=f"{place.number}, {cell.method}, {cell.column}",
     )
 
@@ -157,7 +164,7 @@ def grids(evidence: measurements.Evidence) -> Iterator[tables.Table]:
       entries: list[tables.Cell] = []
       for cell in of_method.itertuples():
         arrows = []
-        for arrow, of_task in (("→", _DIGITS), ("⇒", _WRITERS)) if place.task else ():
+        for arrow, of_task in (("→", _DIGITS), ("⇒", _PEOPLE)) if place.task else ():
           ours = measured(evidence, name, method, cell.column, of_task)
           other = _of_other_parameter(evidence, name, cell, of_task)
           arrows += [f"{arrow} {ours.in_percent()}"] if ours else []

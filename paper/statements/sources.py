@@ -11,12 +11,15 @@ import pathlib
 import pandas as pd
 
 from tff_superquantile.experiments.report import grouped
+from tff_superquantile.experiments.report import paired
 from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.report.clients import sizes
 from tff_superquantile.experiments.run import cross_validation
+from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
 DIGITS = "digits by writer"
+WRITERS, USERS = "394 writers of EMNIST", "the paper’s 877 users of Sent140"
 MEASURED = pathlib.Path(__file__).parent / "measured"
 # The columns of measured/made.csv: which version kept the measurements of a source, when, and how
 # many of their digits are known.
@@ -25,7 +28,13 @@ MADE = ("source", "version", "date", "digits")
 COLUMNS = ("method", "metric", "mean", "sd", "num_seeds")
 # The metrics that the paper prints, and those of its figures.
 _PREFIXES = ("test.error.", "train.loss.", "rounds")
-_FOLDS = "_folds_5"  # Of a task in a cross-validation.
+# Of cross-validations, which have intervals over clients in place of the spread over seeds.
+_OF_PEOPLE = (
+  *("test.error.mean", "test.error.std", "test.error.p10", "test.error.p50", "test.error.p90"),
+  *("test.error.superquantile_90", "train.loss.mean", "rounds"),
+)
+_PAIRED = ("test.error.mean", "test.error.p90", "test.error.superquantile_90")
+_LESS = " less "
 
 Reader = Callable[[pathlib.Path], pd.DataFrame]
 
@@ -79,13 +88,51 @@ def _of_runs(task: str, is_private: bool = False) -> Reader:
       for method, of in chosen.items()
       for run in of
     )
-    if chosen and _FOLDS not in task:
+    if chosen:
       by_size = sizes.error_by_size(grouped.Grouped(chosen))
       labels = {method: method.label for method in chosen}
       results = pd.concat([results, by_size.assign(method=by_size["method"].map(labels))])
+    if chosen and "_folds_" in task:
+      results = pd.concat([results[results["metric"].map(_is_of_people)], _of_pairs(chosen)])
     return tables.over_seeds(results).reset_index() if len(results) else results
 
   return read
+
+
+def _is_of_people(metric: str) -> bool:
+  return metric in _OF_PEOPLE or metric.endswith(("_third.error.change", "_third.examples.least"))
+
+
+def between(before: str, after: str) -> str:
+  """Names the change from one method to another, by their labels."""
+  return f"{after}{_LESS}{before}"
+
+
+def methods_of(name: str) -> list[str]:
+  """Returns the methods that a row is of: one, or the two of `between`."""
+  return name.split(_LESS)
+
+
+def is_between(name: str) -> bool:
+  """Returns whether a row is of a change between two methods."""
+  return _LESS in name
+
+
+def _of_pairs(groups: Mapping[names.Name, Sequence[run_folder.Run]]) -> pd.DataFrame:
+  """Measures changes, as `tables.of_values`, and the ends METRIC.low and .high of their intervals.
+
+  They are those of all methods against FedAvg, and of each theta against all methods.
+  """
+  rows = []
+  for before, own in groups.items():
+    for after, other in groups.items():
+      is_asked = before.is_fed_avg or (after.is_superquantile and not before.is_superquantile)
+      for metric in _PAIRED if before is not after and is_asked else ():
+        change = paired.change(own, other, metric)
+        if change is not None:
+          ends = {metric: change.value, f"{metric}.low": change.low, f"{metric}.high": change.high}
+          rows.append((between(before.label, after.label), 0, ends))
+  return tables.of_values(rows)
 
 
 def _shown(numbers: Mapping[str, float]) -> dict[str, float]:
@@ -138,8 +185,7 @@ def _of_points(path: str, method: Sequence[str], values: Mapping[str, str]) -> R
 # The clients are dealt as in versions up to 0.2, which measured first, and have 100 images or more.
 _HANDWRITING = "--data_dir=emnist_all.sqlite --client_split=shuffled --min_examples_per_client=100"
 # Each writer is a test writer once.
-_WRITERS = "--data_dir=FEMNIST --folds=5 --clients_per_round=20"
-_EMNIST = "99 writers of EMNIST, each tested once by a model of four fifths (the paper: 865, 865)"
+_FEW_WRITERS = "--data_dir=FEMNIST --folds=5 --clients_per_round=20"
 # A CPU computes such rounds of the ConvNet in a second or two.
 _SHORT = "--num_rounds=100 --clients_per_round=50 --tune=none"
 SOURCES: Mapping[str, Source] = {
@@ -164,15 +210,25 @@ SOURCES: Mapping[str, Source] = {
     f"{DIGITS}, ConvNet, untuned, 100 rounds of 50 clients (the paper: letters, too, 1000 of 100)",
   ),
   "writers_linear": Source(
-    f"./run_experiments.sh emnist_linear {_WRITERS} --thetas=0.8,0.5,0.25,0.1 --num_rounds=600",
-    _of_runs(f"emnist_linear{_FOLDS}"),
-    f"{_EMNIST}, 600 rounds of 20 (the paper: 3000 of 100)",
+    "./run_experiments.sh emnist_linear --data_dir=FEMNIST --folds=2 --num_rounds=1000 --tune=none"
+    " --thetas=0.8,0.5,0.25,0.1",
+    _of_runs("emnist_linear_folds_2"),
+    f"{WRITERS}, nearly all with fewer than 190 images, each tested once by a model of the other"
+    " half (the paper: 865, 865), untuned, 1000 rounds (the paper: 3000)",
+  ),
+  "users_linear": Source(
+    "./run_experiments.sh sent140_linear --data_dir=SENT140 --folds=2 --min_examples_per_client=6"
+    " --client_learning_rate=0.3 --tune=none",
+    _of_runs("sent140_linear_folds_2"),
+    f"{USERS}, with an eighth of their tweets, each tested once by a model of the other half,"
+    " untuned; the last round’s models, which swing from round to round where θ is small",
   ),
   "writers_convnet": Source(
-    f"./run_experiments.sh emnist_convnet {_WRITERS} --thetas=0.8,0.5,0.25 --num_rounds=100"
+    f"./run_experiments.sh emnist_convnet {_FEW_WRITERS} --thetas=0.8,0.5,0.25 --num_rounds=100"
     " --tune=none",
-    _of_runs(f"emnist_convnet{_FOLDS}"),
-    f"{_EMNIST}, untuned, 100 rounds of 20 (the paper: 1000 of 100)",
+    _of_runs("emnist_convnet_folds_5"),
+    "99 writers of EMNIST, each tested once by a model of four fifths (the paper: 865, 865),"
+    " untuned, 100 rounds of 20 (the paper: 1000 of 100)",
   ),
   "personalization": Source(
     f"./run_experiments.sh personalization {_HANDWRITING} {_SHORT}",

@@ -22,6 +22,7 @@ import types
 STUDIES = {
   "model_family": "What do clients gain by choosing their model?",
   "sensitivity": "What do local epochs, cohorts and θ change?",
+  "cohort_gain": "How many clients a round does θ need?",
   "private_quantile": "How far are private quantiles from the true ones?",
 }
 

@@ -17,6 +17,7 @@ from paper import statements
 from paper.statements import measurements
 from paper.statements import on_comparisons
 from paper.statements import on_convergence
+from paper.statements import on_people
 from paper.statements import on_print
 from paper.statements import on_privacy
 from paper.statements import on_quantiles
@@ -387,9 +388,9 @@ def test_a_value_is_monotone_up_to_its_sd():
   assert not chain(0.1, 0.09, 0.3, sd=np.nan)
 
 
-def _sizes(ours, theirs, most):
-  """Measurements of the ConvNet: the changes of thirds of clients, and the largest client."""
-  entries = [("FedAvg", "test.largest_third.examples.most", most)]
+def _sizes(ours, theirs, least):
+  """Measurements of the ConvNet: the changes of thirds of clients, and where the last begins."""
+  entries = [("FedAvg", "test.largest_third.examples.least", least)]
   for method, pair in {"Superquantile θ = 0.5": ours, "Tilted-ERM t = 1": theirs}.items():
     # What is measured of a method has its 90th percentile, too.
     entries.append((method, "test.error.p90", 0.1))
@@ -401,7 +402,7 @@ def _sizes(ours, theirs, most):
 
 
 @pytest.mark.parametrize(
-  "ours, theirs, most, verdict",
+  "ours, theirs, least, verdict",
   [
     ((-0.03, -0.01), (-0.01, -0.02), 400, rows.Verdict.ELSEWHERE),
     ((-0.01, -0.03), (-0.01, -0.02), 400, rows.Verdict.DIFFERS),
@@ -409,10 +410,85 @@ def _sizes(ours, theirs, most):
     ((-0.03, -0.01), (-0.01, -0.02), 130, rows.Verdict.UNCHECKED),
   ],
 )
-def test_sizes_are_judged_where_there_are_clients_with_much(ours, theirs, most, verdict):
-  row, linear = on_settings.of_sizes(_sizes(ours, theirs, most))
+def test_sizes_are_judged_where_there_are_clients_with_much(ours, theirs, least, verdict):
+  row, linear, *_ = on_settings.of_sizes(_sizes(ours, theirs, least))
   assert row.verdict is verdict and linear.verdict is rows.Verdict.UNCHECKED
   assert "Tilted-ERM" in row.outcome and "./run_experiments.sh emnist_linear" in linear.why
+
+
+def _people(source, entries, changes):
+  """Measurements of a cross-validation; `changes` are of (before, after, metric), with the ends."""
+  rows_of = list(entries)
+  for (before, after, metric), numbers in changes.items():
+    of = sources.between(before, after)
+    rows_of += [(of, f"{metric}{end}", n) for end, n in zip(("", ".low", ".high"), numbers)]
+  return measurements.Evidence({source: _measured(*rows_of, sd=np.nan, num_seeds=1)})
+
+
+@pytest.mark.parametrize(
+  "numbers, smallest, competitive, cell",
+  [
+    ((-0.02, -0.03, -0.01), "ELSEWHERE", "ELSEWHERE", "holds"),
+    ((-0.02, -0.05, 0.01), "UNCHECKED", "ELSEWHERE", "holds in direction"),
+    ((0.02, -0.01, 0.05), "UNCHECKED", "ELSEWHERE", "not seen"),
+    ((0.02, 0.01, 0.05), "DIFFERS", "DIFFERS", "contradicted"),
+  ],
+)
+def test_changes_of_people_are_judged_by_their_intervals(numbers, smallest, competitive, cell):
+  half, pairs = "Superquantile θ = 0.5", {}
+  for metric in ("mean", "p90", "superquantile_90"):
+    pairs["FedAvg", half, f"test.error.{metric}"] = numbers
+  levels = [
+    (method, f"test.error.{metric}", 0.5 + add)
+    for method, add in (("FedAvg", 0.0), (half, numbers[0]), ("Tilted-ERM t = 1.0", 0.1))
+    for metric in ("mean", "p90", "superquantile_90")
+  ]
+  found = _people("writers_linear", levels, pairs)
+  verdicts = {
+    row.key: row.verdict.name
+    for row in on_comparisons.statements(found)
+    if row.about == "EMNIST’s writers, linear"
+  }
+  assert (verdicts["smallest"], verdicts["competitive"]) == (smallest, competitive)
+  (row,) = [row for row in on_settings.of_histograms(found) if row.about == "EMNIST’s writers"]
+  assert row.verdict.name == smallest
+  (table,) = on_people.grids(found)
+  ((name, (mean, p90), _),) = table.rows
+  assert name == half and p90.text.endswith(f": {cell}") and "−1.2 → " in p90.text
+  # Its mean is printed above FedAvg's, by more than their sds.
+  other = {"holds": "contradicted", "holds in direction": "not seen"}
+  other |= {value: key for key, value in other.items()}
+  assert mean.text.endswith(f": {other[cell]}") and "+0.6 → " in mean.text
+
+
+def test_what_the_paper_prints_within_its_spread_is_no_claim():
+  change = measurements.Change(0.02, 0.01, 0.03)
+  assert on_people.verdict(-0.004, 0.0041, change) == "no claim"
+  assert on_people.verdict(-0.004, 0.0039, change) == "contradicted"
+
+
+def test_cross_validations_are_kept_with_the_changes_between_methods(tmp_path):
+  errors = {"fed_avg": "0.25", "superquantile_theta_0.5": "0.5"}
+  for (method, error), seed in itertools.product(errors.items(), (0, 1)):
+    folder = tmp_path / "emnist_linear_folds_2" / method / f"seed_{seed}"
+    folder.mkdir(parents=True)
+    flags = f"--task=emnist_linear\n--folds=2\n--client_split=by_id\n--seed={seed}\n"
+    (folder / "flags.txt").write_text(f"{flags}--algorithm={method.split('_theta')[0]}\n")
+    clients = "".join(f"{seed} {i},{error},0.5,{10 + i}\n" for i in range(9))
+    (folder / "test_clients.csv").write_text(f"client_id,error,loss,num_examples\n{clients}")
+    (folder / "metrics.json").write_text('{"test": {"error": {"mean": 0.5, "p90": 0.5}}}')
+    (folder / "rounds.csv").write_text("round\n9\n")
+  kept = sources.SOURCES["writers_linear"].read(tmp_path)
+  found = measurements.Evidence({"writers_linear": kept})
+  change = found.change("writers_linear", "FedAvg", "Superquantile θ = 0.5", "test.error.p90")
+  assert change == pytest.approx((0.25, 0.25, 0.25))
+  assert found.methods("writers_linear") == ["FedAvg", "Superquantile θ = 0.5"]
+  assert found.is_paired("writers_linear") and not found.is_paired("synthetic")
+  # Kept changes go where one of their methods does.
+  short = kept.copy()
+  short.loc[(short["method"] == "FedAvg") & (short["metric"] == "rounds"), "mean"] = 5.0
+  left, length = measurements._of_one_length(short)
+  assert length == 9.0 and set(left["method"]) == {"Superquantile θ = 0.5"}
 
 
 def test_runs_with_names_of_their_own_are_no_methods_of_a_comparison(tmp_path):
