@@ -330,6 +330,19 @@ def build_averaged(
   rounds. Noise is less in the mean, and noise that later rounds cancel is much less. A private run
   releases its models, and so their mean costs nothing. Rounds and metrics are those of `process`.
   To set the model sets both w and m; the mean goes on from there.
+
+  Args:
+    process: The process whose models are averaged.
+    num_rounds: K, at least 1.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess` with the metrics and hyperparameters of `process`.
+    Its
+    state is a dict: `process`, that of `process`, and `own`, the mean and the number of rounds.
+
+  Raises:
+    TypeError: If `num_rounds` is no whole number.
+    ValueError: If it is below 1.
   """
   most = float(checks.whole("num_rounds", num_rounds, 1))
   weights_type = process.get_model_weights.type_signature.result

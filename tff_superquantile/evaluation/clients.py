@@ -80,7 +80,14 @@ def as_tensors(weights: tff.learning.models.ModelWeights) -> tuple[tuple, tuple]
 
 
 def build_predict(model: tff.learning.models.FunctionalModel) -> Any:
-  """Traces a model's evaluation, as a `ConcreteFunction` from (weights, x) to scores."""
+  """Traces a model's evaluation, as a `ConcreteFunction` from (weights, x) to scores.
+
+  Args:
+    model: The model; its `input_spec` has x of shape [None, ...].
+
+  Returns:
+    A `ConcreteFunction` from (weights, x [n, ...]) to scores: [n, classes], or [n, 1] or [n].
+  """
   spec = model.input_spec
   x_spec = spec["x"] if isinstance(spec, Mapping) else spec[0]
   # TFF's functional models of Keras models refuse to be traced outside of a graph.
@@ -91,7 +98,14 @@ def build_predict(model: tff.learning.models.FunctionalModel) -> Any:
 
 
 def num_classes(model: tff.learning.models.FunctionalModel) -> int:
-  """Returns the number of classes of a model: that of its scores, or two for a single score."""
+  """Returns the number of classes of a model: that of its scores, or two for a single score.
+
+  Args:
+    model: The model, of scores [n, classes], [n, 1] or [n].
+
+  Returns:
+    The number of classes.
+  """
   output = build_predict(model).structured_outputs
   return 2 if errors.is_single_score(output) else output.shape[1]
 
@@ -192,7 +206,19 @@ def pooled(
   error: str,
   names: Collection[str] | None = None,
 ) -> dict[str, Any]:
-  """Returns `Measured.pooled` of clients; arguments as of `measured`."""
+  """Returns `Measured.pooled` of clients; arguments as of `measured`.
+
+  Args:
+    of_clients: Losses and errors of n clients, float64 [n].
+    predictions: Those of their examples, one client after the other.
+    error: A key of `errors.ERRORS`.
+    names: Which measures beside loss and error; None for all that the error has.
+
+  Returns:
+    The measures of all examples together, by name: `loss` in nats, `error` as a fraction or an
+    RMSE,
+    NaN where no client has examples.
+  """
   sizes, are_numbers = of_clients.num_examples, error == measure_lib.NUMBERS
   is_any = sizes > 0
   of_examples = of_clients.error**2 if are_numbers else of_clients.error
