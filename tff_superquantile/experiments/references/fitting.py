@@ -14,6 +14,7 @@ import tqdm
 
 from tff_superquantile import evaluation
 from tff_superquantile.client_work import local_model
+from tff_superquantile.evaluation import clients as clients_lib
 from tff_superquantile.evaluation import prediction
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.measures import measure
