@@ -1,15 +1,25 @@
 """What `import tff_superquantile` offers, and that it costs nothing until it is used."""
 
+import ast
+import inspect
 import pathlib
+import re
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
+from privacy import audit
 import tff_superquantile as tsq
 from tff_superquantile import algorithms
+from tff_superquantile import analytics
+from tff_superquantile import client_work
 from tff_superquantile import engine
+from tff_superquantile import evaluation
+from tff_superquantile import secure_sums
 from tff_superquantile import simulation
+from tff_superquantile import threshold
 from tff_superquantile.engine import context
 from tff_superquantile.simulation import client_files
 
@@ -43,3 +53,85 @@ def test_nothing_is_loaded_before_it_is_used():
     " assert 'tensorflow' not in sys.modules"
   )
   subprocess.run([sys.executable, "-c", code], check=True, cwd=_ROOT)
+
+
+# Rooms whose public functions are called from outside.
+_FACES = (
+  *(tsq, algorithms, analytics, client_work, evaluation, secure_sums, simulation, client_files),
+  *(threshold, audit),
+)
+
+
+def _functions():
+  """The functions of the project that its faces offer, each once."""
+  found = {}
+  for face in _FACES:
+    for name in dir(face):
+      value = getattr(face, name)
+      is_ours = inspect.isfunction(value) and value.__module__.startswith(
+        ("tff_superquantile.", "privacy.")
+      )
+      if is_ours and name[0] != "_":
+        found[f"{value.__module__}.{name}"] = value
+  return found
+
+
+def _section(text, name):
+  """The lines of a section of a docstring; None where there is none."""
+  found = re.search(rf"^{name}:\n((?:  .*\n|\n)*)", text + "\n", re.MULTILINE)
+  return None if found is None else found[1]
+
+
+def _missing(function):
+  """What a docstring leaves out: arguments, the result, or errors of the function's own."""
+  text, signature = inspect.getdoc(function) or "", inspect.signature(function)
+  args = _section(text, "Args")
+  described = re.findall(r"^  \*{0,2}(\w+): ", args or "", re.MULTILINE)
+  missing = [] if described == list(signature.parameters) else [f"Args of {signature}"]
+  if signature.return_annotation not in (None, "None") and not _section(text, "Returns"):
+    missing.append("Returns")
+  tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+  own = [node for node in ast.walk(tree) if isinstance(node, (ast.Raise, ast.Attribute))]
+  raises = any(
+    isinstance(node, ast.Raise)
+    or getattr(node.value, "id", "") == "checks"
+    or node.attr == "check_theta"
+    for node in own
+  )
+  if raises and not _section(text, "Raises"):
+    missing.append("Raises")
+  return missing
+
+
+def test_functions_of_the_faces_say_arguments_result_and_errors():
+  functions = _functions()
+  assert len(functions) > 50
+  assert {n: missing for n, f in functions.items() if (missing := _missing(f))} == {}
+
+
+def test_a_docstring_that_leaves_something_out_is_seen():
+  def whole(a: int, *, b: float, **c: int) -> int:
+    """Adds.
+
+    Args:
+      a: One.
+      b: Another.
+      **c: More.
+
+    Returns:
+      The sum.
+
+    Raises:
+      ValueError: Always.
+    """
+    raise ValueError(a, b, c)
+
+  assert _missing(whole) == []
+  text = whole.__doc__
+  for line, expected in (
+    ("b: Another.", "Args of"),
+    ("Returns:", "Returns"),
+    ("Raises:", "Raises"),
+  ):
+    whole.__doc__ = text.replace(line, "")
+    assert [said[: len(expected)] for said in _missing(whole)] == [expected]

@@ -50,7 +50,18 @@ class Audit:
 
 
 def audit_folder(folder: str | os.PathLike[str]) -> Audit:
-  """Recomputes the budget of a run, finished or not, from its folder; other folders are refused."""
+  """Recomputes the budget of a run, finished or not, from its folder; other folders are refused.
+
+  Args:
+    folder: The folder of a private run, OUTPUT_DIR/TASK/METHOD/seed_S.
+
+  Returns:
+    The findings: what the rounds have cost, and what contradicts the claim.
+
+  Raises:
+    ValueError: If there is no such folder, it is not that of a private run, the run is of a version
+      before 0.4, or a file of it cannot be read.
+  """
   folder = pathlib.Path(folder)
   if not folder.is_dir():
     raise ValueError(f"Found no folder {os.fspath(folder)!r}; expected that of a private run.")

@@ -133,6 +133,6 @@ def test_private_runs_cannot_end_by_their_losses():
 
 def test_a_run_that_has_converged_goes_on_if_all_rounds_are_asked_for():
   converged = {"num_rounds": "2000", "stop": "converged"}
-  assert run_config.ends_as(converged, run_config.of(num_rounds=2000, stop="converged"))
-  assert not run_config.ends_as(converged, run_config.of(num_rounds=2000, stop="never"))
-  assert run_config.ends_as({"num_rounds": "30"}, run_config.of(num_rounds=30, stop="converged"))
+  assert run_config.is_done_by(converged, run_config.of(num_rounds=2000, stop="converged"))
+  assert not run_config.is_done_by(converged, run_config.of(num_rounds=2000, stop="never"))
+  assert run_config.is_done_by({"num_rounds": "30"}, run_config.of(num_rounds=30, stop="converged"))

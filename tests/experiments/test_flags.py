@@ -22,7 +22,7 @@ _OF_RULES = {
   flag_lib.positive: (0.0, math.inf, math.nan),
   flag_lib.below_one: (1.0, math.nan),
   checks.scale: (0.0, 1e300, math.nan),
-  run_config.named: ("",),
+  run_config.check_folder_name: ("",),
   personal.positive_or_chosen: (0, -1, "no such"),
 }
 

@@ -149,6 +149,13 @@ def test_a_folder_of_an_earlier_version_is_one_sentence(left_out, is_older, tmp_
       read()
 
 
+@pytest.mark.parametrize("method", [run.Superquantile, run.FedAvgSub])
+@pytest.mark.parametrize("theta", [2, 0, -0.5, math.nan, math.inf])
+def test_a_tail_fraction_is_refused_where_it_is_given(method, theta):
+  with pytest.raises(ValueError, match="the tail fraction must lie in"):
+    run.RunConfig(method=method(theta=theta))
+
+
 def test_a_part_from_outside_that_has_gone_leaves_its_folder_s_name(tmp_path):
   path = tmp_path / "synthetic/mine/seed_0"
   path.mkdir(parents=True)

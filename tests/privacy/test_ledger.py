@@ -93,7 +93,7 @@ def test_an_unknown_accountant():
     (lambda e: e["claim"].update(delta=2), "delta = 2"),
     (lambda e: e["claim"].update(delta="x"), "delta = 'x'"),
     (lambda e: e["release"].update(tree=7), "tree that is no JSON object"),
-    (lambda e: e["release"].update(separation=3), "release whose fields differ.*: separation"),
+    (lambda e: e["release"].update(coefficients=[1.0]), "fields differ.*: coefficients"),
     (lambda e: e["release"]["tree"].update(local_stddev="x"), "local_stddev = 'x' in the ledger"),
   ],
 )

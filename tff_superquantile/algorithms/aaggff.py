@@ -31,6 +31,23 @@ def build_aaggff(
   `num_clients` is K, the number of all clients that ever take part, and `decision_step` a factor on
   the paper's step, >= 0; 0 is FedAvg. Of the other arguments, which are those of `Options`,
   `index_fn` must be given, with indices in [0, num_clients).
+
+  Args:
+    model_fn: See `Options`.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    num_clients: K, the number of all clients that ever take part.
+    decision_step: A factor on the paper's step, >= 0; 0 is FedAvg.
+    **options: See `Options`; `index_fn` must be given, with indices in [0, num_clients).
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`, whose state and metrics are those of
+    `build_superquantile_fed_avg`.
+
+  Raises:
+    TypeError: If an argument is unknown, or not of its documented type.
+    ValueError: If `num_clients` is below 1, `decision_step` is negative, or there is no `index_fn`,
+      or a number of the options is out of its range.
   """
   weighting = threshold.build_ftrl(num_clients, decision_step)
   return fed_avg.build_weighted_fed_avg(

@@ -28,6 +28,23 @@ def build_agnostic_fed_avg(
 
   Of the other arguments, which are those of `Options`, `index_fn` must be given, with indices in
   [0, num_clients).
+
+  Args:
+    model_fn: See `Options`.
+    ascent_rate: The step of the mirror ascent, >= 0, in units of one over the loss; 0 is FedAvg.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    num_clients: The number of all clients that ever take part.
+    **options: See `Options`; `index_fn` must be given, with indices in [0, num_clients).
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`, whose state and metrics are those of
+    `build_superquantile_fed_avg`.
+
+  Raises:
+    TypeError: If an argument is unknown, or not of its documented type.
+    ValueError: If `num_clients` is below 1, `ascent_rate` is negative, or there is no `index_fn`,
+      or a number of the options is out of its range.
   """
   weighting = threshold.build_mirror_ascent(num_clients, ascent_rate)
   return fed_avg.build_weighted_fed_avg(

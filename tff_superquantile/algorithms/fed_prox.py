@@ -21,6 +21,20 @@ def build_fed_prox(
   Clients minimise F_i(w) + mu / 2 |w - w0|^2, with w0 the round's weights and mu,
   `proximal_strength`, >= 0; 0 is FedAvg. With a single local step that is FedAvg bit for bit, as
   the penalty has no gradient at w0. The other arguments are those of `Options`.
+
+  Args:
+    model_fn: See `Options`.
+    proximal_strength: mu, >= 0; 0 is FedAvg.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    **options: See `Options`.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`, as of `build_fed_avg`.
+
+  Raises:
+    TypeError: If an argument is unknown, or not of its documented type.
+    ValueError: If `proximal_strength` is negative, or a number of the options is out of its range.
   """
   return learning_process.build(
     model_fn,

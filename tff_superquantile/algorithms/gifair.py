@@ -27,6 +27,22 @@ def build_gifair(
   Clients look up their rank in the sorted losses of the cohort, which the server sends without
   names. lambda, `fairness_strength`, is in [0, 1]; 0 is FedAvg, and with 1 the best client hardly
   counts, and the worst counts twice. The other arguments are those of `Options`.
+
+  Args:
+    model_fn: See `Options`.
+    fairness_strength: lambda, in [0, 1]; 0 is FedAvg.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    **options: See `Options`.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`, whose state and metrics are those of
+    `build_superquantile_fed_avg`.
+
+  Raises:
+    TypeError: If an argument is unknown, or not of its documented type.
+    ValueError: If `fairness_strength` is outside of [0, 1], or a number of the options is out of
+      its range.
   """
   share = threshold.build_rank_share(fairness_strength)
   weighting = threshold.build_relative_weighting(share)

@@ -328,8 +328,17 @@ def build_averaged(
 
   the mean of all models up to round K, and then one in which a model's weight falls by 1 / e in K
   rounds. Noise is less in the mean, and noise that later rounds cancel is much less. A private run
-  releases its models, and so their mean costs nothing. Rounds and metrics are those of `process`.
-  To set the model sets both w and m; the mean goes on from there.
+  releases its models, and so their mean costs nothing. Setting the model sets w and m.
+
+  Args:
+    process: The process whose models are averaged.
+    num_rounds: K, at least 1.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess` with metrics and hyperparameters of `process`.
+
+  Raises:
+    TypeError, ValueError: If `num_rounds` is no whole number, or below 1.
   """
   most = float(checks.whole("num_rounds", num_rounds, 1))
   weights_type = process.get_model_weights.type_signature.result
@@ -379,8 +388,7 @@ def build_averaged(
 
   @tff.tensorflow.computation(both_type, get_hparams.type_signature.result)
   def set_hparams(state, hparams):
-    inner = process.set_hparams(state["process"], hparams)
-    return collections.OrderedDict(process=inner, own=state["own"])
+    return collections.OrderedDict(state, process=process.set_hparams(state["process"], hparams))
 
   return tff.learning.templates.LearningProcess(
     initialize,

@@ -31,6 +31,23 @@ def build_prop_fair(
   `utility_bound`, and B < M, `max_loss`, are in units of the loss; a large M is FedAvg. Larger
   losses than B weigh as B does; M - B is the epsilon of Zhang et al., 0.2 in their experiments. The
   other arguments are those of `Options`.
+
+  Args:
+    model_fn: See `Options`.
+    utility_bound: M, above `max_loss`, in units of the loss.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    max_loss: B, positive, in units of the loss; larger losses weigh as B does.
+    **options: See `Options`.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`, whose state and metrics are those of
+    `build_superquantile_fed_avg`.
+
+  Raises:
+    TypeError: If an argument is unknown, or not of its documented type.
+    ValueError: If `utility_bound` is not above `max_loss`, or one of them is not positive, or a
+      number of the options is out of its range.
   """
   share_fn = threshold.build_proportional_share(utility_bound, max_loss)
   weighting = threshold.build_own_loss_weighting(share_fn)

@@ -31,6 +31,21 @@ def build_q_fed_avg(
   = 1 + q L |u_i|^2 / F_i: the same numbers, without powers that overflow. A large q (10 in the
   paper) stands for AFL, the worst client's loss. The other arguments are those of `Options`; the
   client's optimizer must have a learning rate.
+
+  Args:
+    model_fn: See `Options`.
+    q: The exponent, >= 0; 0 is FedAvg.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    **options: See `Options`.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`, whose state and metrics are those of
+    `build_superquantile_fed_avg`.
+
+  Raises:
+    TypeError: If an argument is unknown, or not of its documented type.
+    ValueError: If `q` is negative, or a number of the options is out of its range.
   """
 
   def damping(loss, update, hparams):

@@ -24,6 +24,21 @@ def build_semi_vred(
   beta (F_i - mean)_+), with the mean over the cohort. The mean's own gradient is left out, which
   acts as a smaller beta: see `threshold.build_semi_variance_share`. beta >= 0 is in units of one
   over the loss; 0 is FedAvg. The other arguments are those of `Options`.
+
+  Args:
+    model_fn: See `Options`.
+    beta: The weight of the semi-variance, >= 0, in units of one over the loss; 0 is FedAvg.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    **options: See `Options`.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`, whose state and metrics are those of
+    `build_superquantile_fed_avg`.
+
+  Raises:
+    TypeError: If an argument is unknown, or not of its documented type.
+    ValueError: If `beta` is negative, or a number of the options is out of its range.
   """
   share = threshold.build_semi_variance_share(beta)
   weighting = threshold.build_relative_weighting(share)

@@ -44,6 +44,23 @@ def build_superquantile_family(
   The thetas are different numbers in (0, 1]. The other arguments are those of
   `build_superquantile_fed_avg`, for all models. The threshold cannot be private: a round would
   release it once for each model, with noise from the same seeds.
+
+  Args:
+    model_fn: See `Options`.
+    thetas: r different numbers in (0, 1].
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    threshold: See `build_superquantile_fed_avg`; for all models with theta < 1, and not private.
+    **options: See `Options`; `private` must not be given.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess` whose values are tuples [r], in the order of
+    `thetas`.
+
+  Raises:
+    TypeError: If an argument is unknown, or not of its documented type.
+    ValueError: If the thetas are none, repeat or lie outside of (0, 1], or the threshold is
+      private, or a number of the options is out of its range.
   """
   sequences = (collections.abc.Sequence, np.ndarray)
   checks.of_type("thetas", thetas, sequences, "a sequence of different numbers in (0, 1]")

@@ -58,6 +58,9 @@ def build_superquantile_fed_avg(
       DP-FedAvg. The divisor then is the threshold's estimate of the tail size, at least
       theta * expected_clients / 2.
 
+  Returns:
+    The `tff.learning.templates.LearningProcess` above.
+
   Raises:
     ValueError: If the threshold's name is unknown, or there is none for a theta below 1.
   """

@@ -28,6 +28,23 @@ def build_tilted_erm(
   normalise by a moving average of the tilted risk instead, with this rate in (0, 1) (0.5 in their
   code). That is unbiased for small cohorts, but a round's step grows with exp(t (R_t - average))
   and can diverge for t >= 10. The other arguments are those of `Options`.
+
+  Args:
+    model_fn: See `Options`.
+    temperature: t, >= 0, in units of one over the loss; 0 is FedAvg.
+    client_optimizer_fn: See `Options`.
+    server_optimizer_fn: See `Options`.
+    moving_average_rate: The rate of the moving average, in [0, 1); 0 for none.
+    **options: See `Options`.
+
+  Returns:
+    A `tff.learning.templates.LearningProcess`, whose state and metrics are those of
+    `build_superquantile_fed_avg`.
+
+  Raises:
+    TypeError: If an argument is unknown, or not of its documented type.
+    ValueError: If `temperature` is negative, or `moving_average_rate` is outside of [0, 1), or a
+      number of the options is out of its range.
   """
 
   def divisor(measurements):

@@ -10,9 +10,7 @@ from tff_superquantile.evaluation.clients import Evaluator
 from tff_superquantile.evaluation.clients import Measured
 from tff_superquantile.evaluation.clients import build_evaluator
 from tff_superquantile.evaluation.clients import build_evaluators
-from tff_superquantile.evaluation.clients import build_predict
 from tff_superquantile.evaluation.clients import measured
-from tff_superquantile.evaluation.clients import num_classes
 from tff_superquantile.evaluation.clients import pooled
 from tff_superquantile.evaluation.errors import is_single_score
 from tff_superquantile.evaluation.examples import ClientExamples
@@ -20,6 +18,8 @@ from tff_superquantile.evaluation.examples import examples_of_datasets
 from tff_superquantile.evaluation.examples import examples_of_files
 from tff_superquantile.evaluation.personalization import Personalized
 from tff_superquantile.evaluation.personalization import Personalizer
+from tff_superquantile.evaluation.prediction import build_predict
+from tff_superquantile.evaluation.prediction import num_classes
 
 __all__ = (
   "ClientExamples",

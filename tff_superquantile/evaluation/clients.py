@@ -16,6 +16,7 @@ from tff_superquantile import measures as measures_lib
 from tff_superquantile.client_work import local_model
 from tff_superquantile.evaluation import errors
 from tff_superquantile.evaluation import examples as examples_lib
+from tff_superquantile.evaluation import prediction
 from tff_superquantile.measures import measure as measure_lib
 from tff_superquantile.simulation import client_files
 
@@ -62,38 +63,6 @@ class ClientMetrics(NamedTuple):
         band = distribution.upper_band(columns[name], confidence)
         columns[f"share_up_to_{name}"] = band.share(columns[name])
     return pd.DataFrame(columns).set_index("client_id")
-
-
-def weights_spec(model: tff.learning.models.FunctionalModel) -> Any:
-  """Returns the specification of a model's weights, as `as_tensors` structures them."""
-  return tf.nest.map_structure(
-    lambda w: tf.TensorSpec(w.shape, w.dtype), tuple(map(tuple, model.initial_weights))
-  )
-
-
-def as_tensors(weights: tff.learning.models.ModelWeights) -> tuple[tuple, tuple]:
-  """Returns weights as tuples of tensors (trainable, non-trainable), as models take them."""
-  trainable, non_trainable = (
-    tuple(map(tf.convert_to_tensor, part)) for part in (weights.trainable, weights.non_trainable)
-  )
-  return trainable, non_trainable
-
-
-def build_predict(model: tff.learning.models.FunctionalModel) -> Any:
-  """Traces a model's evaluation, as a `ConcreteFunction` from (weights, x) to scores."""
-  spec = model.input_spec
-  x_spec = spec["x"] if isinstance(spec, Mapping) else spec[0]
-  # TFF's functional models of Keras models refuse to be traced outside of a graph.
-  with tf.Graph().as_default():
-    return tf.function(
-      lambda weights, x: model.predict_on_batch(weights, x, training=False), autograph=False
-    ).get_concrete_function(weights_spec(model), x_spec)
-
-
-def num_classes(model: tff.learning.models.FunctionalModel) -> int:
-  """Returns the number of classes of a model: that of its scores, or two for a single score."""
-  output = build_predict(model).structured_outputs
-  return 2 if errors.is_single_score(output) else output.shape[1]
 
 
 def _build_of_output(
@@ -192,7 +161,19 @@ def pooled(
   error: str,
   names: Collection[str] | None = None,
 ) -> dict[str, Any]:
-  """Returns `Measured.pooled` of clients; arguments as of `measured`."""
+  """Returns `Measured.pooled` of clients; arguments as of `measured`.
+
+  Args:
+    of_clients: Losses and errors of n clients, float64 [n].
+    predictions: Those of their examples, one client after the other.
+    error: A key of `errors.ERRORS`.
+    names: Which measures beside loss and error; None for all that the error has.
+
+  Returns:
+    The measures of all examples together, by name: `loss` in nats, `error` as a fraction or an
+    RMSE,
+    NaN where no client has examples.
+  """
   sizes, are_numbers = of_clients.num_examples, error == measure_lib.NUMBERS
   is_any = sizes > 0
   of_examples = of_clients.error**2 if are_numbers else of_clients.error
@@ -267,7 +248,7 @@ class Evaluator:
     self, weights: tff.learning.models.ModelWeights, outputs: list[np.ndarray] | None
   ) -> ClientMetrics:
     """Evaluates all clients; adds the outputs of batches to `outputs` unless it is None."""
-    tensors = as_tensors(weights)
+    tensors = prediction.as_tensors(weights)
     sums = np.zeros([len(self._num_examples), 2])
     for start in range(0, len(self._owner), BATCH_SIZE):
       rows = slice(start, start + BATCH_SIZE)
@@ -349,7 +330,10 @@ def build_evaluator(
     return Evaluator(examples, like.of_batch, like.error)
   if isinstance(model, tff.learning.models.FunctionalModel):
     of_output = _build_of_output(model, error)
-    spec, graph = weights_spec(model), tf.Graph().as_default()  # As in `build_predict`.
+    spec, graph = (
+      prediction.weights_spec(model),
+      tf.Graph().as_default(),
+    )  # As in `prediction`.
 
     def of_rows(
       weights: Any, x: tf.Tensor, y: tf.Tensor, owner: tf.Tensor

@@ -21,7 +21,14 @@ class Error(NamedTuple):
 
 
 def is_single_score(output: tf.Tensor) -> bool:
-  """Returns whether a model has a single score for two classes, [n] or [n, 1]."""
+  """Returns whether a model has a single score for two classes, [n] or [n, 1].
+
+  Args:
+    output: Scores [n, classes], [n, 1] or [n].
+
+  Returns:
+    Whether they are one score an example.
+  """
   return output.shape.rank != 2 or output.shape[1] == 1
 
 

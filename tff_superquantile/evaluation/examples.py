@@ -56,7 +56,18 @@ class ClientExamples(NamedTuple):
 def examples_of_files(
   files: client_files.ClientFiles, client_ids: Sequence[str] | None = None
 ) -> ClientExamples:
-  """Reads the examples of some clients of files into memory; None for all."""
+  """Reads the examples of some clients of files into memory; None for all.
+
+  Args:
+    files: The client files.
+    client_ids: The clients, ids of `files`, in the order of the result; None for all.
+
+  Returns:
+    The examples as stored, one client after the other, with what decodes them to float32.
+
+  Raises:
+    ValueError: If an id is not in `files`.
+  """
   ids = files.client_ids if client_ids is None else client_ids
   return ClientExamples(ids, *files.load(ids), files.decode)
 

@@ -20,6 +20,7 @@ from tff_superquantile.client_work import local_update
 from tff_superquantile.evaluation import client_split
 from tff_superquantile.evaluation import clients
 from tff_superquantile.evaluation import examples as examples_lib
+from tff_superquantile.evaluation import prediction
 from tff_superquantile.simulation import seeds
 
 
@@ -65,7 +66,7 @@ def _build_tune(
 
   @tf.function(
     input_signature=[
-      clients.weights_spec(model),
+      prediction.weights_spec(model),
       *held_in.specs(),
       tf.TensorSpec([None], tf.int64),
       tf.TensorSpec([None], tf.int32),
@@ -152,7 +153,7 @@ class Personalizer:
   ) -> tuple[tff.learning.models.ModelWeights, bool]:
     """Returns the weights of a client with examples x [n, ...], y [n], and if they diverged."""
     plan = personal.batches(rng, len(y), self._batch_size, epochs)
-    tuned, diverged = self._tune(clients.as_tensors(weights), x, y, *plan)
+    tuned, diverged = self._tune(prediction.as_tensors(weights), x, y, *plan)
     return tff.learning.models.ModelWeights(tuned, weights.non_trainable), bool(diverged)
 
   def _chosen_epochs(

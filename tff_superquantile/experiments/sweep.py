@@ -23,7 +23,6 @@ from typing import Any
 
 from privacy.settings import command_line
 from privacy.settings import part
-from tff_superquantile import superquantile
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import describe
 from tff_superquantile.experiments import download
@@ -122,8 +121,6 @@ def plan(args: argparse.Namespace, usual_folds: int = 0) -> list[tuning.Settings
       hint = f"use {instead}, or " if instead else ""
       raise ValueError(f"Found --{name} for an experiment of several runs; {hint}train one run.")
   thetas, epsilons = args.thetas, args.epsilons
-  for theta in thetas or ():
-    superquantile.check_theta(theta)
   flags = {name: value for name, value in asked.items() if name not in added}
   is_secure = flags.pop("secure", False)
   for name, is_given in (("epsilons", epsilons is not None), ("secure", is_secure)):

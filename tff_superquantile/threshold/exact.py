@@ -22,6 +22,14 @@ def sorted_tail(rows: process.Rows, theta: float) -> tuple[tf.Tensor, tf.Tensor,
   Rows of loss NaN or weight 0 are left out; theta is in (0, 1]. The result is (losses float64 [k],
   weights float64 [k] with sum 1, index int32 [] of the upper quantile). If no row counts, the only
   loss is +inf, so that no client is selected.
+
+  Args:
+    rows: The losses and weights of the cohort, [n].
+    theta: The tail fraction, in (0, 1].
+
+  Returns:
+    (losses float64 [k] descending, weights float64 [k] with sum 1, index int32 [] of the
+    threshold).
   """
   counted = [tf.cast(column, tf.float64) for column in rows.counted()[:2]]
   nothing = [tf.constant([value], tf.float64) for value in (np.inf, 1.0)]
@@ -85,6 +93,10 @@ def build_exact_quantile(theta: float) -> process.ThresholdProcess:
     A `ThresholdProcess` whose result is the threshold, float32, in units of the loss (+inf when no
     loss counts). Measurements: `threshold`, `loss_mean`, `loss_superquantile`, weighted as the
     quantile is.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of its range.
   """
   theta = superquantile.check_theta(theta)
 
@@ -103,6 +115,18 @@ def build_exact_reweighting(theta: float, smoothing: float = 0.0) -> process.Thr
   that of F_theta^nu, with - nu * KL(pi || alpha) added. A client computes its pi_i from its own
   loss and two numbers of the server. theta and the measurements are those of
   `build_exact_quantile`.
+
+  Args:
+    theta: The tail fraction, in (0, 1].
+    smoothing: nu, >= 0, in units of the loss; 0 for none.
+
+  Returns:
+    A `ThresholdProcess` whose result are two float32 [], and whose measurements are those of
+    `build_exact_quantile`.
+
+  Raises:
+    TypeError: If an argument is no number.
+    ValueError: If it is out of its range.
   """
   theta = superquantile.check_theta(theta)
   if smoothing == 0.0:
@@ -166,6 +190,17 @@ def build_threshold(threshold: str | process.ThresholdFn, theta: float) -> proce
   It is "exact" (the server sees the losses and takes their quantile), "reweighting" (the paper's
   exact reweighting), or a function of theta that returns a `ThresholdProcess`, such as a
   `functools.partial` of `build_tree_quantile` or `build_geometric_quantile`.
+
+  Args:
+    threshold: "exact", "reweighting", or a function of theta.
+    theta: The tail fraction, in (0, 1].
+
+  Returns:
+    The `ThresholdProcess`.
+
+  Raises:
+    TypeError: If `threshold` is neither a text nor a function, or returns something else.
+    ValueError: If it is another text, or theta is out of its range.
   """
   if not isinstance(threshold, str):
     checks.of_type(

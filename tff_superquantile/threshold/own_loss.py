@@ -22,6 +22,12 @@ def build_own_loss_weighting(share_fn: OwnShareFn) -> process.ThresholdProcess:
 
   `share_fn` is a TensorFlow function from a client's loss, which is finite, to its share in [0, 1].
   Reports, result and measurements are empty.
+
+  Args:
+    share_fn: From a finite loss, float32 [], to a share in [0, 1], float32 [].
+
+  Returns:
+    A `ThresholdProcess` that counts as private: the server sees nothing of a loss.
   """
 
   @tff.federated_computation
@@ -50,6 +56,17 @@ def build_power_share(q: float, max_loss: float) -> OwnShareFn:
 
   q >= 0; 0 gives each client the share 1. B, `max_loss`, is in units of the loss; a negative loss
   counts as 0.
+
+  Args:
+    q: The exponent, >= 0; 0 gives each client the share 1.
+    max_loss: B, positive, in units of the loss.
+
+  Returns:
+    A TensorFlow function from a loss, float32 [], to the share in [0, 1].
+
+  Raises:
+    TypeError: If an argument is no number.
+    ValueError: If `q` is negative, or `max_loss` not positive.
   """
   q, max_loss = checks.not_negative("q", q), checks.scale("max_loss", max_loss)
   return lambda loss: tf.pow(tf.clip_by_value(loss / max_loss, 0.0, 1.0), q)
@@ -59,6 +76,17 @@ def build_tilted_share(temperature: float, max_loss: float) -> OwnShareFn:
   """Builds the share exp(t (min(F, B) - B)) of tilted ERM (Li et al., 2021).
 
   The temperature t >= 0 is in units of one over the loss; 0 gives each client the share 1.
+
+  Args:
+    temperature: t, >= 0, in units of one over the loss.
+    max_loss: B, positive, in units of the loss.
+
+  Returns:
+    A TensorFlow function from a loss, float32 [], to the share in (0, 1].
+
+  Raises:
+    TypeError: If an argument is no number.
+    ValueError: If `temperature` is negative, or `max_loss` not positive.
   """
   temperature = checks.not_negative("temperature", temperature)
   max_loss = checks.scale("max_loss", max_loss)
@@ -71,6 +99,17 @@ def build_proportional_share(utility_bound: float, max_loss: float) -> OwnShareF
   It is the slope of -log(M - F) over its largest value, for a bound M > B on the losses, of which M
   - F is a client's utility. Zhang et al. continue the logarithm as a straight line where M - F <
   epsilon, which is where F > B = M - epsilon: the slope stays there.
+
+  Args:
+    utility_bound: M, above B, in units of the loss.
+    max_loss: B, positive, in units of the loss.
+
+  Returns:
+    A TensorFlow function from a loss, float32 [], to the share in (0, 1].
+
+  Raises:
+    TypeError: If an argument is no number.
+    ValueError: If one of them is not positive, or M is not above B.
   """
   utility_bound = checks.scale("utility_bound", utility_bound)
   max_loss = checks.scale("max_loss", max_loss)

@@ -54,6 +54,10 @@ def build_primal_dual_quantile(theta: float, *, step: float = 0.01) -> process.T
     A `ThresholdProcess` whose result is t before the round's step, float32, in units of the loss
     (+inf until a loss counts). Measurements: `threshold` and `loss_mean`; `loss_superquantile`, the
     objective above for the cohort at t, never below the cohort's superquantile.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of its range.
   """
   theta = superquantile.check_theta(theta)
   step = checks.scale("step", step)
@@ -136,6 +140,10 @@ def build_private_primal_dual_quantile(
   Returns:
     A `ThresholdProcess`, whose result is t before the round's step, float32. Measurements:
     `threshold`; `estimated_tail_size`, from theta m to m.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of its range.
   """
   step = checks.scale("step", step)
 

@@ -173,6 +173,9 @@ def build_process_of_losses(
 
   Returns:
     A `ThresholdProcess`.
+
+  Raises:
+    ValueError: If `reports_indices` and the round, as it is built, has no `index_fn`.
   """
   num_columns = 3 if reports_indices else 2
   rows_type = tff.TensorType(np.float32, [None, num_columns])

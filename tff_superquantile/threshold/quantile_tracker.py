@@ -193,6 +193,10 @@ def build_geometric_quantile(
   Returns:
     A `ThresholdProcess`, whose result is the estimate after the round's bits, float32.
     Measurements: `threshold`; `estimated_tail_size`, which is theta * expected_clients.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of its range.
   """
 
   def at_server(before, after, noised, tail_size):

@@ -72,6 +72,10 @@ def build_tree_quantile(
     `estimated_cohort_size` and `estimated_tail_size`, the latter at least half of the expected tail
     size, theta * expected_clients, so that it can serve as a divisor (in an aborted round both are
     the expected sizes); and `aborted`, 1 or 0.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of its range.
   """
   theta = superquantile.check_theta(theta)
   factory = private_histogram.PrivateHistogramFactory(mechanism, max_loss, noise_key=noise_key)

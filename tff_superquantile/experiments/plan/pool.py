@@ -36,7 +36,6 @@ from tff_superquantile.simulation import progress
 _SECONDS_BETWEEN_LOOKS = 0.5
 _MOST_RUNS = 20  # Of a process; its memory is flat for as many.
 _DONE, _WARNING, _FAILURE = "done", "warning", "failure"  # What a fork tells its parent.
-_LOG = "log.txt"
 _PACKAGE = pathlib.Path(__file__).parents[2]
 
 
@@ -75,7 +74,7 @@ def _work(
   def carry_out_runs() -> None:
     number = parent.recv()
     while number is not None:
-      with open(run_folder.of_config(configs[number]).path / _LOG, "a") as log:
+      with open(run_folder.of_config(configs[number]).path / run_folder.LOG, "a") as log:
         for descriptor in (1, 2):
           os.dup2(log.fileno(), descriptor)
       train.train(configs[number])
@@ -92,7 +91,7 @@ class _ActiveRun:
 
   def __init__(self, config: run_config.RunConfig, position: int):
     self.config, self.folder = config, run_folder.of_config(config)
-    self.log = self.folder.path / _LOG
+    self.log = self.folder.path / run_folder.LOG
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
     self.messages: dict[str, list[str]] = {_WARNING: [], _FAILURE: []}

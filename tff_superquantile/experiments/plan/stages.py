@@ -21,7 +21,7 @@ def is_left(config: run_config.RunConfig) -> bool:
   run = run_folder.of_config(config)
   if run.flags:  # What is None here, the task has decided there.
     run.check_same(config, run_config.flags())
-  is_shorter = config.num_rounds is not None and not run_config.ends_as(run.flags, config)
+  is_shorter = config.num_rounds is not None and not run_config.is_done_by(run.flags, config)
   asked = config.personalization
   is_personal = asked is None or asked.is_done(run.metrics)
   return not run.diverged and (not run.finished or is_shorter or not is_personal)

@@ -15,6 +15,7 @@ import tqdm
 from tff_superquantile import evaluation
 from tff_superquantile.client_work import local_model
 from tff_superquantile.evaluation import clients as clients_lib
+from tff_superquantile.evaluation import prediction
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.measures import measure
 
@@ -185,7 +186,7 @@ def _build_sum_and_gradient(
 ) -> Any:
   """Traces a function from (trainable weights, x, y) to the sum of losses and its gradient."""
   loss_fn = local_model.with_autograph(model.loss)
-  trainable_spec = list(clients_lib.weights_spec(model)[0])
+  trainable_spec = list(prediction.weights_spec(model)[0])
 
   @tf.function(input_signature=[trainable_spec, *examples.specs()], autograph=False)
   def sum_and_gradient(trainable: Sequence[tf.Tensor], x: tf.Tensor, y: tf.Tensor) -> Any:

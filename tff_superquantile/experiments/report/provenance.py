@@ -27,7 +27,6 @@ _NOT_SHOWN = (
   *("seed", "seconds_per_round", "task", "method", "flags", "evaluations", "commitments"),
   run_folder.RELATIVE_NOISE,
 )
-_TUNING = "tuning"  # The folder of the runs of grid searches.
 # Of a grid of more values the report shows the best.
 _MOST_TRIED = 12
 
@@ -71,7 +70,7 @@ def _loud_noise(groups: run_folder.Groups) -> str:
 
 def _cost_of_all_runs(output_dir: str | os.PathLike, task: str) -> str:
   """Says what all private runs of a task cost one client together, tuning included; "" for none."""
-  folders = [pathlib.Path(output_dir) / task, pathlib.Path(output_dir) / _TUNING / task]
+  folders = [pathlib.Path(output_dir) / task, pathlib.Path(output_dir) / names.TUNING / task]
   folders = [folder for folder in folders if next(folder.rglob(ledger.FILE_NAME), None)]
   if not folders:
     return ""

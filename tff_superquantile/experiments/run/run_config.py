@@ -31,7 +31,7 @@ BLOCK_SIZE = 256
 _TASK_DEFAULT = "None for the task's own"
 
 
-def named(name: str, value: str) -> None:
+def check_folder_name(name: str, value: str) -> None:
   """The rule of a folder: raises a `ValueError` for an empty name."""
   if not value:
     raise ValueError(f"Found no folder in {name}; expected one: name it, or . for this one.")
@@ -147,7 +147,7 @@ class RunConfig(part.Part):
   output_dir: str = flag.field(
     "results",
     "Directory to write TASK/METHOD/seed_S/ to.",
-    rule=named,
+    rule=check_folder_name,
     is_incidental=True,
   )
   hook: str | None = flag.field(
@@ -335,7 +335,7 @@ def differences(
   ]
 
 
-def ends_as(texts: Mapping[str, str], config: RunConfig) -> bool:
+def is_done_by(texts: Mapping[str, str], config: RunConfig) -> bool:
   """Returns whether a finished run with these texts of its flags has all rounds of a config."""
   is_whole = texts.get("stop") != "converged" or config.stop == "converged"
   return texts.get("num_rounds") == str(config.num_rounds) and is_whole

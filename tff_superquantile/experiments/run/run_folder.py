@@ -29,6 +29,7 @@ from tff_superquantile.experiments.run.training import evaluation_files
 
 DIVERGED = "diverged.txt"
 FAILED = "failed.txt"  # What ended a job of many otherwise.
+LOG = "log.txt"  # What a run of many prints.
 COLUMNS = "columns.json"
 WEIGHTS = "weights.npz"
 CHECKPOINTS = "checkpoints"

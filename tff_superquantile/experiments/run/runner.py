@@ -47,7 +47,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
     job = hook.Job(run, task, earlier)
     job.load = functools.partial(_load, job)
     job.hooks = [kind(job) for kind in hooks.taking_part(run)]
-    if earlier.finished and earlier.flags and run_config.ends_as(earlier.flags, run):
+    if earlier.finished and earlier.flags and run_config.is_done_by(earlier.flags, run):
       print(f"Finished before: {folder}")
       for each in job.hooks:
         each.finished()

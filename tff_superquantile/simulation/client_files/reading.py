@@ -24,7 +24,18 @@ def index_checksum(index: Mapping[str, Any]) -> int:
 
 
 def open_client_files(directory: str | os.PathLike) -> files.ClientFiles:
-  """Opens what `write_client_files` wrote; what is not as it was written is a `ValueError`."""
+  """Opens what `write_client_files` wrote; what is not as it was written is a `ValueError`.
+
+  Args:
+    directory: A directory that `write_client_files` made.
+
+  Returns:
+    The files of its clients. All sizes and checksums have been compared.
+
+  Raises:
+    ValueError: If there is no index, it is damaged or of another format, or the file of a client is
+      missing or has other bytes; the sentence says which to delete.
+  """
   directory = os.path.abspath(directory)
   path = os.path.join(directory, files.INDEX_NAME)
   remedy = f"delete the directory {directory} to have it made anew"

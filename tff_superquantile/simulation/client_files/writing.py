@@ -186,7 +186,26 @@ def open_or_write_client_files(
   count_dropped: Callable[[], int | None] = lambda: None,
   may_lack_examples: bool = False,
 ) -> files.ClientFiles:
-  """Opens the directory if it is there; else calls `make_clients` and writes what it gives."""
+  """Opens the directory if it is there; else calls `make_clients` and writes what it gives.
+
+  Of several processes one writes, and the others wait for it and open what it wrote.
+
+  Args:
+    directory: The directory to open, or to make with its parents.
+    make_clients: Returns (client id, x [n, ...] uint8 or float32, y [n] int32 or float32) of each
+      client, with the same types and trailing shape for all; called only if there is no directory.
+    x_scale: Factor from a stored x to the model's input.
+    count_dropped: Returns how many clients `make_clients` has left out, after it has ended; None if
+      that is not known. It becomes `ClientFiles.num_dropped`.
+    may_lack_examples: Whether clients may have no examples (n = 0).
+
+  Returns:
+    The opened files.
+
+  Raises:
+    ValueError: As `write_client_files`, but for a directory that exists, and `open_client_files`.
+    OSError: If the directory cannot be written.
+  """
   directory = os.path.abspath(directory)
   if not os.path.exists(directory):
     parent = os.path.dirname(directory)

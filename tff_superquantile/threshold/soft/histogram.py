@@ -53,6 +53,10 @@ def build_histogram_weighting(
     A `ThresholdProcess`, whose result is the share of each bin, float32 [b]. Measurements:
     `estimated_cohort_size` and `estimated_share_sum`, both expected_clients in an aborted round;
     `aborted`, 1 or 0.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of its range.
   """
   num_bins, expected_clients = mechanism.num_bins, float(mechanism.expected_clients)
   factory = private_histogram.PrivateHistogramFactory(mechanism, max_loss, noise_key=noise_key)

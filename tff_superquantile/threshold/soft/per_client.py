@@ -69,6 +69,18 @@ def build_mirror_ascent(num_clients: int, ascent_rate: float) -> process.Thresho
 
   The server keeps one number for each client, by the client's index: see
   `build_per_client_weighting`.
+
+  Args:
+    num_clients: n, the number of all clients that ever take part, at least 1.
+    ascent_rate: The rate, >= 0, in units of one over the loss.
+
+  Returns:
+    A `ThresholdProcess`, which needs the clients' indices, in [0, n). Its state is the logarithm of
+    the weights, float32 [n].
+
+  Raises:
+    TypeError: If an argument is no number.
+    ValueError: If `num_clients` is below 1, or `ascent_rate` is negative.
   """
   ascent_rate = checks.not_negative("ascent_rate", ascent_rate)
 
@@ -116,6 +128,18 @@ def build_ftrl(num_clients: int, decision_step: float = 1.0) -> process.Threshol
   The server keeps a number for each client, and one client's loss changes the shares of all. So
   there is no private form here: it would have to release K numbers with noise in each round. For
   the process see `build_per_client_weighting`.
+
+  Args:
+    num_clients: K, the number of all clients that ever take part, at least 1.
+    decision_step: A factor on the paper's step, >= 0.
+
+  Returns:
+    A `ThresholdProcess`, which needs the clients' indices, in [0, K). Its state has the scores,
+    float32 [K], and the number of rounds.
+
+  Raises:
+    TypeError: If an argument is no number.
+    ValueError: If `num_clients` is below 1, or `decision_step` is negative.
   """
   decision_step = checks.not_negative("decision_step", decision_step)
 

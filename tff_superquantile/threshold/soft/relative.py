@@ -57,6 +57,12 @@ def build_relative_weighting(relative: RelativeShare) -> process.ThresholdProces
 
   Infinite losses are given to the share as the largest float32. The result is the summary of the
   cohort's losses, with the measurements of `measure`.
+
+  Args:
+    relative: The summary of a cohort's losses, and the share of a loss given it, in [0, 1].
+
+  Returns:
+    A `ThresholdProcess`.
   """
 
   def finite(losses):
@@ -78,7 +84,19 @@ MIN_LOSS = 1e-10
 
 
 def build_power_weighting(q: float) -> process.ThresholdProcess:
-  """Builds the weighting with pi_i proportional to alpha_i F_i^q, as in q-FFL, for q >= 0."""
+  """Builds the weighting with pi_i proportional to alpha_i F_i^q, as in q-FFL, for q >= 0.
+
+  Args:
+    q: The exponent, >= 0; 0 gives each client the same share.
+
+  Returns:
+    A `ThresholdProcess` whose result is the cohort's largest loss, with the measurements of
+    `measure`.
+
+  Raises:
+    TypeError: If `q` is no number.
+    ValueError: If it is negative.
+  """
   q = checks.not_negative("q", q)
 
   def share(losses, largest):
@@ -104,6 +122,16 @@ def build_rank_share(fairness_strength: float) -> RelativeShare:
   sum over all pairs is lambda / n^2; the paper has no alpha_i alpha_j there. |r_i| < 1, so that
   lambda <= 1 keeps each weight positive; the paper's bound is lambda < n / (n - 1). The share is (1
   + lambda r) / (1 + lambda), lambda = `fairness_strength` in [0, 1]; 0 gives each client the same.
+
+  Args:
+    fairness_strength: lambda, in [0, 1]; 0 gives each client the same share.
+
+  Returns:
+    A `RelativeShare` for `build_relative_weighting`.
+
+  Raises:
+    TypeError: If `fairness_strength` is no number.
+    ValueError: If it is outside of [0, 1].
   """
   checks.of_type("fairness_strength", fairness_strength, numbers.Real, "a number")
   if not 0.0 <= fairness_strength <= 1.0:  # This refuses NaN, too.
@@ -151,6 +179,16 @@ def build_semi_variance_share(beta: float) -> RelativeShare:
   so that the full gradient is that of a larger beta, which follows the losses. beta >= 0 is in
   units of one over the loss; 0 gives each client the same share. The share is over that of the
   largest loss.
+
+  Args:
+    beta: The weight of the semi-variance, >= 0, in units of one over the loss.
+
+  Returns:
+    A `RelativeShare` for `build_relative_weighting`.
+
+  Raises:
+    TypeError: If `beta` is no number.
+    ValueError: If it is negative.
   """
   beta = checks.not_negative("beta", beta)
 

@@ -21,6 +21,17 @@ def build_tilting(temperature: float, moving_average_rate: float = 0.0) -> proce
   to be multiplied.
 
   The result is the cohort's largest loss, with the measurements of `relative.measure`, too.
+
+  Args:
+    temperature: t, >= 0, in units of one over the loss.
+    moving_average_rate: r, in [0, 1); 0 for none.
+
+  Returns:
+    A `ThresholdProcess`. With a moving average its state has the logarithm of it, float32 [].
+
+  Raises:
+    TypeError: If an argument is no number.
+    ValueError: If `temperature` is negative, or `moving_average_rate` is outside of [0, 1).
   """
   temperature = checks.not_negative("temperature", temperature)
   checks.of_type("moving_average_rate", moving_average_rate, numbers.Real, "a number")

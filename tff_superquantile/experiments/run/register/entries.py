@@ -29,7 +29,7 @@ _KEY, _KEY_BYTES = "clients_key", 16
 _PROTECTED, _MEASURED = "protected", "measured"
 _RUNS = ("*/*/seed_*", f"{names.TUNING}/*/*/seed_*")
 # What the folder of a run may have before the run begins: of nothing else it is known.
-_BEFORE_A_RUN = {"lock", run_folder.CHECKPOINTS, run_folder.FAILED, "log.txt"}
+_BEFORE_A_RUN = {"lock", run_folder.CHECKPOINTS, run_folder.FAILED, run_folder.LOG}
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+(\.0*)?")
 
 

@@ -40,6 +40,7 @@ def _theta() -> Any:
     short="theta",
     symbol="θ",
     may_idle=True,
+    rule=lambda _, theta: tsq.superquantile.check_theta(theta),
   )
 
 
@@ -68,7 +69,6 @@ class FedAvgSub(Method):
     return math.ceil(tail)
 
   def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
-    tsq.superquantile.check_theta(self.theta)
     if cohort.is_asked and not isinstance(cohort, cohorts.FixedSize):
       raise ValueError(
         f"Found --algorithm=fed_avg_sub with --sampling={cohort.sampling}; it trains a"
@@ -252,9 +252,6 @@ class Superquantile(PrivateMethod):
   title: ClassVar[str] = "Superquantile"
   theta: float = _theta()
   threshold: parts.Threshold | None = threshold_parts.choice(parts.THRESHOLDS, _usual_threshold)
-
-  def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
-    tsq.superquantile.check_theta(self.theta)
 
   def build(self, run: thresholds.Ingredients) -> Any:
     work = {**run.work, "seed_fn": run.seed_fn}
