@@ -41,7 +41,7 @@ def test_no_folder_has_more_than_sixteen_modules():
 _A_FILE_EACH = (
   "paper/studies",
   "tff_superquantile/algorithms",
-  "tff_superquantile/experiments/run/training",
+  "tff_superquantile/experiments/run/hooks",
   "tff_superquantile/measures",
   "tff_superquantile/threshold/soft",
 )

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import tasks
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import best_model
+from tff_superquantile.experiments.run.hooks import best_model
+from tff_superquantile.experiments.run.hooks import hook
 
 
 def test_file_ahead_of_the_checkpoint_and_values_that_are_no_numbers(tmp_path):

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from tff_superquantile import evaluation
-from tff_superquantile.experiments.run import hook
+from tff_superquantile.experiments.run import evaluation_files
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import evaluation_files
-from tff_superquantile.experiments.run.training import measurements
+from tff_superquantile.experiments.run.hooks import hook
+from tff_superquantile.experiments.run.hooks import measurements
 
 _COLUMNS = ["round", "split", "client_id", "num_examples", "loss", "error"]
 _NUM_CLIENTS = 500

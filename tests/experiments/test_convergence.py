@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import tasks
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import convergence
+from tff_superquantile.experiments.run.hooks import convergence
+from tff_superquantile.experiments.run.hooks import hook
 
 _T = np.arange(1, 901)
 _NOISE = 0.03 * np.random.default_rng(0).normal(size=900)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from privacy import cohorts as kinds
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.training import selection
+from tff_superquantile.experiments.run import selection
+from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds

@@ -13,14 +13,14 @@ import tasks
 from tff_superquantile import algorithms
 from tff_superquantile import evaluation
 from tff_superquantile import noise_source
-from tff_superquantile.experiments.run import hooks
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.hooks import client_split
+from tff_superquantile.experiments.run.hooks import initial_weights
+from tff_superquantile.experiments.run.hooks import order
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
-from tff_superquantile.experiments.run.training import client_split
-from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import seeds
 
@@ -42,11 +42,11 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
   defaults = dict(task.defaults)
   if float(config.cohort.size or defaults["clients_per_round"]) > run_config.BLOCK_SIZE:
     defaults["block_size"] = run_config.BLOCK_SIZE
-  for kind in hooks.of(config):
+  for kind in order.of(config):
     config = kind.resolve(config, task)
     defaults.update(kind.defaults(config, task))
   run = run_config.resolved(config, defaults)
-  for kind in hooks.taking_part(run):
+  for kind in order.taking_part(run):
     kind.check(run, task)
   if not run.is_private and run.method.threshold is not None:
     run.method.threshold.check(run.cohort)

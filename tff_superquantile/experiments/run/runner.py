@@ -9,17 +9,17 @@ from tff_superquantile import atomic_files
 from tff_superquantile.engine import context
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
-from tff_superquantile.experiments.run import hook
-from tff_superquantile.experiments.run import hooks
 from tff_superquantile.experiments.run import manifest
 from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import noise_key
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import register
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import noise_key
-from tff_superquantile.experiments.run.training import selection
+from tff_superquantile.experiments.run import selection
+from tff_superquantile.experiments.run.hooks import hook
+from tff_superquantile.experiments.run.hooks import order
 from tff_superquantile.simulation import training_loop
 
 
@@ -46,7 +46,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
     _check_goes_on(run, earlier)
     job = hook.Job(run, task, earlier)
     job.load = functools.partial(_load, job)
-    job.hooks = [kind(job) for kind in hooks.taking_part(run)]
+    job.hooks = [kind(job) for kind in order.taking_part(run)]
     if earlier.finished and earlier.flags and run_config.ends_as(earlier.flags, run):
       print(f"Finished before: {folder}")
       for each in job.hooks:
@@ -109,7 +109,7 @@ def _train(job: hook.Job) -> None:
   process = build.build_process(run, job.trained, clients, *of_private)
   # Nothing above has failed, so from here on the folder is this run's.
   _begin(job)
-  rounds = hooks.AllHooks(job.hooks)
+  rounds = order.AllHooks(job.hooks)
   state_manager = (
     noise_key.SecretStateManager if run.is_private else tff.program.FileProgramStateManager
   )

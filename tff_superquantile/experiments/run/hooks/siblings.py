@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pathlib
 
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import register
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.hooks import hook
 
 
 class Siblings(hook.Hook):

@@ -8,19 +8,19 @@ from typing import Any
 import tensorflow_federated as tff
 
 from privacy.settings import plugins
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.training import best_model
-from tff_superquantile.experiments.run.training import class_weights
-from tff_superquantile.experiments.run.training import client_split
-from tff_superquantile.experiments.run.training import convergence
-from tff_superquantile.experiments.run.training import evaluating
-from tff_superquantile.experiments.run.training import initial_weights
-from tff_superquantile.experiments.run.training import measurements
-from tff_superquantile.experiments.run.training import outputs
-from tff_superquantile.experiments.run.training import personalizing
-from tff_superquantile.experiments.run.training import private_rounds
-from tff_superquantile.experiments.run.training import siblings
+from tff_superquantile.experiments.run.hooks import best_model
+from tff_superquantile.experiments.run.hooks import class_weights
+from tff_superquantile.experiments.run.hooks import client_split
+from tff_superquantile.experiments.run.hooks import convergence
+from tff_superquantile.experiments.run.hooks import evaluating
+from tff_superquantile.experiments.run.hooks import hook
+from tff_superquantile.experiments.run.hooks import initial_weights
+from tff_superquantile.experiments.run.hooks import measurements
+from tff_superquantile.experiments.run.hooks import outputs
+from tff_superquantile.experiments.run.hooks import personalizing
+from tff_superquantile.experiments.run.hooks import private_rounds
+from tff_superquantile.experiments.run.hooks import siblings
 
 HOOKS: Sequence[type[hook.Hook]] = (
   client_split.ClientSplit,

@@ -9,9 +9,9 @@ from absl import logging
 import numpy as np
 
 from tff_superquantile import evaluation
-from tff_superquantile.experiments.run import hook
+from tff_superquantile.experiments.run import evaluation_files
 from tff_superquantile.experiments.run import run_files
-from tff_superquantile.experiments.run.training import evaluation_files
+from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.simulation import training_loop
 
 # Names of a threshold's measurements in rounds.csv, where they differ.

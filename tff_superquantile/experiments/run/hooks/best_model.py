@@ -11,9 +11,9 @@ import numpy as np
 import tasks
 from tff_superquantile import evaluation
 from tff_superquantile import measures
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.experiments.run.parts import kept
 
 SPLIT = "validation"  # Whose clients tell the best model.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tff_superquantile.experiments.run import hook
+from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.simulation import progress
 from tff_superquantile.simulation import release_managers
 

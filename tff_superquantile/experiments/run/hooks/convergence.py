@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 import tasks
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.hooks import hook
 
 _FEWEST_ROUNDS = 60
 # The most by which losses may still fall, as fractions: of the first one, which is next to nothing,

@@ -7,10 +7,10 @@ from typing import Any
 import tasks
 from tff_superquantile import evaluation
 from tff_superquantile import measures
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
-from tff_superquantile.experiments.run.training import measurements
+from tff_superquantile.experiments.run.hooks import hook
+from tff_superquantile.experiments.run.hooks import measurements
 
 
 class Evaluating(hook.Hook):

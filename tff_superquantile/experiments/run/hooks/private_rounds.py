@@ -6,12 +6,12 @@ import numpy as np
 
 import tasks
 from tff_superquantile.experiments.run import accounts
-from tff_superquantile.experiments.run import hook
+from tff_superquantile.experiments.run import noise_key
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
-from tff_superquantile.experiments.run.training import noise_key
 
 
 class PrivateRounds(hook.Hook):
