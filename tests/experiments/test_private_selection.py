@@ -46,7 +46,8 @@ def _name(handle):
 
 
 def _rounds(files, release, key=_KEY):
-  select = selection.build_selection(files, run_config.of(), hook.Secret(release, key, key, 0))
+  secret = hook.Secret(release, key, key, released=0, epsilon=float)
+  select = selection.build_selection(files, run_config.of(), secret)
   rounds = [select(r) for r in _ROUNDS]
   for round_num, handles in zip(_ROUNDS, rounds):
     names = [_name(handle) for handle in handles]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 import dataclasses
 import pathlib
 import typing
 from typing import Any, NamedTuple
 
 from privacy import releases
-from privacy import statements
 from privacy.settings import plugins
 import tasks
 from tff_superquantile.experiments.run import run_config
@@ -17,61 +16,114 @@ from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
 if typing.TYPE_CHECKING:
-  from tff_superquantile import evaluation
+  from tff_superquantile import evaluation as evaluation_lib
   from tff_superquantile.simulation import client_files
 
 Values = Mapping[str, Any]  # Numbers by column of rounds.csv.
-Results = Mapping[str, "evaluation.ClientMetrics"]  # By split.
-Described = Mapping[str, Mapping[str, Any]]  # `measurements.describe`, by split.
 
 
 class Secret(NamedTuple):
-  """What a private run has beside its config; the `key` is that of its cohorts."""
+  """Release, noise key and cohort key of a private run.
+
+  Attributes:
+    release: What a round releases, with its noise.
+    noise_key: The key of all noise, 16 bytes.
+    key: The key of the cohorts, 16 bytes.
+    released: The last round of which the folder has anything.
+    epsilon: From a number of rounds to what they have cost.
+  """
 
   release: releases.Release
   noise_key: bytes
   key: bytes
-  released: int  # The last round of which the folder has anything.
+  released: int
+  epsilon: Callable[[int], float]
+
+
+class Evaluation(NamedTuple):
+  """A model, and what clients measured of it.
+
+  Attributes:
+    weights: The model's weights, with `trainable` and `non_trainable`.
+    results: The `evaluation.ClientMetrics` of each client, by split.
+    statistics: {split: {"loss" | "error" | measure: {statistic: number}}}.
+  """
+
+  weights: Any
+  results: Mapping[str, evaluation_lib.ClientMetrics]
+  statistics: Mapping[str, Mapping[str, Any]]
 
 
 @dataclasses.dataclass
-class Job:
-  """A run that is carried out, which hooks read, and complete by what they are for.
+class Outcome:
+  """What a run leaves: entries of manifest.json, its model's weights, and metrics.json."""
 
-  Model and clients are known from `before` on, and the noise of the config after it; what the run
-  leaves (`weights`, `metrics`) is completed by `finish`. `load` fills in model and clients, for
-  `finished` hooks of a run that was finished before.
+  manifest: dict[str, Any] = dataclasses.field(default_factory=dict)
+  weights: Any = None
+  metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _load_nothing() -> tuple[Any, Mapping[str, client_files.ClientFiles]]:
+  return None, {}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+  """A run that is carried out: its inputs, which `prepare` completes, and its outcome.
+
+  Attributes:
+    config: The resolved config; in a private run the noise follows in `prepare`.
+    task: Its task.
+    earlier: The run's folder, as an earlier process left it.
+    load: Returns model and clients by split, which it reads once.
+    trained: The model with the loss that training minimises; None for the model itself.
+    start: Weights of round 0; None for the model's own.
+    secret: What a private run keeps to itself; None for another run.
+    outcome: What the run leaves.
   """
 
   config: run_config.RunConfig
   task: tasks.task.Task
   earlier: run_folder.Run
-  load: Callable[[], None] = lambda: None
-  hooks: Sequence[Hook] = ()
-  model: Any = None
-  trained: Any = None  # The model, with the loss that training minimises.
-  splits: Mapping[str, client_files.ClientFiles] = dataclasses.field(default_factory=dict)
-  start: run_files.Weights | None = None  # Weights of round 0; None for the model's own.
-  starts: Sequence[statements.StartingModel] = ()  # The runs from which they are.
+  load: Callable[[], tuple[Any, Mapping[str, client_files.ClientFiles]]] = _load_nothing
+  trained: Any = None
+  start: run_files.Weights | None = None
   secret: Secret | None = None
-  manifest: dict[str, Any] = dataclasses.field(default_factory=dict)
-  weights: Any = None
-  metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+  outcome: Outcome = dataclasses.field(default_factory=Outcome)
 
   @property
   def folder(self) -> pathlib.Path:
     """The run's folder."""
     return self.earlier.path
 
+  @property
+  def model(self) -> Any:
+    """The task's model."""
+    return self.load()[0]
+
+  @property
+  def splits(self) -> Mapping[str, client_files.ClientFiles]:
+    """The files of the clients, by split."""
+    return self.load()[1]
+
+  def read(self) -> run_folder.Run:
+    """Returns the run as its folder has it now: `metrics`, `rounds`, `weights` and more."""
+    return run_folder.Run(self.folder, self.config.seed)
+
 
 class Hook:
-  """A feature of runs; at each of these moments, in their order, it does nothing unless it says so.
+  """A feature of runs: what it does at each of nine moments, which is nothing unless it says so.
 
-  The first four belong to the class, as they come before there is a run. What a hook of a private
-  run writes must be covered by its accounting: `release` gets what is released. So a private run
-  has the project's own hooks alone, as a hook sees clients and keys.
+  The first two belong to the class, as they come before there is a run. In the first three a
+  `ValueError` refuses the run, of which nothing has been computed. A user's hook that fails
+  otherwise is a warning; it then counts as one that returned None.
+
+  What a hook of a private run writes must be covered by its accounting: `on_round` gets what is
+  released. So a private run has the project's own hooks, and of a user's those that have
+  `on_finished` alone, whose job has neither clients nor keys.
 
   Attributes:
+    job: The run: its inputs, all of them from `on_start` on, and its outcome.
     measured: The measure by which an evaluation is to tell the clients of a split, by split.
   """
 
@@ -81,59 +133,61 @@ class Hook:
     self.job = job
 
   @staticmethod
-  def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
-    """Returns a config with what belongs to the feature; a `ValueError` refuses it."""
-    return config
-
-  @staticmethod
-  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> Mapping[str, Any]:
-    """Returns the values of flags that are None; a `ValueError` refuses what has none."""
-    return {}
-
-  @staticmethod
   def takes_part(config: run_config.RunConfig) -> bool:
-    """Returns whether a resolved run has the feature."""
+    """Returns whether a resolved run has the feature; if not, only `resolve` is called."""
     return True
 
   @staticmethod
+  def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
+    """Returns a config with what belongs to the feature, as values of flags that are None."""
+    return config
+
+  @staticmethod
   def check(config: run_config.RunConfig, task: tasks.task.Task) -> None:
-    """Raises a `ValueError` for a resolved config that cannot be, before any client is read."""
+    """Refuses a resolved config that cannot be, before any client is read."""
 
-  def before(self) -> None:
-    """Gets ready, and refuses what the clients or the folder do not allow."""
+  def prepare(self) -> Job | None:
+    """Refuses what clients or folder do not allow, and returns the job with further inputs."""
+    return None
 
-  def begin(self) -> None:
-    """Follows the writing of manifest and flags, with which the run has begun."""
+  def on_start(self, round_num: int) -> bool | None:
+    """Follows the writing of manifest and flags, with which the run has begun.
 
-  def of_round(self, round_num: int) -> Values:
-    """Returns further values of a round, of which each round has some."""
-    return {}
+    Args:
+      round_num: The last round that is done, of a run that goes on; else 0.
 
-  def evaluate(self, weights: Any) -> Values:
-    """Returns the values of an evaluation of a model."""
-    return {}
+    Returns:
+      Whether no round need follow, as `on_round` said of that round.
+    """
+    return None
 
-  def evaluated(self, results: Results, described: Described) -> Values:
-    """Returns further values of an evaluation, from results and statistics of the splits."""
-    return {}
+  def on_evaluation(self, evaluation: Evaluation) -> Values | None:
+    """Returns further numbers for the row of an evaluated round, under names of their own."""
+    return None
 
-  async def release(self, value: Values, key: int) -> None:
-    """Gets the released values of round `key`, from 0."""
+  def on_round(self, round_num: int, values: Values) -> bool | None | Awaitable[bool | None]:
+    """Follows each round, before its state counts as done; it may be `async`.
 
-  def consider(self, weights: Any, values: Values, round_num: int) -> None:
-    """Gets an evaluated model with its values, after their release and before its checkpoint."""
+    Args:
+      round_num: Its number; 0 is the evaluation before training. A run that was killed repeats
+        the rounds after its last checkpoint.
+      values: The round's row of rounds.csv.
 
-  def is_over(self, round_num: int) -> bool:
-    """Returns whether no round need follow this one."""
-    return False
+    Returns:
+      Whether no round need follow this one. A run has one round at least.
+    """
+    return None
 
-  def end(self, is_whole: bool) -> None:
-    """Follows the last round, or, if not `is_whole`, whatever has interrupted the rounds."""
+  def on_rounds_end(self, is_whole: bool) -> None:
+    """Follows the last round, or, if not `is_whole`, whatever has interrupted the rounds.
 
-  def finish(self) -> None:
-    """Completes `weights`, `metrics` and `manifest`, and writes files of the finished run."""
+    After the last one the outcome has the last model, and may be given another.
+    """
 
-  def finished(self) -> None:
+  def complete(self) -> None:
+    """Follows the evaluation of the outcome's model, before manifest and metrics are written."""
+
+  def on_finished(self) -> None:
     """Follows the last file of a finished run, also of one that was finished before."""
 
 
