@@ -77,7 +77,7 @@ def test_the_whole_cohort_counts_beside_the_clients_that_train():
   ],
 )
 def test_a_run_that_ended_as_soon_as_it_might_is_known(tmp_path, stop, rounds, is_first):
-  flags = {"seed": 0, "stop": stop, "rounds_per_evaluation": 10}
+  flags = {"seed": 0, "stop": stop, "rounds_per_evaluation": 10, "exact_siblings": "refused"}
   folder = finished_runs.write_folder(tmp_path / "seed_0", flags, ())
   rows = ["round,train_loss", *(f"{i},0.5" for i in range(rounds + 1))]
   (folder / "rounds.csv").write_text("\n".join(rows) + "\n")
