@@ -30,9 +30,9 @@ from tff_superquantile.experiments.report.clients import bootstrap
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.hooks import personalizing
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import personal
-from tff_superquantile.experiments.run.training import personalizing
 
 # The statistics of a measure over the test clients, by their columns.
 STATISTICS = {

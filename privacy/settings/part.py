@@ -306,10 +306,14 @@ def check_used(part: Part, given: Mapping[str, Any]) -> None:
         )
 
 
-def fill(part: _T, defaults: Mapping[str, Any]) -> _T:
-  """Returns a part with defaults of flags in place of None; a `ValueError` names what it lacks."""
+def fill(part: _T, defaults: Mapping[str, Any], is_final: bool = True) -> _T:
+  """Returns a part with defaults of flags in place of None; a `ValueError` names what it lacks.
+
+  More than these may be None if it is not `is_final`.
+  """
   by_flag = {n: defaults.get(n) if value is None else value for n, value in values(part).items()}
   by_flag = {name: value for name, value in by_flag.items() if value is not None}
   filled = build(type(part), by_flag, is_filled=True)
-  _check_complete(filled)
+  if is_final:
+    _check_complete(filled)
   return filled

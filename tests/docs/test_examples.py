@@ -13,7 +13,7 @@ import problems
 import pytest
 import tensorflow_federated as tff
 
-from tff_superquantile.experiments.run.training import evaluation_files
+from tff_superquantile.experiments.run import evaluation_files
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 

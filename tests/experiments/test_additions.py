@@ -1,6 +1,8 @@
 """The page on parts of one's own is true: its files and commands in a folder of a user's."""
 
+import contextlib
 import csv
+import inspect
 import json
 import re
 import shlex
@@ -22,6 +24,7 @@ from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.experiments.run.parts import methods
 
 _PAGE = (commands.ROOT / "docs/how_to/add_a_part.md").read_text(encoding="utf-8")
@@ -161,7 +164,7 @@ def test_a_task_is_trained(user, carry_out):
   assert evaluated.code == 0, evaluated.err
 
 
-def test_a_hook_follows_a_run_and_private_runs_take_none(user, carry_out):
+def test_a_hook_follows_a_run(user, carry_out):
   small = user.small(("--output_dir=hooked", "--rounds_per_evaluation=2"))
   for num_rounds in (2, 4):
     carry_out("clock:Seconds", *small, f"--num_rounds={num_rounds}")
@@ -174,13 +177,167 @@ def test_a_hook_follows_a_run_and_private_runs_take_none(user, carry_out):
   assert "--hook=clock:Seconds" in (run / "flags.txt").read_text()
   without = user.train("--output_dir=hooked", "--rounds_per_evaluation=2", "--num_rounds=5")
   assert without.code == 0 and (run / "seconds.csv").read_text().count("\n") == 4
-  # What it would see and write no accounting covers, whatever it does.
-  private = ("--output_dir=private", "--num_rounds=2", "--epsilon=8", "--clip_norm=0.5")
-  refused = user.train(*private, "--hook=clock:Seconds")
-  refused.assert_refused("Found --hook=clock:Seconds in a private run; expected none")
-  assert not list((user.folder / "private").rglob("flags.txt"))
   user.train("--hook=clock:Second").assert_refused("which is not there", "such as Seconds")
   user.train("--hook=clock").assert_refused("expected MODULE:NAME in a file of yours")
+
+
+def test_the_page_tells_the_moments_of_a_hook():
+  moments = re.findall(r"^\| `(\w+)\((.*?)\)` \|", _PAGE, re.MULTILINE)
+  ours = {name: value for name, value in vars(hook.Hook).items() if not name.startswith("_")}
+  del ours["measured"], ours["takes_part"]  # What a hook is, at no moment.
+  expected = []
+  for name, value in ours.items():
+    names = inspect.signature(getattr(value, "__func__", value)).parameters
+    expected.append((name, ", ".join(name for name in names if name != "self")))
+  assert moments == expected and len(moments) == 9
+
+
+_HOOK = """
+from tff_superquantile.experiments import run
+
+class Mine(run.Hook):
+"""
+# Each of these fails at its moment, or returns what nobody can use.
+_FAILING = """
+  @staticmethod
+  def resolve(config, task):
+    return None
+
+  @staticmethod
+  def check(config, task):
+    raise KeyError("a")
+
+  def prepare(self):
+    return self.there_is_none
+
+  def on_evaluation(self, evaluation):
+    return {"validation": "no number"} if evaluation.results else {}
+
+  async def on_round(self, round_num, values):
+    raise OSError("the disk is full")
+
+  def on_rounds_end(self, is_whole):
+    raise RuntimeError("b")
+
+  def complete(self):
+    raise RuntimeError("c")
+
+  def on_finished(self):
+    raise RuntimeError("d")
+
+class Taken(Mine):
+  def __init__(self, job):
+    raise RuntimeError("e")
+
+class Other(run.Hook):
+  def on_start(self, round_num):
+    raise ValueError("f")
+
+  def on_evaluation(self, evaluation):
+    return {"test_loss_mean": 0.0}
+
+  def on_rounds_end(self, is_whole):
+    raise AssertionError("It has not started.")
+"""
+
+
+def test_a_users_hook_that_fails_does_not_end_the_run(user, write, caplog):
+  write(_HOOK + _FAILING)
+  runs = []
+  for name, *more in (("failing", "--hook=mine:Mine,mine:Taken,mine:Other"), ("whole",)):
+    result = user.train(f"--output_dir={name}", *_FEW, *more)
+    assert result.code == 0, result.err
+    runs.append(run_folder.Run(user.folder / name / commands.METHOD / "seed_0", 0))
+  assert runs[0].fingerprint == runs[1].fingerprint and runs[0].metrics == runs[1].metrics
+  rows = [[{**row, "seconds": ""} for row in commands.rows(run.path)] for run in runs]
+  assert rows[0] == rows[1] and len(rows[0]) == 5
+  sentence = r"Found that the hook mine:(\w+) failed in (\w+) \(\w+.py, line \d+\): (\w+)"
+  said = re.findall(sentence, caplog.text)
+  assert sorted(said) == sorted(
+    [
+      *(
+        ("Mine", moment, kind)
+        for moment, kind in (
+          ("resolve", "TypeError"),
+          ("check", "KeyError"),
+          ("prepare", "AttributeError"),
+          ("on_evaluation", "ValueError"),
+          ("on_round", "OSError"),
+          ("on_rounds_end", "RuntimeError"),
+          ("complete", "RuntimeError"),
+          ("on_finished", "RuntimeError"),
+        )
+      ),
+      *(
+        ("Taken", moment, kind)
+        for moment, kind in (
+          ("resolve", "TypeError"),
+          ("check", "KeyError"),
+          ("__init__", "RuntimeError"),
+        )
+      ),
+      *(("Other", moment, "ValueError") for moment in ("on_start", "on_evaluation")),
+    ]
+  )
+  write(_HOOK + "  def prepare(self):\n    raise ValueError('Found no key; expected one.')\n")
+  refused = user.train("--output_dir=refused", *_FEW, "--hook=mine:Mine")
+  refused.assert_refused("mine:Mine refuses the run in prepare (mine.py, line 6): Found no key")
+  assert not list((user.folder / "refused").rglob("flags.txt"))
+  write(_HOOK + "  measured = {'pool': 'error'}\n")
+  refused = user.train("--output_dir=refused", *_FEW, "--hook=mine:Mine")
+  refused.assert_refused("measures the clients of 'pool'; expected one of train")
+
+
+def test_a_hook_ends_the_run_and_it_stays_ended(user, write):
+  write(
+    _HOOK
+    + """
+  def on_start(self, round_num):
+    return round_num >= 2
+
+  def on_round(self, round_num, values):
+    return round_num in (0, 2)
+"""
+  )
+  flags = ("--output_dir=ended", "--rounds_per_evaluation=2", "--hook=mine:Mine")
+  run = user.folder / "ended" / commands.METHOD / "seed_0"
+  for num_rounds in (4, 6):
+    assert user.train(*flags, f"--num_rounds={num_rounds}").code == 0
+    assert [row["round"] for row in commands.rows(run)] == ["0", "1", "2"]
+    assert json.loads((run / "manifest.json").read_text())["rounds_done"] == 2
+
+
+_PRIVATE = ("--output_dir=private", "--num_rounds=2", "--epsilon=8", "--clip_norm=0.5")
+
+
+def test_a_private_run_takes_a_hook_that_follows_it_without_clients_and_keys(user, write, caplog):
+  private = (*_PRIVATE, "--hook=mine:Mine")
+  run = user.folder / "private" / commands.METHOD.replace("0.5", "0.5_epsilon_8") / "seed_0"
+  for name in ("on_round", "on_evaluation", "prepare", "__init__", "takes_part"):
+    write(_HOOK + f"  def {name}(self, *values):\n    return None\n")
+    user.train(*private).assert_refused(
+      f"Found --hook=mine:Mine in a private run, with {name} of its own; expected on_finished alone"
+    )
+  write(_HOOK + "  measured = {'test': 'error'}\n")
+  user.train(*private).assert_refused("with measured of its own")
+  assert not list((user.folder / "private").rglob("flags.txt"))
+  write(
+    _HOOK
+    + """
+  def on_finished(self):
+    job = self.job
+    found = [job.read().metrics["test"]["error"]["p90"], job.secret, job.start, job.trained]
+    with open(job.folder / "sent.txt", "a") as file:
+      print(*found, file=file)
+    job.splits
+"""
+  )
+  for _ in range(2):  # The second was finished before.
+    followed = user.train(*private)
+    assert followed.code == 0, followed.err
+    assert "asks for the model and the clients of a private run" in caplog.text
+  p90 = json.loads((run / "metrics.json").read_text())["test"]["error"]["p90"]
+  assert (run / "sent.txt").read_text() == f"{p90} None None None\n" * 2
 
 
 class _Wandb(types.ModuleType):
@@ -209,23 +366,54 @@ class _Wandb(types.ModuleType):
     self.exit_codes.append(exit_code)
 
 
-def test_the_hook_of_the_examples_sends_a_run_and_goes_on_with_it(user, monkeypatch):
-  fake = _Wandb()
+class _Mlflow(types.ModuleType):
+  """What the example uses of MLflow."""
+
+  def __init__(self):
+    super().__init__("mlflow")
+    self.calls, self.rows, self.files = [], {}, []
+
+  @contextlib.contextmanager
+  def start_run(self, run_name):
+    self.calls.append(run_name)
+    yield types.SimpleNamespace(info=types.SimpleNamespace(run_id="an id"))
+
+  def log_params(self, params):
+    self.params = params
+
+  def log_metrics(self, values, step):
+    self.rows[step] = values
+
+  def log_artifact(self, path):
+    self.files.append(path.read_bytes())
+
+
+def _assert_same(rows, sent):
+  for row, values in zip(rows, sent, strict=True):
+    assert float(row["test_error_mean"] or "nan") == pytest.approx(
+      values.get("test_error_mean", np.nan), nan_ok=True
+    )
+
+
+def test_the_hooks_of_the_examples_send_a_run_and_go_on_with_it(user, monkeypatch):
+  fake, mlflow = _Wandb(), _Mlflow()
   monkeypatch.setitem(sys.modules, "wandb", fake)
+  monkeypatch.setitem(sys.modules, "mlflow", mlflow)
   monkeypatch.syspath_prepend(commands.ROOT / "examples")
-  flags = ("--output_dir=sent", *_FEW, "--hook=wandb_hook:Wandb")
-  assert [user.train(*flags).code for _ in range(2)] == [130, 0]
+  flags = ("--output_dir=sent", *_FEW, "--hook=wandb_hook:Wandb,mlflow_hook:Mlflow")
+  assert [user.train(*flags).code for _ in range(3)] == [130, 0, 0]
   run = user.folder / "sent" / commands.METHOD / "seed_0"
   first, second = fake.calls
   assert (first["id"], second["id"], second["resume"]) == (None, "an id", "allow")
   written = [f"--{name}={text}" for name, text in first["config"].items()]
   assert written == (run / "flags.txt").read_text().splitlines() and second["config"] is None
-  for row, values in zip(commands.rows(run), fake.rows.values(), strict=True):
-    assert float(row["test_error_mean"] or "nan") == pytest.approx(
-      values.get("test_error_mean", np.nan), nan_ok=True
-    )
+  _assert_same(commands.rows(run), fake.rows.values())
   assert fake.summary == json.loads((run / "metrics.json").read_text())
   assert fake.exit_codes == [1, 0]
+  assert mlflow.calls == [run.parent.name] and mlflow.params == first["config"]
+  assert list(mlflow.rows) == [0, 1, 2, 3, 4]
+  _assert_same(commands.rows(run), mlflow.rows.values())
+  assert mlflow.files[0] == (run / "metrics.json").read_bytes()
 
 
 # What is refused.
@@ -248,11 +436,13 @@ _RELATIVE = "  def relative_share(self):\n    return None\n"
 def write(tmp_path, monkeypatch):
   """Writes a module that Python finds while the test lasts, and whose parts no table keeps."""
   monkeypatch.syspath_prepend(tmp_path)
-  kept = [(table, dict(table)) for table in run_config.TABLES.values()]
+  kept = [(t, dict(t)) for t in (*run_config.TABLES.values(), hook.OF_USERS)]
 
   def write(code, name="mine"):
     (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
     sys.modules.pop(name, None)
+    for table, _ in kept:
+      table.pop(f"{name}:Mine", None)
     return f"{name}:Mine"
 
   yield write

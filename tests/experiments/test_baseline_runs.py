@@ -18,7 +18,7 @@ from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
-from tff_superquantile.experiments.run.training import selection
+from tff_superquantile.experiments.run import selection
 from tff_superquantile.simulation import client_files
 
 _COHORT = 8

@@ -1,6 +1,5 @@
 """The results of every client at each evaluation, in the folder of a run."""
 
-import asyncio
 import csv
 
 import commands
@@ -9,11 +8,11 @@ import pandas as pd
 import pytest
 
 from tff_superquantile import evaluation
-from tff_superquantile.experiments.run import hook
+from tff_superquantile.experiments.run import evaluation_files
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import evaluation_files
-from tff_superquantile.experiments.run.training import measurements
+from tff_superquantile.experiments.run.hooks import hook
+from tff_superquantile.experiments.run.hooks import outputs
 
 _COLUMNS = ["round", "split", "client_id", "num_examples", "loss", "error"]
 _NUM_CLIENTS = 500
@@ -29,16 +28,16 @@ def _results(seed, ids=None):
 def _manager(folder, **flags):
   folder.mkdir(exist_ok=True)
   job = hook.Job(run_config.of(**flags), None, run_folder.Run(folder, 0))
-  job.manifest["started"] = "2017-07-14T02:40:00+00:00"
-  clients = measurements.ClientResults(job)
-  clients.begin()
+  job.outcome.manifest["started"] = "2017-07-14T02:40:00+00:00"
+  clients = outputs.ClientResults(job)
+  clients.prepare()
   return clients
 
 
 def _release(manager, round_num, **results):
   if results:
-    manager.evaluated(results, {})
-  asyncio.run(manager.release({}, round_num))
+    manager.on_evaluation(hook.Evaluation(None, results, {}))
+  manager.on_round(round_num, {})
 
 
 def test_a_run_keeps_every_client_at_every_evaluation(base):

@@ -9,9 +9,9 @@ from tff_superquantile.experiments import evaluate
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import run
 from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import noise_key
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
-from tff_superquantile.experiments.run.training import noise_key
 
 _KEY = "00112233445566778899aabbccddeeff\n"
 pytestmark = pytest.mark.usefixtures("restored_context")

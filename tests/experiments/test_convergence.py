@@ -1,6 +1,5 @@
 """When runs end: the rule on the curve of the training loss, and who has it."""
 
-import asyncio
 import pathlib
 
 import finished_runs
@@ -8,10 +7,10 @@ import numpy as np
 import pytest
 
 import tasks
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import convergence
+from tff_superquantile.experiments.run.hooks import convergence
+from tff_superquantile.experiments.run.hooks import hook
 
 _T = np.arange(1, 901)
 _NOISE = 0.03 * np.random.default_rng(0).normal(size=900)
@@ -59,11 +58,12 @@ def test_the_whole_cohort_counts_beside_the_clients_that_train():
     ({**finished, "cohort_loss_mean": np.full(90, np.nan)}, True),
   ):
     config = run_config.of(stop="converged", rounds_per_evaluation=10)
-    ending = convergence.Ending(hook.Job(config, None, run_folder.Run(pathlib.Path("none"), 0)))
-    ending.before()
-    for i in range(90):
-      asyncio.run(ending.release({name: its[i] for name, its in curves.items()}, i + 1))
-    assert ending.is_over(90) == has_ended
+    job = hook.Job(config, None, run_folder.Run(pathlib.Path("none"), 0))
+    ending = convergence.StopWhenConverged(job)
+    ending.prepare()
+    assert not ending.on_start(0)
+    over = [ending.on_round(i + 1, {n: its[i] for n, its in curves.items()}) for i in range(90)]
+    assert over[-1] == has_ended
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_whole_cohort_counts_beside_the_clients_that_train():
   ],
 )
 def test_a_run_that_ended_as_soon_as_it_might_is_known(tmp_path, stop, rounds, is_first):
-  flags = {"seed": 0, "stop": stop, "rounds_per_evaluation": 10}
+  flags = {"seed": 0, "stop": stop, "rounds_per_evaluation": 10, "exact_siblings": "refused"}
   folder = finished_runs.write_folder(tmp_path / "seed_0", flags, ())
   rows = ["round,train_loss", *(f"{i},0.5" for i in range(rounds + 1))]
   (folder / "rounds.csv").write_text("\n".join(rows) + "\n")
@@ -90,11 +90,12 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):
   config = run_config.of(stop="converged", rounds_per_evaluation=10)
 
   def end(start):
-    ending = convergence.Ending(hook.Job(config, None, run_folder.Run(folder, 0)))
-    ending.before()
+    ending = convergence.StopWhenConverged(hook.Job(config, None, run_folder.Run(folder, 0)))
+    ending.prepare()
+    if ending.on_start(start):
+      return start
     for round_num in range(start + 1, 401):
-      asyncio.run(ending.release({"train_loss": losses[round_num - 1]}, round_num))
-      if ending.is_over(round_num):
+      if ending.on_round(round_num, {"train_loss": losses[round_num - 1]}):
         return round_num
     return None
 
@@ -104,6 +105,10 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):
   rows = [f"{1 + i},{loss!r}" for i, loss in enumerate(losses[:75].tolist())]
   (folder / "rounds.csv").write_text("\n".join(["round,train_loss", "0,", *rows]) + "\n")
   assert end(70) == whole
+  # It was killed between its last checkpoint and its end.
+  rows = [f"{1 + i},{loss!r}" for i, loss in enumerate(losses[:whole].tolist())]
+  (folder / "rounds.csv").write_text("\n".join(["round,train_loss", "0,", *rows]) + "\n")
+  assert end(whole) == whole and end(whole - 10) == whole
 
 
 @pytest.mark.parametrize(
@@ -119,16 +124,16 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):
 )
 def test_rounds_of_a_table_follow_from_convergence_unless_they_are_given(flags, stop, num_rounds):
   config = run_config.of(task="own", **flags)
-  found = convergence.Ending.defaults(config, tasks.get_task("own"))
-  assert (found["stop"], config.num_rounds or found.get("num_rounds")) == (stop, num_rounds)
-  synthetic = convergence.Ending.defaults(run_config.of(), tasks.get_task("synthetic"))
-  assert synthetic == {"stop": "never"}
+  resolved = convergence.StopWhenConverged.resolve(config, tasks.get_task("own"))
+  assert (resolved.stop, resolved.num_rounds) == (stop, num_rounds)
+  resolved = convergence.StopWhenConverged.resolve(run_config.of(), tasks.get_task("synthetic"))
+  assert (resolved.stop, resolved.num_rounds) == ("never", None)
 
 
 def test_private_runs_cannot_end_by_their_losses():
   config = run_config.of(epsilon=5.0, clip_norm=1.0, threshold="tree", stop="converged")
   with pytest.raises(ValueError, match="fixed beforehand; leave it out"):
-    convergence.Ending.defaults(config, tasks.get_task("synthetic"))
+    convergence.StopWhenConverged.resolve(config, tasks.get_task("synthetic"))
 
 
 def test_a_run_that_has_converged_goes_on_if_all_rounds_are_asked_for():

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tasks import models
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import class_weights
+from tff_superquantile.experiments.run.hooks import class_weights
 
 _FLAGS = (
   "--task=own",

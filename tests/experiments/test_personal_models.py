@@ -24,7 +24,7 @@ from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import personalizing
+from tff_superquantile.experiments.run.hooks import personalizing
 from tff_superquantile.simulation import client_files
 
 _THETA = "superquantile_theta_0.5"

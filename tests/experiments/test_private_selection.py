@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from privacy import cohorts as kinds
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.training import selection
+from tff_superquantile.experiments.run import selection
+from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import cohorts
 from tff_superquantile.simulation import seeds
@@ -46,7 +46,8 @@ def _name(handle):
 
 
 def _rounds(files, release, key=_KEY):
-  select = selection.build_selection(files, run_config.of(), hook.Secret(release, key, key, 0))
+  secret = hook.Secret(release, key, key, released=0, epsilon=float)
+  select = selection.build_selection(files, run_config.of(), secret)
   rounds = [select(r) for r in _ROUNDS]
   for round_num, handles in zip(_ROUNDS, rounds):
     names = [_name(handle) for handle in handles]

@@ -15,7 +15,7 @@ from tff_superquantile.experiments.references import fitting
 from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import class_weights
+from tff_superquantile.experiments.run.hooks import class_weights
 
 _SIZES = (7, 12, 1, 30)
 _CSV = {"delimiter": ",", "names": True, "dtype": None, "encoding": "utf-8"}

@@ -15,11 +15,11 @@ import pytest
 
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import run
+from tff_superquantile.experiments.run import noise_key
 from tff_superquantile.experiments.run import register
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.register import entries
-from tff_superquantile.experiments.run.training import noise_key
 
 _OWN = run_config.of(task="own", data_dir="t.csv", client_column="c", label_column="y")
 _PRIVATE = run_config.replace(

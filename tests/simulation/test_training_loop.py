@@ -218,6 +218,31 @@ def test_repeats_what_was_released_after_the_last_checkpoint(bed, uninterrupted)
   assert bed.rows() == uninterrupted[1]
 
 
+class _Watcher:
+  """Says after any round but the first that it is the last."""
+
+  def __init__(self, bed):
+    self._bed, self.calls = bed, []
+
+  def on_start(self, round_num):
+    self.calls.append(("start", round_num))
+    return round_num != 1
+
+  async def on_round(self, round_num, values):
+    assert self._bed.recorder.released[-1] == (round_num, values)
+    self.calls.append((round_num, values))
+    return round_num != 1
+
+
+def test_a_watcher_ends_the_run_after_a_round_and_it_stays_ended(bed):
+  watcher = _Watcher(bed)
+  state = bed.run(watcher=watcher)
+  assert state["steps"] == 2 and bed.versions() == [2]
+  assert [name for name, _ in watcher.calls] == ["start", 0, 1, 2]
+  assert_equal_states(bed.run(watcher=watcher), state)
+  assert watcher.calls[4:] == [("start", 2)] and bed.process.rounds == 2
+
+
 def test_does_nothing_when_all_is_done(bed):
   state = bed.run()
   rows = bed.rows()
@@ -409,6 +434,18 @@ def test_interrupt_of_loading_is_silent(bed, uninterrupted, capfd, caplog):
   assert not [record for record in caplog.records if record.name == "asyncio"]
   assert_equal_states(Bed(bed.folder).run(), uninterrupted[0])
   assert bed.rows() == uninterrupted[1]
+
+
+def test_a_watcher_that_refuses_a_round_leaves_the_one_before(bed):
+  class Refusing(_Watcher):
+    async def on_round(self, round_num, values):
+      if round_num == 3:
+        raise training_loop.DivergedError("no")
+      return False
+
+  with pytest.raises(training_loop.DivergedError, match="no"):
+    bed.run(watcher=Refusing(bed))
+  assert bed.versions() == [2]
 
 
 def test_failure_of_a_round_saves_the_one_before(bed, uninterrupted):

@@ -52,7 +52,7 @@ def _task(config: run_config.RunConfig) -> tuple[Any, Any]:
   """Returns the task of a run, and what it asks of it."""
   with cli.starting_tensorflow():
     from tff_superquantile.experiments.run import build
-    from tff_superquantile.experiments.run.training import client_split
+    from tff_superquantile.experiments.run.hooks import client_split
 
   config, _ = client_split.fill_in(config)
   return build.get_task(config), config.request()

@@ -27,14 +27,17 @@ class DivergedError(RuntimeError):
   """No client of a cohort has a finite loss any more."""
 
 
-class Keeper(Protocol):
-  """Looks at every evaluated model, and says when the run may end before its last round."""
+class Watcher(Protocol):
+  """Follows the rounds, and says when the run may end before its last one."""
 
-  def consider(self, weights: Any, values: Metrics, round_num: int) -> None:
-    """Gets a model and the values of its evaluation, once these are released."""
+  def on_start(self, round_num: int) -> bool:
+    """Gets the last round that is done, or 0; returns whether no round need follow it."""
 
-  def is_over(self, round_num: int) -> bool:
-    """Returns whether no round need follow this one."""
+  async def on_round(self, round_num: int, values: Metrics) -> bool:
+    """Gets a round's released values, before it counts as done; returns whether none need follow.
+
+    Round 0 is the evaluation before the first round, which follows in any case.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,14 +52,14 @@ class Loop:
     evaluate: From (model weights, round) to flat values; none for no evaluation.
     rounds_per_evaluation: Rounds between evaluations; the first and the last state are evaluated
       too.
-    release_managers: Get the values of each round, with its number as key.
     state_manager: Keeps the state.
+    release_managers: Get the values of each round, with its number as key.
     seconds_per_checkpoint: Saves the state when at least this much time has passed since the last
       time. The last round's is always saved, as is that of a round that is interrupted.
     measure_time: Whether to release the seconds that a round took.
     initial_weights: The model of round 0, with `trainable` and `non_trainable` as in
       `tff.learning.models.ModelWeights`; None for that of the process.
-    keeper: Keeps models by their evaluation, and may end the run; None for all rounds.
+    watcher: Follows the rounds, and may end the run; None for all rounds.
   """
 
   process: tff.learning.templates.LearningProcess
@@ -65,12 +68,12 @@ class Loop:
   read_metrics: Callable[[Any, int], Metrics]
   evaluate: Callable[[Any, int], Metrics]
   rounds_per_evaluation: int
-  release_managers: Sequence[tff.program.ReleaseManager]
   state_manager: tff.program.FileProgramStateManager
+  release_managers: Sequence[tff.program.ReleaseManager] = ()
   seconds_per_checkpoint: float = 30.0
   measure_time: bool = True
   initial_weights: Any = None
-  keeper: Keeper | None = None
+  watcher: Watcher | None = None
 
 
 def run(loop: Loop) -> Any:
@@ -84,7 +87,7 @@ def run(loop: Loop) -> Any:
     loop: The run.
 
   Returns:
-    The state after the last round, or that after which the keeper ended the run.
+    The state after the last round, or that after which the watcher ended the run.
 
   Raises:
     DivergedError: If nobody's loss or update was finite. The state of the round before is saved.
@@ -152,19 +155,16 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
   def evaluate(state: Any, round_num: int) -> Metrics:
     return loop.evaluate(loop.process.get_model_weights(state), round_num)
 
-  def release(values: Metrics, round_num: int) -> None:
+  def release(values: Metrics, round_num: int) -> bool:
     # Plain numbers: what a release manager gets is what it writes.
     values = {name: np.asarray(value).item() for name, value in values.items()}
 
-    async def release_in_order() -> None:
+    async def release_in_order() -> bool:
       for manager in loop.release_managers:
         await manager.release(values, key=round_num)
+      return loop.watcher is not None and await loop.watcher.on_round(round_num, values)
 
-    wait(release_in_order())
-
-  def consider(state: Any, values: Metrics, round_num: int) -> None:
-    if loop.keeper is not None:
-      loop.keeper.consider(loop.process.get_model_weights(state), values, round_num)
+    return wait(release_in_order())
 
   def save() -> None:
     nonlocal saved
@@ -175,16 +175,16 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
       wait(loop.state_manager.save(state, done))
       saved = done
 
+  is_over = loop.watcher is not None and loop.watcher.on_start(done)
   if done == 0:
     initial = evaluate(state, 0)
     if initial:
       with interruptions.deferred_signals():
         release(initial, 0)
-        consider(state, initial, 0)
   last_saved_time = time.monotonic()
   try:
     for round_num in range(done + 1, loop.num_rounds + 1):
-      if loop.keeper is not None and loop.keeper.is_over(done):
+      if is_over and done:
         break
       start = time.monotonic()
       output = loop.process.next(state, loop.select_clients(round_num))
@@ -194,14 +194,10 @@ def _run(loop: Loop, wait: Callable[[Awaitable], Any]) -> Any:
       _check_progress(values, round_num)
       if round_num == _ROUNDS_TO_MOVE:
         _warn_if_unmoved(initial_weights, loop.process.get_model_weights(output.state))
-      evaluated: Metrics = {}
       if round_num % loop.rounds_per_evaluation == 0 or round_num == loop.num_rounds:
-        evaluated = evaluate(output.state, round_num)
-        values.update(evaluated)
+        values = {**evaluate(output.state, round_num), **values}
       with interruptions.deferred_signals():
-        release(values, round_num)
-        if evaluated:
-          consider(output.state, evaluated, round_num)
+        is_over = release(values, round_num)
         state, done = output.state, round_num
         if time.monotonic() - last_saved_time >= loop.seconds_per_checkpoint:
           save()

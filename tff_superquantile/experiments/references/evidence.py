@@ -28,8 +28,8 @@ from tff_superquantile.experiments.report.clients import bootstrap
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.hooks import convergence
 from tff_superquantile.experiments.run.parts import personal as parts
-from tff_superquantile.experiments.run.training import convergence
 
 # Between 0.03 and 0.4 of a level, 0.25 and 0.75 of all losses, falls of 0 and 0.1, and 4 and 20
 # clients, no decision of 76 tables with known truth changes (tests/experiments/true_tables.py).

@@ -100,8 +100,8 @@ def _compute(
     from tff_superquantile import evaluation
     from tff_superquantile.experiments.references import fitting
     from tff_superquantile.experiments.run import build
-    from tff_superquantile.experiments.run.training import class_weights
-    from tff_superquantile.experiments.run.training import personalizing
+    from tff_superquantile.experiments.run.hooks import class_weights
+    from tff_superquantile.experiments.run.hooks import personalizing
 
   model, splits = build.load_task(task, config)
   run.check_clients("test", splits["test"].client_ids)

@@ -17,7 +17,7 @@ from tasks.own_flags import TableFlags as TableFlags
 from tasks.own_flags import TaskFlags as TaskFlags
 from tasks.own_flags import WordFlags as WordFlags
 from tasks.request import Request as Request
-from tff_superquantile.experiments.run.hook import Hook as Hook
+from tff_superquantile.experiments.run.hooks.hook import Hook as Hook
 from tff_superquantile.experiments.run.parts.kept import Best as Best
 from tff_superquantile.experiments.run.parts.kept import Last as Last
 from tff_superquantile.experiments.run.parts.kept import Start as Start

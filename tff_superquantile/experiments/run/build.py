@@ -13,14 +13,15 @@ import tasks
 from tff_superquantile import algorithms
 from tff_superquantile import evaluation
 from tff_superquantile import noise_source
-from tff_superquantile.experiments.run import hooks
+from tff_superquantile.experiments.run import evaluating
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.hooks import client_split
+from tff_superquantile.experiments.run.hooks import initial_weights
+from tff_superquantile.experiments.run.hooks import order
 from tff_superquantile.experiments.run.parts import methods
 from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 from tff_superquantile.experiments.run.parts import thresholds
-from tff_superquantile.experiments.run.training import client_split
-from tff_superquantile.experiments.run.training import initial_weights
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import seeds
 
@@ -35,19 +36,17 @@ def get_task(config: run_config.RunConfig, columns: str | None = None) -> tasks.
 
 
 def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
-  """Fills in all that is None and that a round needs, in one pass, and checks the rest."""
+  """Fills in all that is None and that a round needs, and checks the rest."""
   if config.is_private and not privacy_lib.is_private(config.values()):
     raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
   methods.check(config.method, config.is_private, config.cohort)
-  defaults = dict(task.defaults)
+  defaults: dict[str, Any] = dict(task.defaults)
   if float(config.cohort.size or defaults["clients_per_round"]) > run_config.BLOCK_SIZE:
     defaults["block_size"] = run_config.BLOCK_SIZE
-  for kind in hooks.of(config):
-    config = kind.resolve(config, task)
-    defaults.update(kind.defaults(config, task))
+  config = order.resolve(config, task)
+  defaults["metric"] = evaluating.metric(config, task)
   run = run_config.resolved(config, defaults)
-  for kind in hooks.taking_part(run):
-    kind.check(run, task)
+  order.check(run, task)
   if not run.is_private and run.method.threshold is not None:
     run.method.threshold.check(run.cohort)
   if run.server.averaged_rounds > run.num_rounds:

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from privacy.evaluation import entries
 from tff_superquantile.engine.processes import limits
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run.hooks import hook
 
 # Beside TensorFlow's, whose package has more than one name.
 _VERSIONS_OF = ("tensorflow-federated", "tensorflow-privacy", "dp-accounting", "numpy")

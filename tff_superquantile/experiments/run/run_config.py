@@ -153,7 +153,7 @@ class RunConfig(part.Part):
   hook: str | None = flag.field(
     None,
     "Hooks of your own, as MODULE:CLASS in a file of yours, separated by commas: each follows the"
-    " run (docs/how_to/add_a_part.md). A private run takes none. None for no hook.",
+    " run (docs/how_to/add_a_part.md), a private one once it is finished. None for no hook.",
     is_incidental=True,
   )
   cache_dir: str = flag.field(

@@ -22,10 +22,10 @@ import numpy as np
 from privacy.settings import command_line
 from privacy.settings import versions
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.run import evaluation_files
 from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
-from tff_superquantile.experiments.run.training import evaluation_files
 
 DIVERGED = "diverged.txt"
 FAILED = "failed.txt"  # What ended a job of many otherwise.

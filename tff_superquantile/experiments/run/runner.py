@@ -1,6 +1,8 @@
 """Carries out one run: from its config to a folder with all its results."""
 
+from collections.abc import Mapping
 import functools
+from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
@@ -9,17 +11,19 @@ from tff_superquantile import atomic_files
 from tff_superquantile.engine import context
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
-from tff_superquantile.experiments.run import hook
-from tff_superquantile.experiments.run import hooks
+from tff_superquantile.experiments.run import evaluating
 from tff_superquantile.experiments.run import manifest
+from tff_superquantile.experiments.run import measurements
 from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.run import noise_key
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import register
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.training import noise_key
-from tff_superquantile.experiments.run.training import selection
+from tff_superquantile.experiments.run import selection
+from tff_superquantile.experiments.run.hooks import hook
+from tff_superquantile.experiments.run.hooks import order
 from tff_superquantile.simulation import training_loop
 
 
@@ -44,19 +48,18 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
   with run_folder.lock(folder):
     earlier = run_folder.Run(folder, run.seed)
     _check_goes_on(run, earlier)
-    job = hook.Job(run, task, earlier)
-    job.load = functools.partial(_load, job)
-    job.hooks = [kind(job) for kind in hooks.taking_part(run)]
+    load = functools.cache(functools.partial(build.load_task, task, run))
+    job = hook.Job(run, task, earlier, load)
+    hooks = order.AllHooks(job)
     if earlier.finished and earlier.flags and run_config.is_done_by(earlier.flags, run):
       print(f"Finished before: {folder}")
-      for each in job.hooks:
-        each.finished()
+      hooks.on_finished()
       return earlier
     run_files.remove_leftovers(folder)
     for mark in (run_folder.DIVERGED, run_folder.FAILED):
       (folder / mark).unlink(missing_ok=True)
     try:
-      _train(job)
+      _train(job, hooks)
     except training_loop.DivergedError as error:
       atomic_files.write(folder / run_folder.DIVERGED, f"{error}\n")
       raise
@@ -88,28 +91,21 @@ def _check_goes_on(run: run_config.RunConfig, earlier: run_folder.Run) -> None:
     )
 
 
-def _load(job: hook.Job) -> None:
-  job.model, job.splits = build.load_task(job.task, job.config)
-  job.trained = job.model
-
-
-def _train(job: hook.Job) -> None:
+def _train(job: hook.Job, hooks: order.AllHooks) -> None:
   """Carries out the rounds and the final evaluation."""
   task, folder = job.task, job.folder
   print(task.description, end="\n" * bool(task.description), flush=True)
-  job.load()
   clients = job.splits["train"]
   build.check_cohort(job.config, clients)
   context.set_simulation_context(block_size=job.config.block_size or None)
-  for each in job.hooks:
-    each.before()
-  run, secret = job.config, job.secret
+  job = hooks.prepare(job)
+  run, secret, outcome = job.config, job.secret, job.outcome
+  evaluator = evaluating.Evaluator(job, hooks.measured)
   of_private = () if secret is None else (secret.release, secret.noise_key)
   select_clients = selection.build_selection(clients, run, secret)
-  process = build.build_process(run, job.trained, clients, *of_private)
+  process = build.build_process(run, job.trained or job.model, clients, *of_private)
   # Nothing above has failed, so from here on the folder is this run's.
   _begin(job)
-  rounds = hooks.AllHooks(job.hooks)
   state_manager = (
     noise_key.SecretStateManager if run.is_private else tff.program.FileProgramStateManager
   )
@@ -117,55 +113,57 @@ def _train(job: hook.Job) -> None:
     process=process,
     select_clients=select_clients,
     num_rounds=run.num_rounds,
-    read_metrics=rounds.read_metrics,
-    evaluate=rounds.evaluate,
+    read_metrics=functools.partial(_read_metrics, secret),
+    evaluate=lambda weights, _: hooks.on_evaluation(evaluator.evaluate(weights)),
     rounds_per_evaluation=run.rounds_per_evaluation,
-    release_managers=[rounds],
     measure_time=not run.is_private,
     state_manager=state_manager(str(folder / "checkpoints"), keep_total=2, keep_first=False),
     seconds_per_checkpoint=run.seconds_per_checkpoint,
     initial_weights=job.start,
-    keeper=rounds,
+    watcher=hooks,
   )
   is_whole = False
   try:
-    state = training_loop.run(loop)
+    outcome.weights = process.get_model_weights(training_loop.run(loop))
+    outcome.manifest["rounds_done"] = outcome.manifest["kept_round"] = job.read().last_round
     is_whole = True
   finally:
-    for each in job.hooks:
-      each.end(is_whole)
-  job.weights = process.get_model_weights(state)
+    hooks.on_rounds_end(is_whole)
+  outcome.metrics = evaluator.finish(outcome.weights)
+  hooks.complete()
   _finish(job)
+  hooks.on_finished()
+
+
+def _read_metrics(
+  secret: hook.Secret | None, metrics: Mapping[str, Any], round_num: int
+) -> dict[str, Any]:
+  """Returns the values of a round in its row of rounds.csv."""
+  cost = {} if secret is None else {"epsilon": secret.epsilon(round_num)}
+  return {**measurements.of_round(metrics), **cost}
 
 
 def _begin(job: hook.Job) -> None:
   """Writes what a folder has from the beginning of its run."""
-  folder = job.folder
+  folder, outcome = job.folder, job.outcome
   flags = "\n".join(job.config.to_arguments()) + "\n"
-  job.manifest = {**manifest.build(job, flags), **job.manifest}
-  atomic_files.write_json(folder / "manifest.json", job.manifest)
+  outcome.manifest = {**manifest.build(job, flags), **outcome.manifest}
+  atomic_files.write_json(folder / "manifest.json", outcome.manifest)
   if job.task.columns:
     atomic_files.write(folder / run_folder.COLUMNS, job.task.columns)
   # With its flags the run has begun: what binds it is there before.
   atomic_files.write(folder / "flags.txt", flags)
-  for each in job.hooks:
-    each.begin()
+  (folder / "metrics.json").unlink(missing_ok=True)
 
 
 def _finish(job: hook.Job) -> None:
-  """Evaluates the model that a run leaves, and writes what a finished run has."""
-  folder = job.folder
-  history = run_folder.Run(folder, job.config.seed)  # It reads the files anew.
-  job.manifest["rounds_done"] = job.manifest["kept_round"] = history.last_round
-  for each in job.hooks:
-    each.finish()
-  job.manifest["finished"] = manifest.now()
+  """Writes what the folder of a finished run has."""
+  folder, outcome = job.folder, job.outcome
+  outcome.manifest["finished"] = manifest.now()
   if not job.config.is_private:
-    job.manifest["seconds_per_round"] = float(np.nanmedian(history.rounds["seconds"]))
-  atomic_files.write_json(folder / "manifest.json", job.manifest)
-  run_files.write_weights(folder / "weights.npz", job.weights)
+    outcome.manifest["seconds_per_round"] = float(np.nanmedian(job.read().rounds["seconds"]))
+  atomic_files.write_json(folder / "manifest.json", outcome.manifest)
+  run_files.write_weights(folder / "weights.npz", outcome.weights)
   # This file comes last, as its presence says that the run is finished.
-  atomic_files.write_json(folder / "metrics.json", job.metrics)
+  atomic_files.write_json(folder / "metrics.json", outcome.metrics)
   print(f"Finished: {folder}")
-  for each in job.hooks:
-    each.finished()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import math
 from typing import Any
 
 import numpy as np
 
+from privacy.settings import part
 import tasks
 from tff_superquantile import evaluation
 from tff_superquantile import measures
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
+from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.experiments.run.parts import kept
 
 SPLIT = "validation"  # Whose clients tell the best model.
@@ -44,10 +44,12 @@ class BestModel(hook.Hook):
     self.measured = {SPLIT: self._quantity}
     self.round_num: int | None = None
     self._value = math.inf
+    self._evaluation: hook.Evaluation | None = None
 
   @staticmethod
-  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> hook.Values:
-    return {"best_by": kept.best_by(config.metric or task.metric)}
+  def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
+    best_by = kept.best_by(config.metric or task.metric)
+    return part.fill(config, {"best_by": best_by}, is_final=False)
 
   @staticmethod
   def takes_part(config: run_config.RunConfig) -> bool:
@@ -66,7 +68,7 @@ class BestModel(hook.Hook):
         f" at most --num_rounds={config.num_rounds}, or no trained model is evaluated."
       )
 
-  def before(self) -> None:
+  def prepare(self) -> None:
     """Reads what an earlier process has kept; refuses a run without validation clients."""
     if SPLIT not in self.job.splits:
       raise ValueError(
@@ -78,32 +80,44 @@ class BestModel(hook.Hook):
       with np.load(self._path) as arrays:
         self.round_num, self._value = int(arrays["round"]), float(arrays["value"])
 
-  def evaluated(self, results: hook.Results, described: hook.Described) -> hook.Values:
-    return {self._column: described[SPLIT][self._quantity][self._statistic]}
-
-  def consider(self, weights: Any, values: Mapping[str, float], round_num: int) -> None:
-    """Keeps a model if it is better than all before; NaN is no better than infinity."""
-    if round_num % self._rounds_per_evaluation:
-      return
-    value = values[self._column]
-    value = math.inf if math.isnan(value) else value
-    if self.round_num is not None and not value < self._value:
-      return
-    self._path.parent.mkdir(mode=0o700, exist_ok=True)
-    run_files.write_weights(self._path, weights, round=round_num, value=value)
-    self.round_num, self._value = round_num, value
-    self.weights = run_files.read_weights(self._path)
-
-  def is_over(self, round_num: int) -> bool:
-    """Returns whether --patience evaluations up to a round have brought no better model."""
+  def on_start(self, round_num: int) -> bool:
     if round_num and self.round_num is None:
       raise ValueError(
         f"Found no {self._path}, the best model of a run at round {round_num}; bring it back, or"
         " choose another --output_dir."
       )
+    return self._is_over(round_num)
+
+  def on_evaluation(self, evaluation: hook.Evaluation) -> hook.Values:
+    self._evaluation = evaluation
+    return {self._column: self._value_of(evaluation)}
+
+  def on_round(self, round_num: int, values: hook.Values) -> bool:
+    """Keeps the round's model if it is better than all before; NaN is no better than infinity."""
+    evaluation, self._evaluation = self._evaluation, None
+    if evaluation is not None and round_num % self._rounds_per_evaluation == 0:
+      value = self._value_of(evaluation)
+      value = math.inf if math.isnan(value) else value
+      if self.round_num is None or value < self._value:
+        self._keep(evaluation.weights, value, round_num)
+    return self._is_over(round_num)
+
+  def on_rounds_end(self, is_whole: bool) -> None:
+    if is_whole:
+      outcome = self.job.outcome
+      outcome.manifest["kept_round"], outcome.weights = self.round_num, self.weights
+
+  def _value_of(self, evaluation: hook.Evaluation) -> float:
+    return float(evaluation.statistics[SPLIT][self._quantity][self._statistic])
+
+  def _keep(self, weights: Any, value: float, round_num: int) -> None:
+    self._path.parent.mkdir(mode=0o700, exist_ok=True)
+    run_files.write_weights(self._path, weights, round=round_num, value=value)
+    self.round_num, self._value = round_num, value
+    self.weights = run_files.read_weights(self._path)
+
+  def _is_over(self, round_num: int) -> bool:
+    """Returns whether --patience evaluations up to a round have brought no better model."""
     if self._patience is None or self.round_num is None:
       return False
     return (round_num - self.round_num) // self._rounds_per_evaluation >= self._patience
-
-  def finish(self) -> None:
-    self.job.manifest["kept_round"], self.job.weights = self.round_num, self.weights

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from privacy.settings import part
 import tasks
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.hooks import hook
 
 _FEWEST_ROUNDS = 60
 # The most by which losses may still fall, as fractions: of the first one, which is next to nothing,
@@ -56,12 +58,12 @@ def ended_first(run: run_folder.Run) -> bool:
   return bool(0 <= run.last_round - _FEWEST_ROUNDS < run.config.rounds_per_evaluation)
 
 
-class Ending(hook.Hook):
+class StopWhenConverged(hook.Hook):
   """Ends a run that has converged, with --stop=converged."""
 
   @staticmethod
-  def defaults(config: run_config.RunConfig, task: tasks.task.Task) -> hook.Values:
-    """Returns when a run ends, and after how many rounds at the latest, where it is not given."""
+  def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
+    """Fills in when a run ends, and after how many rounds at the latest."""
     is_planned = config.is_private or config.local.schedule.needs_num_rounds
     if config.stop == "converged" and is_planned:
       raise ValueError(
@@ -70,16 +72,17 @@ class Ending(hook.Hook):
       )
     is_free = task.most_rounds and config.num_rounds is None and not is_planned
     stop = config.stop or ("converged" if is_free else "never")
-    if stop == "never" or not task.most_rounds:
-      return {"stop": stop}
-    # Each method of a cross-validation has several runs.
-    return {"stop": stop, "num_rounds": task.most_rounds // (2 if config.task.folds else 1)}
+    values: dict[str, Any] = {"stop": stop}
+    if stop != "never" and task.most_rounds:
+      # Each method of a cross-validation has several runs.
+      values["num_rounds"] = task.most_rounds // (2 if config.task.folds else 1)
+    return part.fill(config, values, is_final=False)
 
   @staticmethod
   def takes_part(config: run_config.RunConfig) -> bool:
     return config.stop == "converged"
 
-  def before(self) -> None:
+  def prepare(self) -> None:
     """Reads the losses of an earlier process."""
     rounds = self.job.earlier.rounds
     numbers = rounds.get("round", np.array([])).astype(int).tolist()
@@ -87,11 +90,15 @@ class Ending(hook.Hook):
       name: dict(zip(numbers, rounds.get(name, np.array([])).tolist())) for name in _CURVES
     }
 
-  async def release(self, value: hook.Values, key: int) -> None:
-    for name, losses in self._losses.items():
-      losses[key] = float(value.get(name, np.nan))
+  def on_start(self, round_num: int) -> bool:
+    return self._is_over(round_num)
 
-  def is_over(self, round_num: int) -> bool:
+  def on_round(self, round_num: int, values: hook.Values) -> bool:
+    for name, losses in self._losses.items():
+      losses[round_num] = float(values.get(name, np.nan))
+    return self._is_over(round_num)
+
+  def _is_over(self, round_num: int) -> bool:
     if round_num % self.job.config.rounds_per_evaluation:
       return False
     curves = {

@@ -9,9 +9,9 @@ from typing import Any
 from privacy.settings import part
 import tasks
 from tasks import request as request_lib
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.hooks import hook
 
 _SPLIT_SEED = 0  # Of private runs.
 

@@ -9,9 +9,9 @@ import pathlib
 from privacy import ledger
 from privacy import statements
 import tasks
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.experiments.run.parts import kept
 
 _STARTS = "starts"  # The entry of manifest.json.
@@ -27,7 +27,7 @@ def _run(start: kept.Start) -> run_folder.Run:
 
 
 def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
-  """Returns the run from which a resolved run starts, that from which this one did, and so on."""
+  """Returns the chain of runs from which the start descends, the latest first."""
   if config.start is None:
     return []
   run = _run(config.start)
@@ -82,9 +82,9 @@ class InitialWeights(hook.Hook):
   def takes_part(config: run_config.RunConfig) -> bool:
     return config.start is not None
 
-  def before(self) -> None:
+  def prepare(self) -> hook.Job:
     job = self.job
-    assert job.config.start is not None
-    job.start = _run(job.config.start).weights_for(job.model)
-    job.starts = starts(job.config)
-    job.manifest[_STARTS] = [dataclasses.asdict(start) for start in job.starts]
+    assert job.config.start is not None  # `takes_part` sees to it.
+    weights = _run(job.config.start).weights_for(job.model)
+    job.outcome.manifest[_STARTS] = [dataclasses.asdict(start) for start in starts(job.config)]
+    return dataclasses.replace(job, start=weights)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,9 @@ import tensorflow_federated as tff
 
 from tasks import task as task_lib
 from tff_superquantile.client_work import local_model
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.run.hooks import hook
+from tff_superquantile.simulation import client_files
 
 BALANCED = "balanced"
 
@@ -49,13 +52,25 @@ def weighted(
   )
 
 
-class ClassWeights(hook.Hook):
-  """Trains a model whose loss weighs classes.
+def of_run(
+  config: run_config.RunConfig, splits: Mapping[str, client_files.ClientFiles]
+) -> np.ndarray | None:
+  """Returns the weights of classes in a run's loss, float32 [num_classes]; None for none.
 
   The frequencies are those of the training clients. In a private run they are those of the test and
   validation clients, as its classes are: frequencies of training clients would be a release that no
   accounting covers.
   """
+  if config.local.class_weights != BALANCED:
+    return None
+  others = [files for split, files in splits.items() if split != "train"]
+  counted = others if config.is_private else [splits["train"]]
+  labels = np.concatenate([files.load()[1] for files in counted])
+  return balanced(labels, max(files.num_classes for files in splits.values()))
+
+
+class ClassWeights(hook.Hook):
+  """Trains a model whose loss weighs classes, as `of_run`."""
 
   @staticmethod
   def takes_part(config: run_config.RunConfig) -> bool:
@@ -69,15 +84,12 @@ class ClassWeights(hook.Hook):
         " it out."
       )
 
-  def before(self) -> None:
-    splits = self.job.splits
-    others = [files for split, files in splits.items() if split != "train"]
-    counted = others if self.job.config.is_private else [splits["train"]]
-    labels = np.concatenate([files.load()[1] for files in counted])
-    weights = balanced(labels, max(files.num_classes for files in splits.values()))
+  def prepare(self) -> hook.Job:
+    weights = of_run(self.job.config, self.job.splits)
+    assert weights is not None  # `takes_part` sees to it.
     print(
       "Weights of the classes in the training loss:",
       ", ".join(f"{weight:.3g}" for weight in weights),
       flush=True,
     )
-    self.job.trained = weighted(self.job.model, weights)
+    return dataclasses.replace(self.job, trained=weighted(self.job.model, weights))

@@ -10,13 +10,13 @@ import tqdm
 
 from tff_superquantile import atomic_files
 from tff_superquantile import evaluation
-from tff_superquantile.experiments.run import hook
+from tff_superquantile.experiments.run import measurements
 from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.hooks import class_weights
+from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.experiments.run.parts import personal
-from tff_superquantile.experiments.run.training import class_weights
-from tff_superquantile.experiments.run.training import measurements
 from tff_superquantile.simulation import client_files
 
 _HELD_IN = 0.5
@@ -51,7 +51,8 @@ class Personalizing(hook.Hook):
   def takes_part(config: run_config.RunConfig) -> bool:
     return config.personalization is not None
 
-  def before(self) -> None:
+  def prepare(self) -> None:
+    """Refuses a run in which no client has examples for both."""
     config, most = self.job.config, max(self.job.splits["test"].num_examples, default=0)
     if most < 2 and not config.task.held_out_examples:
       raise ValueError(
@@ -59,18 +60,14 @@ class Personalizing(hook.Hook):
         " to fine-tune on one and to measure on the other: leave it out."
       )
 
-  def finished(self) -> None:
+  def on_finished(self) -> None:
     job, asked = self.job, self.job.config.personalization
     assert asked is not None  # `takes_part` sees to it.
-    run = run_folder.Run(job.folder, job.config.seed)  # It reads the files anew.
+    run = job.read()
     if asked.is_done(run.metrics):
       return
-    if job.model is None:
-      job.load()
-      run.check_clients("test", job.splits["test"].client_ids)
-      self.before()
-      if class_weights.ClassWeights.takes_part(job.config):
-        class_weights.ClassWeights(job).before()
+    run.check_clients("test", job.splits["test"].client_ids)
+    self.prepare()  # Of a run that was finished before, nobody has.
     weights = run.weights_for(job.model)
     with tqdm.tqdm(desc="personal models", unit="client", delay=2.0, disable=None) as bar:
       results = self._personalizer()(weights, asked.passes, bar.update, asked.choices)
@@ -79,6 +76,7 @@ class Personalizing(hook.Hook):
   def _personalizer(self) -> evaluation.Personalizer:
     job, config, asked = self.job, self.job.config, self.job.config.personalization
     assert asked is not None
+    of_classes = class_weights.of_run(config, job.splits)
     return evaluation.Personalizer(
       job.model,
       split_clients(config, job.splits),
@@ -87,7 +85,7 @@ class Personalizing(hook.Hook):
       batch_size=config.local.batch_size,
       l2=config.local.l2,
       proximal_strength=asked.proximal_weight,
-      trained=job.trained,
+      trained=job.model if of_classes is None else class_weights.weighted(job.model, of_classes),
       error=job.task.error,
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pathlib
 
-from tff_superquantile.experiments.run import hook
 from tff_superquantile.experiments.run import register
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.hooks import hook
 
 
 class Siblings(hook.Hook):
@@ -16,7 +16,7 @@ class Siblings(hook.Hook):
   this run would protect: its statistics of the table, which the run takes over, follow from them.
   """
 
-  def before(self) -> None:
+  def prepare(self) -> None:
     job, config = self.job, self.job.config
     own = register.of_run(config, job.splits)
     if config.start is not None:
@@ -26,4 +26,4 @@ class Siblings(hook.Hook):
         register.check_start(start.path, own, config)
     if config.is_private or any(own):
       token = str(job.earlier.manifest.get(register.TOKEN, ""))
-      job.manifest[register.TOKEN] = register.enter(job.folder, own, config, token)
+      job.outcome.manifest[register.TOKEN] = register.enter(job.folder, own, config, token)
