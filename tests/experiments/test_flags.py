@@ -24,6 +24,7 @@ _OF_RULES = {
   checks.scale: (0.0, 1e300, math.nan),
   run_config.check_folder_name: ("",),
   personal.positive_or_chosen: (0, -1, "no such"),
+  methods.tail_fraction: (0.0, 1.5, math.nan),
 }
 
 

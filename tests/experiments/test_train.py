@@ -342,7 +342,7 @@ _REFUSED = {
   "--output_dir=named --run_name=superquantile_theta_0.5 --theta=0.25": ("--theta=0.5", "0.25"),
   "--run_name=../elsewhere": ("--run_name='../elsewhere'", "the name of one folder"),
   "--run_name=red\x1b[31m": (r"--run_name='red\x1b[31m'",),
-  "--data_dir=empty": ("--data_dir=", "for synthetic, which has no use for it"),
+  "--data_dir=empty": ("--data_dir=empty with --task=synthetic", "shakespeare, own"),
   "--min_examples_per_client=9": ("--min_examples_per_client=9", "has no use for it"),
   "--data=standin": ("--data=standin for synthetic",),
   "--task=emnist_linear --data=standin --data_dir=few": ("for emnist_linear with --data=standin",),

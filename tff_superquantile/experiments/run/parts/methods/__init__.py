@@ -32,6 +32,12 @@ tsq: Any = tff_superquantile  # Its names are loaded on first use.
 _THETA = 0.5  # The default of both methods that have a theta.
 
 
+def tail_fraction(name: str, theta: float) -> None:
+  """The rule of theta: raises a `ValueError` unless it is in (0, 1]."""
+  del name
+  tsq.superquantile.check_theta(theta)
+
+
 def _theta() -> Any:
   return flag.field(
     _THETA,
@@ -40,7 +46,7 @@ def _theta() -> Any:
     short="theta",
     symbol="θ",
     may_idle=True,
-    rule=lambda _, theta: tsq.superquantile.check_theta(theta),
+    rule=tail_fraction,
   )
 
 
