@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-# Interrupts itself in a long round, while a slow generator is read, and while a graph is traced.
+# Interrupts itself in a long round, while a slow generator is read, while a graph is traced, and in
+# a round within a graph of the user's, who goes on with it.
 _CODE = r"""
 import os, signal, sys, threading, time
 import numpy as np, tensorflow as tf, tensorflow_federated as tff
@@ -78,6 +79,16 @@ interrupt("round", lambda: run(kept, [10**8] * 4), False)
 pause[0] = 0.2
 interrupt("reading", lambda: run(generators(), [1] * 4), True)
 interrupt("tracing", lambda: long_graph([1] * 4), False)
+graph = tf.Graph()
+
+def within():
+  with graph.as_default():
+    run(kept, [10**8] * 4)
+
+interrupt("graph", within, False)
+with graph.as_default():
+  total = tf.constant(1) + int(run(kept, [1] * 4))
+print(tf.compat.v1.Session(graph=graph).run(total), tf.executing_eagerly())
 print("end", flush=True)
 """
 
@@ -94,6 +105,8 @@ def test_a_signal_is_answered_within_a_call(signum, block_size):
   )
   output, _ = process.communicate(timeout=300)
   found = output.split("\n")[:-1]
-  expected = [line for n in ("round", "reading", "tracing") for line in (f"{n} in time", "True")]
-  assert found == [*expected, "end"]
+  expected = [
+    line for n in ("round", "reading", "tracing", "graph") for line in (f"{n} in time", "True")
+  ]
+  assert found == [*expected, "41 True", "end"]
   assert process.returncode == 0  # And nothing of it is left that would keep it.

@@ -62,19 +62,17 @@ class Source:
     return tf.compat.v1.GraphDef.FromString(serialized.numpy())
 
   @functools.cached_property
-  def _known(self) -> tuple[list[bytes] | None, bool]:
-    """Returns the files of `purity.files_of`, and whether anything is shuffled, by a seed."""
+  def _known(self) -> tuple[list[bytes] | None, list[bool]]:
+    """Returns the files of `purity.files_of`, but for shuffles, and whether each has a seed."""
     try:
       graph_def = self._graph_def()
     except tf.errors.OpError:  # A kind of data set that no graph can have.
-      return None, False
-    nodes = ops.by_name(graph_def)
+      return None, []
+    nodes, library = ops.by_name(graph_def), ops.functions_by_name(graph_def)
     of_shuffles = [node for node in nodes.values() if node.op == "ShuffleDatasetV3"]
-    if not all(shuffles.has_seed(node, nodes) for node in of_shuffles):
-      return None, False
     others = (node for node in nodes.values() if node.op != "ShuffleDatasetV3")
-    library = ops.functions_by_name(graph_def)
-    return purity.files_of(others, nodes, library), bool(of_shuffles)
+    have_seeds = [shuffles.has_seed(node, nodes) for node in of_shuffles]
+    return purity.files_of(others, nodes, library), have_seeds
 
   @functools.cached_property
   def may_be_read_again(self) -> bool:
@@ -87,8 +85,8 @@ class Source:
 
   def version(self) -> tuple[tuple[Any, ...], ...] | None:
     """Returns what changes when a file does that is read; None for a data set not to be kept."""
-    paths, _ = self._known
-    return None if paths is None else purity.versions(paths)
+    paths, have_seeds = self._known
+    return purity.versions(paths) if paths is not None and all(have_seeds) else None
 
   @property
   def is_fixed(self) -> bool:
@@ -98,7 +96,7 @@ class Source:
   @property
   def is_shuffled(self) -> bool:
     """Tells whether the second reading of one that `is_fixed` has another order than the first."""
-    return self._known[1]
+    return bool(self._known[1])
 
   def serialized(self, reader_repeats: bool = True) -> bytes:
     """Returns the data set as `begin` takes it, for a reader that may repeat it, or does not.
@@ -112,7 +110,7 @@ class Source:
         graph_def, seen = self._to_be_read(reader_repeats), self._was_serialized
         self._was_serialized = True
         serialized = graph_def.SerializeToString()
-        if not (seen and self._is_the_same):
+        if not seen or self._known[0] != []:  # It reads files, or draws more than orders.
           return serialized
         _serialized[key] = serialized
         weakref.finalize(self, _serialized.pop, key, None)
@@ -122,14 +120,6 @@ class Source:
         return serialized
       _serialized.move_to_end(key)
       return _serialized[key]
-
-  @functools.cached_property
-  def _is_the_same(self) -> bool:
-    """Tells whether the graph is the same each time: it reads no file, and draws orders alone."""
-    graph_def = self._graph_def()
-    others = [node for node in graph_def.node if node.op != "ShuffleDatasetV3"]
-    nodes, library = ops.by_name(graph_def), ops.functions_by_name(graph_def)
-    return purity.files_of(others, nodes, library) == []
 
   def _to_be_read(self, reader_repeats: bool) -> tf.compat.v1.GraphDef:
     has_own_options = self.data_set.options().experimental_optimization != _TENSORFLOWS_OWN
