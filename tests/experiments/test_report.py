@@ -271,7 +271,8 @@ def test_page_says_how_it_was_run(sweep):
     " --algorithm fed_avg superquantile (not set) --run_name (not set) (not set) q_ffl_1"
     " --theta 1 0.5 1"
   ) in text
-  shared = "Flags that all runs share (4) --exact_siblings refused --learning_rate 0.1 --noverbose true --task tiny"
+  shared = "Flags that all runs share (4) --exact_siblings refused --learning_rate 0.1"
+  shared += " --noverbose true --task tiny"
   assert shared in text
   assert "seeds of FedAvg 0, 1, 2" in text and "seeds of q_ffl_1 0, 1" in text
   assert "numpy 1.25.2" in text and "started 2024-01-01, 2024-01-02" in text
