@@ -49,7 +49,7 @@ def flags_of(method):
     is_its_folder = names.folder(run_config.from_flags(flags)) == method
   except ValueError:
     is_its_folder = False
-  return flags if is_its_folder else {"run_name": method}
+  return flags if is_its_folder else {"exact_siblings": "refused", "run_name": method}
 
 
 def model():
