@@ -77,6 +77,7 @@ def clients(folder, seed):
 def write_folder(folder, flags, weights, sizes=SIZES, finished=True):
   """Writes the folder of a run with these flags, trainable weights and sizes of test clients."""
   folder.mkdir(parents=True)
+  flags = {**flags, "exact_siblings": "refused"}  # As in each run since 0.4.
   (folder / "flags.txt").write_text("".join(f"--{n}={v}\n" for n, v in flags.items()))
   run_files.write_weights(folder / "weights.npz", run_files.Weights(tuple(weights), ()))
   with open(folder / "test_clients.csv", "w") as stream:
