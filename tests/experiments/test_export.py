@@ -376,7 +376,7 @@ def test_card_of_equal_sizes_and_of_no_clients(tmp_path):
 
 def test_card_of_a_private_run_says_what_its_ledger_covers(tmp_path):
   path = shutil.copytree(_KEPT / "synthetic", tmp_path / "synthetic") / _TREE / "seed_0"
-  card = _card(run_folder.Run(path, 0), labels=range(10))
+  card = _card(run_folder.Run(path, 0), labels=tuple("0123456789"))
   ledger = (path / "privacy.json").read_bytes()
   assert hashlib.sha256(ledger).hexdigest() in card
   assert "epsilon = 20, delta = 0.01, after 20 rounds" in card
