@@ -35,7 +35,7 @@ sys.path.insert(0, str(_ROOT))  # The benchmarks are not installed with the proj
 from privacy.settings import command_line  # noqa: E402
 from tff_superquantile.engine.processes import limits  # noqa: E402
 from tff_superquantile.experiments import cli  # noqa: E402
-from tff_superquantile.experiments import train_flags  # noqa: E402
+from tff_superquantile.experiments.config import flags as train_flags  # noqa: E402
 
 _KINDS = ("start", "table", "evaluation", "length", "sweep")
 

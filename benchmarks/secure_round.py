@@ -14,9 +14,9 @@ import numpy as np
 
 import tasks
 from tff_superquantile.engine import context
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import private
-from tff_superquantile.experiments.run import run_config
 
 _CONTENDERS: dict[str, dict[str, Any]] = {
   "geometric, central": {},

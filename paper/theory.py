@@ -20,9 +20,9 @@ import tqdm
 from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.pages import tables
 
 # Rates are fitted to this many of the largest numbers of rounds.
 NUM_FITTED = 5

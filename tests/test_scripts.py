@@ -17,8 +17,8 @@ import yaml
 from paper import studies
 import tff_superquantile
 from tff_superquantile import commands
+from tff_superquantile.experiments.config import methods
 from tff_superquantile.experiments.plan import presets
-from tff_superquantile.experiments.run.parts import methods
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _FILES = (

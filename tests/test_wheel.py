@@ -68,7 +68,7 @@ def test_has_every_file_of_the_packages(wheel):
   names = set(zipfile.ZipFile(path).namelist())
   assert {name for name in names if ".dist-info/" not in name} == files
   assert {f"{package}/py.typed" for package in _PACKAGES} <= names
-  assert "tff_superquantile/experiments/report/templates/page.md.j2" in names
+  assert "tff_superquantile/experiments/pages/templates/page.md.j2" in names
 
 
 def test_metadata_are_those_of_the_configuration(wheel):

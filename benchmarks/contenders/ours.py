@@ -12,7 +12,7 @@ from benchmarks import workloads
 
 def _config(task: Any, workload: workloads.Workload, options: Mapping[str, Any]) -> Any:
   """Returns the resolved `RunConfig` of a contender."""
-  from tff_superquantile.experiments.run import run_config
+  from tff_superquantile.experiments.config import run_config
 
   values = {
     **task.defaults,
@@ -54,9 +54,9 @@ class _Ours(contender.Contender):
   def __init__(self, workload: workloads.Workload, options: Mapping[str, Any]):
     import tasks
     from tff_superquantile import algorithms
+    from tff_superquantile.experiments.config import run_config
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run import private
-    from tff_superquantile.experiments.run import run_config
     from tff_superquantile.simulation import client_files
 
     set_context(options["engine"], run_config.BLOCK_SIZE)  # As runs of so many clients do it.

@@ -33,12 +33,12 @@ from benchmarks.tailbench import results as results_lib
 from benchmarks.tailbench import sources
 from privacy.settings import command_line
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.pages import page
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import stages as stages_lib
 from tff_superquantile.experiments.plan import tuning
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.parts import methods
 
 _IMAGES = f"images/{pages.NAME}-"  # Seen from docs/.
 

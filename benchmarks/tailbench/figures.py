@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.tailbench import significance
-from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.pages import style
 
 _GAIN, _LOSS = style.COLORS[2], style.COLORS[1]
 # What a data set may be told by, before or after a run of FedAvg, and its axis.

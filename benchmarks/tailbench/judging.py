@@ -12,7 +12,7 @@ import pandas as pd
 from benchmarks.tailbench import plan
 from benchmarks.tailbench import results as results_lib
 from benchmarks.tailbench import significance
-from tff_superquantile.experiments.report.clients import bootstrap
+from tff_superquantile.experiments.evidence import bootstrap
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,11 @@ from benchmarks.tailbench import judging
 from benchmarks.tailbench import plan
 from benchmarks.tailbench import results as results_lib
 from benchmarks.tailbench import significance
-from tff_superquantile.experiments.references import evidence
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import bootstrap
+from tff_superquantile.experiments.evidence import bootstrap
+from tff_superquantile.experiments.evidence import evidence
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 
 # What `results.PERSONAL` compares, in headings and in a sentence.
 _PERSONAL = {

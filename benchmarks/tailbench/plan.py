@@ -11,11 +11,11 @@ from typing import Any
 
 from benchmarks.tailbench import sources
 from privacy.settings import part
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import stages as stages_lib
 from tff_superquantile.experiments.plan import tuning
-from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.parts import methods
 
 NUM_ROUNDS, QUICK_ROUNDS = 100, 20
 EPSILON = 10.0

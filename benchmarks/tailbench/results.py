@@ -18,21 +18,21 @@ from benchmarks.tailbench import plan
 from benchmarks.tailbench import sources
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import personal
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.evidence import bootstrap
+from tff_superquantile.experiments.evidence import evidence
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.evidence import in_reports
+from tff_superquantile.experiments.evidence import paired
 from tff_superquantile.experiments.plan import tuning
-from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import fitting
-from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import making
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report.clients import bootstrap
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import personalizing
-from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import personal
 
 # The statistics of a measure over the test clients, by their columns.
 STATISTICS = {

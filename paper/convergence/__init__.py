@@ -32,8 +32,8 @@ from paper.convergence import optimum
 from paper.convergence import regression
 from paper.convergence import smoothing
 from privacy.settings import command_line
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import tables
 
 THETAS = (1.0, 0.5, 0.1, 0.01)
 COHORT_SIZES = (100, 50, 25, 10)

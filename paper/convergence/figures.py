@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from paper import theory
-from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.pages import style
 
 _ROUNDS_CAPTION = (
   "F_θ at the averaged iterate less its minimum, mean over runs; both axes are logarithmic. Every"

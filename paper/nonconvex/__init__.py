@@ -31,8 +31,8 @@ from paper.nonconvex import measurement
 from paper.nonconvex import network
 from paper.nonconvex import theorem
 from privacy.settings import command_line
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import tables
 
 THETAS = (1.0, 0.5, 0.1)
 COHORT_SIZES = (100, 10)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from paper import theory
-from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.pages import style
 
 _ROUNDS_CAPTION = (
   "Mean over rounds of |∇Φ|², the squared gradient of the Moreau envelope at μ = 2 L, and over"

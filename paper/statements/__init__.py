@@ -39,9 +39,9 @@ from paper.statements import schematics
 from paper.statements import sources
 from privacy.settings import command_line
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.pages import tables
 
 _IMAGES = "images/paper-"  # Seen from docs/.
 _GRIDS_NOTE = (

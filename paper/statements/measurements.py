@@ -18,7 +18,7 @@ import pandas as pd
 
 from paper.statements import sources
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import tables
 
 
 class Value(NamedTuple):

@@ -7,7 +7,7 @@ import math
 
 from paper.statements import measurements
 from paper.statements import rows
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import tables
 
 MEAN = "test.error.mean"
 _DELTA_FL = "Superquantile"

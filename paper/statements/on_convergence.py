@@ -13,7 +13,7 @@ from scipy import special
 from paper import smoothed
 from paper.statements import measurements
 from paper.statements import rows
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import tables
 
 _NUM_SETTINGS = 2000  # Of the lemma on learning rates.
 _ROUNDED_ONE = 1 + 1e-9

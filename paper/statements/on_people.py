@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from paper.statements import measurements
 from paper.statements import printed
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import tables
 
 # The tables, and the measurements of them.
 _TABLES = {

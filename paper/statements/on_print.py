@@ -12,7 +12,7 @@ from scipy import optimize
 from paper.statements import measurements
 from paper.statements import printed
 from paper.statements import rows
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import tables
 
 _DELTA_FL = "Superquantile"
 _TASKS = ("EMNIST linear", "EMNIST ConvNet", "Sent140 linear", "Sent140 RNN")

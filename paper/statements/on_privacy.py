@@ -16,7 +16,7 @@ from privacy import accounting as own_accounting
 from privacy import cohorts
 from privacy import parts
 from privacy import releases
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import tables
 
 _MEAN = "test.error.mean"
 # The paper's setting: 100 of 2500 clients, 1000 rounds, delta = 1 / n, and its noise for epsilon 5.

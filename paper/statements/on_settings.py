@@ -13,7 +13,7 @@ from paper.statements import measurements
 from paper.statements import on_comparisons
 from paper.statements import rows
 from tasks import synthetic
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import tables
 
 _MODELS = {
   "emnist_convnet": "ConvNet", "emnist_linear": "linear", "writers_linear": "EMNIST’s writers",

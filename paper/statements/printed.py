@@ -13,8 +13,8 @@ import pandas as pd
 from paper.statements import measurements
 from paper.statements import rows
 from paper.statements import sources
-from tff_superquantile.experiments.references import of_the_paper
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.evidence import of_the_paper
+from tff_superquantile.experiments.pages import tables
 
 _DIGITS = {"EMNIST linear": "emnist_linear", "EMNIST ConvNet": "emnist_convnet"}
 _PEOPLE = {

@@ -15,7 +15,7 @@ import re
 from typing import NamedTuple
 
 from paper.statements import sources
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import tables
 
 _HERE = pathlib.Path(__file__).parent
 IMAGES = _HERE.parents[1] / "docs" / "images"

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from tff_superquantile import superquantile
-from tff_superquantile.experiments.report import style
+from tff_superquantile.experiments.pages import style
 
 # The loss of a client near the average, and how it grows with the distance, by tail fraction.
 _MODELS = {1.0: (0.3, 1.0), 0.5: (0.5, 0.72), 0.25: (0.9, 0.42)}

@@ -10,12 +10,12 @@ import pathlib
 
 import pandas as pd
 
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report.clients import sizes
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.evidence import paired
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.report import sizes
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
 DIGITS = "digits by writer"

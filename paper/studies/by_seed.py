@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.pages import units
 
 
 def of_seed(results: pd.DataFrame, method: str, metric: str) -> pd.Series:

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from paper.studies import by_seed
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.run.names import Name
+from tff_superquantile.experiments.config.names import Name
+from tff_superquantile.experiments.pages import style
 
 
 def shares(

@@ -21,14 +21,14 @@ import pandas as pd
 
 from paper.studies import finished_models
 from privacy import parts
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.evidence import paired
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
 _NAME = "cohort_gain"

@@ -12,7 +12,7 @@ import numpy as np
 
 from paper.studies import choosing
 from paper.studies import finished_models
-from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 

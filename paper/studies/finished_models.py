@@ -19,9 +19,9 @@ import tqdm
 from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments import train_flags
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import flags as train_flags
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.pages import page
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 

@@ -37,10 +37,10 @@ from paper.studies import family_choices
 from paper.studies import finished_models
 from privacy.settings import command_line
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 
 _COLUMNS = (
   *(

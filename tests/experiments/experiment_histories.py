@@ -24,15 +24,15 @@ from privacy.settings import command_line
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import evaluate
 from tff_superquantile.experiments import sweep
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.export import __main__ as export
+from tff_superquantile.experiments.pages import page
 from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.private_evaluation import __main__ as private_evaluation
 from tff_superquantile.experiments.references import making
-from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import build
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
 
 _NUM_CLIENTS, _TEST_FRACTIONS = 24, {"own": 0.2, "emnist_linear": 0.5}

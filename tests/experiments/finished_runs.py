@@ -9,14 +9,14 @@ from privacy import parts
 from tasks import models
 from tff_superquantile import atomic_files
 from tff_superquantile import distribution
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.config import servers
+from tff_superquantile.experiments.evidence import grouped
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import servers
 from tff_superquantile.simulation import client_files
 
 TASK = "tiny"

@@ -16,16 +16,16 @@ import pytest
 from privacy import parts
 from privacy import statements
 import tasks
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.export import model_card
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import private
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import hook
-from tff_superquantile.experiments.run.parts import methods
 
 _PAGE = (commands.ROOT / "docs/how_to/add_a_part.md").read_text(encoding="utf-8")
 _FEW = ("--num_rounds=4", "--rounds_per_evaluation=2")
@@ -422,7 +422,7 @@ _HEAD = """\
 import dataclasses
 from privacy.settings import flag
 from tff_superquantile.experiments import run
-from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.config import methods
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 """

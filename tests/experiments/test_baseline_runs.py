@@ -13,9 +13,9 @@ import tasks
 from tasks import models
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import train
-from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.config import flags as train_flags
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import build
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
 from tff_superquantile.experiments.run import selection

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tasks
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import best_model

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.references import decision
+from tff_superquantile.experiments.evidence import decision
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import style
 from tff_superquantile.experiments.report import comparison
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report.clients import sizes
+from tff_superquantile.experiments.report import sizes
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 

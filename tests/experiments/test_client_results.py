@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from tff_superquantile import evaluation
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import evaluation_files
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.experiments.run.hooks import outputs

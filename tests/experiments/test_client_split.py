@@ -8,9 +8,9 @@ import pytest
 from tff_superquantile.experiments import evaluate
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments import run
-from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import noise_key
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
 
 _KEY = "00112233445566778899aabbccddeeff\n"

@@ -9,10 +9,10 @@ import tasks
 from tff_superquantile.experiments import describe
 from tff_superquantile.experiments import run
 from tff_superquantile.experiments import sweep
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.pages import page
 from tff_superquantile.experiments.report import comparison
-from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
 _FOLDS = 4

@@ -11,21 +11,21 @@ from scipy import stats
 import true_tables
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.references import boxes
-from tff_superquantile.experiments.references import decision
-from tff_superquantile.experiments.references import evidence
+from tff_superquantile.experiments.config import personal as parts
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.evidence import boxes
+from tff_superquantile.experiments.evidence import decision
+from tff_superquantile.experiments.evidence import evidence
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.evidence import who_loses
+from tff_superquantile.experiments.pages import answer
+from tff_superquantile.experiments.pages import page
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import making
-from tff_superquantile.experiments.references import who_loses
-from tff_superquantile.experiments.report import answer
 from tff_superquantile.experiments.report import comparison
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
-from tff_superquantile.experiments.run.parts import personal as parts
 
 _THETA = "superquantile_theta_0.5"
 _SPREAD = np.linspace(0.2, 0.4, 41)

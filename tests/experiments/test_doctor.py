@@ -15,7 +15,7 @@ import pytest
 from privacy.settings import command_line
 from tff_superquantile.doctor import __main__ as doctor
 from tff_superquantile.doctor import machine
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 
 _LOCK = r"""# gamma==4.0
 alpha==2.0 \

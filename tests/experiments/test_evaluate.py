@@ -13,8 +13,8 @@ from tff_superquantile import atomic_files
 from tff_superquantile.experiments import evaluate
 from tff_superquantile.experiments import evaluation_text
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import register
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 

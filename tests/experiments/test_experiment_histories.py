@@ -5,8 +5,8 @@ import collections
 import experiment_histories
 import pytest
 
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.pages import page
 from tff_superquantile.experiments.run import runner
 
 _publish = page.publish

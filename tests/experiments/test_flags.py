@@ -11,10 +11,10 @@ from privacy.settings import flag as flag_lib
 from privacy.settings import part
 import tasks
 from tff_superquantile.experiments import run
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import personal
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import build
-from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import personal
 
 # What rules refuse beyond kinds, choices and the least and largest values.
 _OF_RULES = {

@@ -9,9 +9,9 @@ import forks
 import pytest
 
 from privacy.settings import command_line
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import job
 from tff_superquantile.experiments.plan import stages
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
 _PAGE = (commands.ROOT / "docs/how_to/cluster.md").read_text(encoding="utf-8")

@@ -11,9 +11,9 @@ import pytest
 
 from privacy import audit
 from privacy import ledger
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.pages import page
 from tff_superquantile.experiments.report import comparison
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
 
 _KEPT = pathlib.Path(__file__).parent / "kept_results"

@@ -10,7 +10,7 @@ from paper.studies import choosing
 from paper.studies import family_choices
 from paper.studies import model_family
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.pages import page
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.1")
 _SEEDS = (0, 1, 2)

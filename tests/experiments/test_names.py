@@ -5,11 +5,11 @@ import random
 
 import pytest
 
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import tuning
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.parts import methods
 
 
 def _config(**values):

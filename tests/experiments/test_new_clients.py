@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report.clients import new_clients
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.report import new_clients
 from tff_superquantile.experiments.run import cross_validation
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5")

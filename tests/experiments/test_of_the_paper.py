@@ -9,13 +9,13 @@ import pytest
 
 import tasks
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.references import decision
+from tff_superquantile.experiments.evidence import decision
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.evidence import of_the_paper
+from tff_superquantile.experiments.pages import answer
+from tff_superquantile.experiments.pages import tables
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.references import of_the_paper
-from tff_superquantile.experiments.report import answer
 from tff_superquantile.experiments.report import comparison
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import asked
 from tff_superquantile.experiments.run import run_folder
 

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from tff_superquantile import superquantile
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import bootstrap
+from tff_superquantile.experiments.evidence import bootstrap
+from tff_superquantile.experiments.evidence import paired
+from tff_superquantile.experiments.pages import units
 
 
 def _pair(before, after, first=0):

@@ -16,14 +16,14 @@ from privacy import parts
 from privacy.settings import part
 import tasks
 from tff_superquantile.experiments import run
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.config import thresholds
 from tff_superquantile.experiments.run import build
-from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import private
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
-from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import thresholds
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _CLIP = run.FixedClip(norm=0.1)
@@ -237,7 +237,7 @@ def test_whoever_computes_with_a_part_has_a_builder_for_each_class():
 
 _RIGHT = """
 from tff_superquantile.experiments import run
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 
 config = run.RunConfig(
   method=run.Superquantile(theta=0.25, threshold=run.Tree(num_bins=32)),

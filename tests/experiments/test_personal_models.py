@@ -12,17 +12,17 @@ import tensorflow_federated as tff
 
 from tff_superquantile import distribution
 from tff_superquantile import evaluation
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.evidence import decision
+from tff_superquantile.experiments.evidence import evidence
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.evidence import personal
+from tff_superquantile.experiments.pages import page
 from tff_superquantile.experiments.plan import stages
-from tff_superquantile.experiments.references import decision
-from tff_superquantile.experiments.references import evidence
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.references import personal
 from tff_superquantile.experiments.report import comparison
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import page
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import personalizing
 from tff_superquantile.simulation import client_files

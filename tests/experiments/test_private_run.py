@@ -27,11 +27,11 @@ from privacy import statements
 from privacy.noise import shares
 import tasks
 from tff_superquantile import noise_source
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import noise_key
 from tff_superquantile.experiments.run import private as private_runs
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import runner
 from tff_superquantile.experiments.run import selection
 from tff_superquantile.simulation import cohorts

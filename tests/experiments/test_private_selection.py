@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from privacy import cohorts as kinds
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import selection
 from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.simulation import client_files

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tasks import models
 from tff_superquantile import evaluation
+from tff_superquantile.experiments.evidence import in_reports
 from tff_superquantile.experiments.references import fitting
-from tff_superquantile.experiments.references import in_reports
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import class_weights

@@ -15,9 +15,9 @@ import pytest
 
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import run
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import noise_key
 from tff_superquantile.experiments.run import register
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.register import entries
 

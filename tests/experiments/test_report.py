@@ -17,14 +17,14 @@ import pytest
 
 from tff_superquantile import atomic_files
 from tff_superquantile import distribution
-from tff_superquantile.experiments.references import decision
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import decision
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.pages import tables
 from tff_superquantile.experiments.report import budgets
 from tff_superquantile.experiments.report import comparison
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 

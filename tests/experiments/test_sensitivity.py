@@ -10,10 +10,10 @@ import pytest
 from paper.studies import sensitivity
 from paper.studies.sensitivity import curves
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.pages import page
 from tff_superquantile.experiments.plan import presets
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
 _TASK = "tiny"

@@ -17,10 +17,10 @@ import pytest
 from privacy.settings import command_line
 from tff_superquantile.engine.cohort import programs
 from tff_superquantile.experiments import sweep
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.plan import tuning
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
 
 _METHODS = ("fed_avg", "superquantile_theta_0.5", "superquantile_theta_0.25")
 _QUICK = ("--experiment=default", "--quick", "--num_rounds=3")

@@ -21,8 +21,8 @@ from benchmarks.tailbench import plan
 from benchmarks.tailbench import results
 from benchmarks.tailbench import significance
 from benchmarks.tailbench import sources
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report.clients import bootstrap
+from tff_superquantile.experiments.evidence import bootstrap
+from tff_superquantile.experiments.pages import page
 
 _DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 _BY_NAME = {one.name: one for one in data_sets.DATA_SETS}
@@ -211,7 +211,7 @@ def _settings(num_clients, num_classes=0, **fields):
 
 
 def test_every_method_is_in_the_plan():
-  from tff_superquantile.experiments.run.parts import methods
+  from tff_superquantile.experiments.config import methods
 
   found = _settings(1000)
   public = {one["algorithm"] for one in found if not one.get("epsilon")}

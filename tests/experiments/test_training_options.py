@@ -14,12 +14,12 @@ from privacy import account
 from privacy import ledger
 import tasks
 from tff_superquantile import algorithms
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.config import servers
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import measurements
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import runner
-from tff_superquantile.experiments.run.parts import servers
 
 _SMALL = dict(
   num_train_clients=30,

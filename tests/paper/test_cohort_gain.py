@@ -5,9 +5,9 @@ import pytest
 
 from paper.studies import cohort_gain
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
 _TASK = "emnist_linear_folds_2"

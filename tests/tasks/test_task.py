@@ -8,7 +8,7 @@ import pytest
 import tasks
 from tasks import own_flags
 from tasks import task
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 
 _GOOD = dict(
   num_rounds=10,

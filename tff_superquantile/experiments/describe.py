@@ -21,9 +21,9 @@ import numpy as np
 
 from privacy.settings import command_line
 from tff_superquantile.experiments import cli
-from tff_superquantile.experiments import train_flags
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import flags as train_flags
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
 
 define = train_flags.define
 _ORDER = ("train", "validation", "test")

@@ -14,7 +14,7 @@ import sys
 from privacy.settings import command_line
 from tff_superquantile import user_cache
 from tff_superquantile.experiments import cli
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 
 
 def for_run(config: run_config.RunConfig) -> None:

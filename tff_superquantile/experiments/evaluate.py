@@ -31,9 +31,9 @@ import tqdm
 from privacy.settings import command_line
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.config import flags as train_flags
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import register
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.measures import measure
@@ -227,7 +227,7 @@ def main(args: argparse.Namespace) -> None:
   where = places(run, list(columns["client_id"]))
   # With pandas, which a mistake in the arguments need not wait for.
   from tff_superquantile.experiments import evaluation_text
-  from tff_superquantile.experiments.report import tables
+  from tff_superquantile.experiments.pages import tables
 
   noun = "client" if args.split == _ALL else f"{args.split} client"
   print(

@@ -10,8 +10,8 @@ from privacy.settings import command_line
 from tff_superquantile import distribution as distribution_lib
 from tff_superquantile import evaluation
 from tff_superquantile import measures
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.evidence import paired
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.measures import measure
 

@@ -10,8 +10,8 @@ from typing import Any
 from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
-from tff_superquantile.experiments import train_flags
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import flags as train_flags
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_folder
 
 

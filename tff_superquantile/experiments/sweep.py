@@ -26,17 +26,17 @@ from privacy.settings import part
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import describe
 from tff_superquantile.experiments import download
-from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.config import flags as train_flags
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import presets
 from tff_superquantile.experiments.plan import stages as stages_lib
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.references import making
 from tff_superquantile.experiments.run import asked
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import methods
 
 # A fifth of so many clients are too few to test on. Fifteen runs of 1,000 rounds, the most of a
 # cross-validation, take up to five minutes of a core: 10 ms a round, and 3 ms for 1e5 inputs.
@@ -270,8 +270,8 @@ def main(args: argparse.Namespace) -> None:
     return
 
   # They import matplotlib, which is slow.
+  from tff_superquantile.experiments.pages import page
   from tff_superquantile.experiments.report import comparison
-  from tff_superquantile.experiments.report import page
 
   runs = [run for run in run_folder.find_runs(folder.parent) if run.task == folder.name]
   if any(run.finished or run.diverged for run in runs):

@@ -12,8 +12,8 @@ import sys
 from privacy.settings import command_line
 from privacy.settings import part
 from tff_superquantile.experiments import cli
-from tff_superquantile.experiments import train_flags
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import flags as train_flags
+from tff_superquantile.experiments.config import run_config
 
 define = train_flags.define
 

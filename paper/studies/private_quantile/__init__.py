@@ -32,7 +32,7 @@ from paper.studies.private_quantile import figures
 from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
-from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.pages import page
 
 _CSV = "quantile_error.csv"
 # Its columns, first those of what was measured.

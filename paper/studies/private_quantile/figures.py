@@ -11,8 +11,8 @@ from matplotlib import lines as mpl_lines
 from matplotlib import ticker
 import pandas as pd
 
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.pages import tables
 
 # The recipe of points that went through TFF's secure sum.
 THROUGH_TFF = "least_squares_in_tff"

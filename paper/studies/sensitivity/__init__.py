@@ -23,13 +23,13 @@ import pandas as pd
 from paper.studies import by_seed
 from paper.studies import finished_models
 from paper.studies.sensitivity import curves as curves_lib
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import page
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import rounds
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
 
 _NAME = "sensitivity"
 _NOTE = (

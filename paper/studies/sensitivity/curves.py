@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from privacy import parts
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.pages import tables
 from tff_superquantile.experiments.run import run_folder
 
 METRICS = {"mean": "test.error.mean", "p90": tables.P90}

@@ -29,7 +29,7 @@ from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.config import flags as train_flags
 from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.run import run_folder
 

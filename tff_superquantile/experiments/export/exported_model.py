@@ -14,11 +14,11 @@ from tasks import own_flags
 from tasks import preprocessing as preprocessing_lib
 from tff_superquantile import evaluation
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.config import personal
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.export import formats
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import personal
 
 
 @dataclasses.dataclass(frozen=True)

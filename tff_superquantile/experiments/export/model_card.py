@@ -16,15 +16,15 @@ import numpy as np
 from privacy import ledger as ledger_lib
 from tff_superquantile import measures
 from tff_superquantile import superquantile
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.evidence import in_reports
+from tff_superquantile.experiments.evidence import paired
 from tff_superquantile.experiments.export import formats
-from tff_superquantile.experiments.references import in_reports
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import sizes
+from tff_superquantile.experiments.report import sizes
 from tff_superquantile.experiments.run import run_folder
 
 _PERCENTILES = (10, 50, 90)

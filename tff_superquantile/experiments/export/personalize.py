@@ -31,7 +31,7 @@ from tff_superquantile import atomic_files
 from tff_superquantile import personal
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.config import flags as train_flags
 from tff_superquantile.experiments.export import formats
 
 Weights = Sequence[np.ndarray]

@@ -13,8 +13,8 @@ import sys
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import failures
 from tff_superquantile.experiments import train
-from tff_superquantile.experiments import train_flags
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import flags as train_flags
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_folder
 
 define = train.define

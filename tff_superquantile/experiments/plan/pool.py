@@ -29,7 +29,7 @@ from tff_superquantile.engine.processes import dependent_process
 from tff_superquantile.engine.processes import limits
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import train
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import progress
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import preset as preset_lib
 from tff_superquantile.experiments.plan import private_presets
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
 
 _THETAS_OF_THE_PAPER = (0.8, 0.5, 0.1)
 # The paper's grids. The paper runs q-FFL with q = 10 for AFL; agnostic FedAvg is the real one.

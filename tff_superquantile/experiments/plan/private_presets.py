@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import preset as preset_lib
-from tff_superquantile.experiments.run import run_config
 
 # The paper's delta, norms of gradients and grid. The values without tuning are the best of the
 # paper's grid at epsilon 5, for all epsilons.

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 import shlex
 import sys
 
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.plan import tuning
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
 

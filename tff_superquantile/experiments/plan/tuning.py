@@ -18,13 +18,13 @@ from typing import Any
 
 from privacy.settings import part
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.config import kept
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import personal
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import preset as preset_lib
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import kept
-from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import personal
 
 FILE_NAME = "tuning.json"
 

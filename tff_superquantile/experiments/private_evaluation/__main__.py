@@ -23,7 +23,7 @@ from privacy.evaluation import entries
 from privacy.settings import command_line
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments import train_flags
+from tff_superquantile.experiments.config import flags as train_flags
 
 
 def _answer(

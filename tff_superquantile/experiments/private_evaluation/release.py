@@ -13,7 +13,7 @@ from privacy.evaluation import query as query_lib
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 

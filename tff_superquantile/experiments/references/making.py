@@ -13,9 +13,9 @@ import numpy as np
 
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import without_models
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 
 _VERSION = 6  # Of what is computed; another number makes all files anew.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_superquantile.experiments.report.clients import bootstrap
+from tff_superquantile.experiments.evidence import bootstrap
 
 _MOST_CLIENTS = 2000  # Whose ranks are looked at.
 _FEWEST_ROWS = 3  # Of a client, for ranks within it.

@@ -38,9 +38,9 @@ def define(parser: command_line.Parser) -> None:
 
 def main(args: argparse.Namespace) -> None:
   # They import matplotlib, which is slow.
+  from tff_superquantile.experiments.pages import page
+  from tff_superquantile.experiments.pages import tables
   from tff_superquantile.experiments.report import comparison
-  from tff_superquantile.experiments.report import page
-  from tff_superquantile.experiments.report import tables
 
   runs = run_folder.find_runs(args.output_dir)
   tasks = sorted({run.task for run in runs if run.finished or run.diverged})

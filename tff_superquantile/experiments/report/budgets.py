@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from matplotlib import figure as mpl_figure
 import pandas as pd
 
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run.parts import methods
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.evidence import paired
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.pages import tables
 
 _CHANGES_NOTE = (
   "{} of a method minus that of FedAvg with the same options, in {}, of the seeds and the test"

@@ -13,26 +13,26 @@ from typing import Any
 import pandas as pd
 
 from tff_superquantile import measures
-from tff_superquantile.experiments.references import decision
-from tff_superquantile.experiments.references import evidence
-from tff_superquantile.experiments.references import in_reports
-from tff_superquantile.experiments.references import of_the_paper
-from tff_superquantile.experiments.references import personal
-from tff_superquantile.experiments.references import who_loses
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import decision
+from tff_superquantile.experiments.evidence import evidence
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.evidence import in_reports
+from tff_superquantile.experiments.evidence import of_the_paper
+from tff_superquantile.experiments.evidence import paired
+from tff_superquantile.experiments.evidence import personal
+from tff_superquantile.experiments.evidence import who_loses
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.report import budgets
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import paired
+from tff_superquantile.experiments.report import distributions
+from tff_superquantile.experiments.report import new_clients
 from tff_superquantile.experiments.report import provenance
 from tff_superquantile.experiments.report import rounds
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import distributions
-from tff_superquantile.experiments.report.clients import new_clients
-from tff_superquantile.experiments.report.clients import sizes
+from tff_superquantile.experiments.report import sizes
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 
 _QUESTION = "how well are the worst-off clients served?"

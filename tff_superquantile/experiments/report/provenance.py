@@ -11,14 +11,14 @@ import pathlib
 from privacy import ledger
 from privacy import statements
 from privacy.audit import experiment
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.plan import tuning
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import methods
 
 # Flags of the place and the seed of a run; runs of one method may differ in them.
 _BOOKKEEPING_FLAGS = frozenset({"seed", "seeds", "output_dir"})

@@ -10,9 +10,9 @@ from matplotlib import ticker
 import numpy as np
 import pandas as pd
 
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.pages import style
 from tff_superquantile.experiments.run import run_folder
 
 # More points than pixels only make the page heavy.

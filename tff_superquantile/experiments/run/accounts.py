@@ -13,13 +13,13 @@ from privacy import statements
 from privacy.noise import banded
 from tff_superquantile import atomic_files
 from tff_superquantile.algorithms.private import private as private_lib
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import privacy as privacy_lib
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import evaluation_files
 from tff_superquantile.experiments.run import private
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 
 # The noise of a round over the clip norm up to which an adaptive one was stable on handwriting is
 # 9, and the least one with which it was not 18.

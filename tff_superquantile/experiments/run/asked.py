@@ -12,7 +12,7 @@ import shlex
 from typing import Any
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 

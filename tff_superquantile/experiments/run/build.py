@@ -13,15 +13,15 @@ import tasks
 from tff_superquantile import algorithms
 from tff_superquantile import evaluation
 from tff_superquantile import noise_source
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import privacy as privacy_lib
+from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.config import thresholds
 from tff_superquantile.experiments.run import evaluating
 from tff_superquantile.experiments.run import private
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.hooks import client_split
 from tff_superquantile.experiments.run.hooks import initial_weights
 from tff_superquantile.experiments.run.hooks import order
-from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import privacy as privacy_lib
-from tff_superquantile.experiments.run.parts import thresholds
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import seeds
 

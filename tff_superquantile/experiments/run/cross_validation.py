@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tff_superquantile import distribution
+from tff_superquantile.experiments.config import personal
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import personal
 
 _TEST = "test"
 _IDENTITY = ("client_id", "num_examples", "round")

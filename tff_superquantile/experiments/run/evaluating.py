@@ -8,8 +8,8 @@ from typing import Any
 import tasks
 from tff_superquantile import evaluation
 from tff_superquantile import measures
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import measurements
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run.hooks import hook
 

@@ -23,9 +23,9 @@ import tensorflow_federated as tff
 
 from tff_superquantile import atomic_files
 from tff_superquantile import noise_source
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import register
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import client_files
 

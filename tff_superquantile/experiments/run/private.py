@@ -14,9 +14,9 @@ from privacy.noise import shares
 from tff_superquantile import algorithms
 from tff_superquantile import noise_source
 from tff_superquantile import secure_sums
-from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import privacy as privacy_lib
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import privacy as privacy_lib
+from tff_superquantile.experiments.config import run_config
 
 
 def noise_multipliers(config: run_config.RunConfig) -> dict[str, float | None]:

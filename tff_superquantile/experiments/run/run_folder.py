@@ -22,9 +22,9 @@ import numpy as np
 from privacy.settings import command_line
 from privacy.settings import versions
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import evaluation_files
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 
 DIVERGED = "diverged.txt"

@@ -9,16 +9,16 @@ import tensorflow_federated as tff
 
 from tff_superquantile import atomic_files
 from tff_superquantile.engine import context
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import evaluating
 from tff_superquantile.experiments.run import manifest
 from tff_superquantile.experiments.run import measurements
-from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import noise_key
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import register
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import selection

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from privacy import cohorts as cohorts_lib
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import cohorts

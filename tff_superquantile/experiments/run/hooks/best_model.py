@@ -11,10 +11,10 @@ from privacy.settings import part
 import tasks
 from tff_superquantile import evaluation
 from tff_superquantile import measures
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import kept
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run.hooks import hook
-from tff_superquantile.experiments.run.parts import kept
 
 SPLIT = "validation"  # Whose clients tell the best model.
 _FILE = "best_model.npz"  # Beside the checkpoints, as it belongs to them.

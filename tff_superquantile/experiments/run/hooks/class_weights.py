@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from tasks import task as task_lib
 from tff_superquantile.client_work import local_model
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.simulation import client_files
 

@@ -9,7 +9,7 @@ from typing import Any
 from privacy.settings import part
 import tasks
 from tasks import request as request_lib
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import hook
 

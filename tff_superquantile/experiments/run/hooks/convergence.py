@@ -9,7 +9,7 @@ import numpy as np
 
 from privacy.settings import part
 import tasks
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import hook
 

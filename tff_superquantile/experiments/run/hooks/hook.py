@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from privacy import releases
 from privacy.settings import plugins
 import tasks
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 

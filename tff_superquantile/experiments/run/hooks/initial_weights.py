@@ -9,10 +9,10 @@ import pathlib
 from privacy import ledger
 from privacy import statements
 import tasks
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import kept
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import hook
-from tff_superquantile.experiments.run.parts import kept
 
 _STARTS = "starts"  # The entry of manifest.json.
 

@@ -13,8 +13,8 @@ from absl import logging
 
 from privacy.settings import plugins
 import tasks
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import measurements
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run.hooks import best_model
 from tff_superquantile.experiments.run.hooks import class_weights
 from tff_superquantile.experiments.run.hooks import client_split

@@ -10,13 +10,13 @@ import tqdm
 
 from tff_superquantile import atomic_files
 from tff_superquantile import evaluation
+from tff_superquantile.experiments.config import personal
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import measurements
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import class_weights
 from tff_superquantile.experiments.run.hooks import hook
-from tff_superquantile.experiments.run.parts import personal
 from tff_superquantile.simulation import client_files
 
 _HELD_IN = 0.5

@@ -8,14 +8,14 @@ import numpy as np
 
 from privacy.settings import part
 import tasks
+from tff_superquantile.experiments.config import privacy as privacy_lib
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import noise_key
 from tff_superquantile.experiments.run import private
-from tff_superquantile.experiments.run import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.experiments.run.hooks import initial_weights
-from tff_superquantile.experiments.run.parts import privacy as privacy_lib
 
 
 class PrivateRounds(hook.Hook):

@@ -31,7 +31,7 @@ import secrets
 from typing import Any
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.register import entries
 from tff_superquantile.experiments.run.register import tables

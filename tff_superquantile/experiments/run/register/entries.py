@@ -16,11 +16,11 @@ from typing import NamedTuple
 import unicodedata
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import privacy
+from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.parts import privacy
 from tff_superquantile.experiments.run.register import tables
 
 TOKEN = "register"  # The entry of manifest.json that binds a run to its entry in the register.

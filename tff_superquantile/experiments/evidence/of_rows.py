@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tff_superquantile.experiments.references import boxes
-from tff_superquantile.experiments.references import evidence
+from tff_superquantile.experiments.evidence import boxes
+from tff_superquantile.experiments.evidence import evidence
+from tff_superquantile.experiments.pages import answer
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.report import answer
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
 from tff_superquantile.measures import measure
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from tff_superquantile.experiments.pages import tables
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.report import tables
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_folder
 

@@ -15,13 +15,13 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from tff_superquantile.experiments.references import evidence
-from tff_superquantile.experiments.report import page
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report.clients import bootstrap
-from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import bootstrap
+from tff_superquantile.experiments.evidence import evidence
+from tff_superquantile.experiments.evidence import paired
+from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.pages import tables
 
 _STANDING_OUT = 3  # Entries of a client that are named.
 _MOST_NAMED = 20  # Clients of the table, and of each end of the figure.

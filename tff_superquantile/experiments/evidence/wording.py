@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from tff_superquantile.experiments.references import boxes
-from tff_superquantile.experiments.references import evidence
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import personal as parts
+from tff_superquantile.experiments.evidence import boxes
+from tff_superquantile.experiments.evidence import evidence
+from tff_superquantile.experiments.evidence import of_rows
+from tff_superquantile.experiments.evidence import personal
+from tff_superquantile.experiments.pages import answer
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.references import of_rows
-from tff_superquantile.experiments.references import personal
-from tff_superquantile.experiments.report import answer
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import asked
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run.parts import personal as parts
 
 
 def hint(e: evidence.Evidence) -> str:

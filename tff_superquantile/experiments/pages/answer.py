@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import tables
 
 MOST_WORDS = 25  # More are not read before the numbers.
 

@@ -12,8 +12,8 @@ from privacy.parts import thresholds as threshold_parts
 from privacy.settings import flag
 from privacy.settings import part
 import tff_superquantile
-from tff_superquantile.experiments.run.parts import privacy
-from tff_superquantile.experiments.run.parts import thresholds
+from tff_superquantile.experiments.config import privacy
+from tff_superquantile.experiments.config import thresholds
 
 tsq: Any = tff_superquantile  # Its names are loaded on first use.
 

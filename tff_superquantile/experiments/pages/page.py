@@ -14,9 +14,9 @@ import jinja2
 import markupsafe
 
 from tff_superquantile import atomic_files
-from tff_superquantile.experiments.report import answer
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import answer
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.pages import tables
 
 CAVEATS = "In words, and what the numbers leave open"
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"

@@ -9,10 +9,10 @@ import math
 import numpy as np
 import pandas as pd
 
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import paired
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.run import run_folder
 
 _MAX_CURVES = 6  # More cannot be told apart.

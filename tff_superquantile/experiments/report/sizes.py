@@ -12,11 +12,11 @@ from numpy import typing as npt
 import pandas as pd
 
 from tff_superquantile import superquantile
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 
 # Percentiles that are drawn as curves, and their line styles.
 _PERCENTILES: dict[int, style.Dash] = {50: "-", 90: (0, (3, 1.5))}

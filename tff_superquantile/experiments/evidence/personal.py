@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from tff_superquantile.experiments.references import evidence
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import personal as parts
+from tff_superquantile.experiments.evidence import evidence
+from tff_superquantile.experiments.evidence import paired
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run.parts import personal as parts
 
 _OWN = "own"
 _TITLES = {parts.SHARED: "shared", parts.PERSONAL: "personal", parts.CHOSEN: "kept", _OWN: "own"}

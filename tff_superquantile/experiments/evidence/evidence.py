@@ -19,17 +19,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from tff_superquantile.experiments.references import in_reports
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import personal as parts
+from tff_superquantile.experiments.evidence import bootstrap
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.evidence import in_reports
+from tff_superquantile.experiments.evidence import paired
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import bootstrap
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import names
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import convergence
-from tff_superquantile.experiments.run.parts import personal as parts
 
 # Between 0.03 and 0.4 of a level, 0.25 and 0.75 of all losses, falls of 0 and 0.1, and 4 and 20
 # clients, no decision of 76 tables with known truth changes (tests/experiments/true_tables.py).

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from privacy.settings import command_line
-from tff_superquantile.experiments.run import run_config
+from tff_superquantile.experiments.config import run_config
 
 # Flags of a run that a command about finished runs may override, as data may have moved.
 WHERE_DATA_IS = ("data_dir", "glove", "cache_dir")

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from tff_superquantile.experiments.references import boxes
-from tff_superquantile.experiments.references import evidence
-from tff_superquantile.experiments.report import answer
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import boxes
+from tff_superquantile.experiments.evidence import evidence
+from tff_superquantile.experiments.pages import answer
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.run import asked
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import names
 
 _NUM_SEEDS = 5
 _TABLES = {"results_mean": "mean", "results_90": "p90"}  # Tables 3 and 2.

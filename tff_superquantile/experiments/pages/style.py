@@ -24,7 +24,7 @@ from matplotlib import typing as mpl_typing
 from matplotlib.backends import backend_svg
 import numpy as np
 
-from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.config import names
 
 GREY = "#4a4a4a"  # FedAvg.
 # The colours of Okabe and Ito, which stay apart for colour-blind readers.

@@ -18,12 +18,12 @@ from tasks import own_flags
 from tasks import request as request_lib
 from tff_superquantile import measures
 from tff_superquantile import user_cache
-from tff_superquantile.experiments.run.parts import kept
-from tff_superquantile.experiments.run.parts import local_training
-from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import personal
-from tff_superquantile.experiments.run.parts import privacy as privacy_lib
-from tff_superquantile.experiments.run.parts import servers
+from tff_superquantile.experiments.config import kept
+from tff_superquantile.experiments.config import local_training
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import personal
+from tff_superquantile.experiments.config import privacy as privacy_lib
+from tff_superquantile.experiments.config import servers
 
 ALLOWED = "allowed"  # The value of --exact_siblings with which they are.
 # Rounds of more clients are computed in blocks of so many, whose updates fit in less than a GB.

@@ -9,10 +9,10 @@ import math
 import numpy as np
 import pandas as pd
 
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.report.clients import bootstrap
-from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import bootstrap
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.run import run_folder
 
 # The square of the quantiles of level 97.5 % and power 80 % over that of the level alone.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.pages import tables
 from tff_superquantile.experiments.run import run_folder
 
 

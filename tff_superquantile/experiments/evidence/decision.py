@@ -16,22 +16,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 from typing import Any, NamedTuple
 
-from tff_superquantile.experiments.references import boxes
-from tff_superquantile.experiments.references import evidence
-from tff_superquantile.experiments.references import in_reports
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import boxes
+from tff_superquantile.experiments.evidence import evidence
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.evidence import in_reports
+from tff_superquantile.experiments.evidence import of_rows
+from tff_superquantile.experiments.evidence import of_the_paper
+from tff_superquantile.experiments.evidence import paired
+from tff_superquantile.experiments.evidence import personal
+from tff_superquantile.experiments.evidence import wording
+from tff_superquantile.experiments.pages import answer
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.references import of_rows
-from tff_superquantile.experiments.references import of_the_paper
-from tff_superquantile.experiments.references import personal
-from tff_superquantile.experiments.references import wording
-from tff_superquantile.experiments.report import answer
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
 from tff_superquantile.experiments.run import asked
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import names
 
 _LITTLE = 0.05  # Of the constant answer's mean.
 

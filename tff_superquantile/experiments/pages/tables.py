@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.run.names import Name
+from tff_superquantile.experiments.config.names import Name
+from tff_superquantile.experiments.pages import style
 
 P90 = "test.error.p90"  # The paper's measure of the tail.
 _MINUS = "\N{MINUS SIGN}"

@@ -19,12 +19,12 @@ from privacy.settings import flag
 from privacy.settings import part
 from privacy.settings import plugins
 import tff_superquantile
-from tff_superquantile.experiments.run.parts import privacy
-from tff_superquantile.experiments.run.parts import thresholds
-from tff_superquantile.experiments.run.parts.methods.base import Method as Method
-from tff_superquantile.experiments.run.parts.methods.base import OwnLossMethod as OwnLossMethod
-from tff_superquantile.experiments.run.parts.methods.base import PrivateMethod as PrivateMethod
-from tff_superquantile.experiments.run.parts.methods.base import RelativeMethod as RelativeMethod
+from tff_superquantile.experiments.config import privacy
+from tff_superquantile.experiments.config import thresholds
+from tff_superquantile.experiments.config.method import Method as Method
+from tff_superquantile.experiments.config.method import OwnLossMethod as OwnLossMethod
+from tff_superquantile.experiments.config.method import PrivateMethod as PrivateMethod
+from tff_superquantile.experiments.config.method import RelativeMethod as RelativeMethod
 
 tsq: Any = tff_superquantile  # Its names are loaded on first use.
 

@@ -11,13 +11,13 @@ import functools
 
 import pandas as pd
 
-from tff_superquantile.experiments.references import evidence
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.config import personal as parts
+from tff_superquantile.experiments.evidence import evidence
+from tff_superquantile.experiments.evidence import paired
+from tff_superquantile.experiments.pages import tables
+from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.references import kept
-from tff_superquantile.experiments.report import paired
-from tff_superquantile.experiments.report import tables
-from tff_superquantile.experiments.report import units
-from tff_superquantile.experiments.run import names
-from tff_superquantile.experiments.run.parts import personal as parts
 
 _MOST_METHODS = 2  # Beside FedAvg.
 _HEADINGS = {"mean": "mean", "p90": "p90", "superquantile_90": "worst tenth", "max": "worst client"}

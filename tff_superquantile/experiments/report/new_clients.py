@@ -14,11 +14,11 @@ from matplotlib import figure as mpl_figure
 import numpy as np
 
 from tff_superquantile import distribution
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.report import tables
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.pages import style
+from tff_superquantile.experiments.pages import tables
 from tff_superquantile.experiments.run import cross_validation
-from tff_superquantile.experiments.run import names
 
 _CONFIDENCE = 0.95
 _SHARES = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5)  # Of new clients, for the sentence.

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from privacy import cohorts
 from privacy import parts
-from tff_superquantile.experiments.run import run_config
-from tff_superquantile.experiments.run.parts import methods
-from tff_superquantile.experiments.run.parts import privacy as privacy_lib
+from tff_superquantile.experiments.config import methods
+from tff_superquantile.experiments.config import privacy as privacy_lib
+from tff_superquantile.experiments.config import run_config
 
 FED_AVG = "fed_avg"
 # The folder of an experiment's runs of grid searches, below its output directory.

@@ -10,9 +10,9 @@ from matplotlib import ticker
 import numpy as np
 import pandas as pd
 
-from tff_superquantile.experiments.report import grouped
-from tff_superquantile.experiments.report import style
-from tff_superquantile.experiments.run import names
+from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import grouped
+from tff_superquantile.experiments.pages import style
 
 _SMALL = (4.6, 2.9)  # Inches, half a page or a phone.
 _MOST_BINS = {style.WIDTH: 25, _SMALL[0]: 14}

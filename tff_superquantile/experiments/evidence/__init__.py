@@ -1,0 +1,1 @@
+"""What the numbers of finished runs say: changes, intervals, decisions and their words."""

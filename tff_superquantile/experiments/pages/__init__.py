@@ -1,0 +1,1 @@
+"""What a page is: its tables, units, figures and style."""

@@ -1,1 +1,0 @@
-"""Figures and tables of the clients: distributions, sizes, and resampling."""

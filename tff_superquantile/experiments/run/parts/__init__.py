@@ -1,1 +1,0 @@
-"""The parts of which a run's config is composed."""
