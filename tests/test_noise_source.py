@@ -6,7 +6,7 @@ A seed of 32 bits can be found by trying them all, and the noise be subtracted.
 import ast
 import pathlib
 
-import calls
+from helpers import calls
 import numpy as np
 import pytest
 import tensorflow as tf

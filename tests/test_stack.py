@@ -159,8 +159,8 @@ import tensorflow as tf, tensorflow_federated as tff, sys
 import tff_superquantile as tsq
 from tff_superquantile import stack
 from tff_superquantile.stack import postponed
-sys.path.insert(0, "tests/algorithms")
-import problems
+sys.path.insert(0, "tests")
+from helpers import problems
 tsq.set_simulation_context()
 for process in (
   tsq.build_superquantile_fed_avg(problems.keras_model_fn, 0.5,

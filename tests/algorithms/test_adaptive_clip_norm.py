@@ -6,8 +6,8 @@ The sum itself is in `tests/secure_sums/test_adaptive_clipping.py`, an attack in
 
 import functools
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff

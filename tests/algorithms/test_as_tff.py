@@ -7,10 +7,10 @@ is in docs/reference/algorithms.md.
 import functools
 from unittest import mock
 
+from helpers import problems
+from helpers import rounds
 import numpy as np
-import problems
 import pytest
-import rounds
 import tensorflow as tf
 import tensorflow_federated as tff
 

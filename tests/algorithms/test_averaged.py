@@ -1,7 +1,7 @@
 """Iterate averaging: the mean of a process's models, and nothing else of it, changes."""
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff

@@ -3,8 +3,8 @@
 import collections
 import functools
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff

@@ -1,7 +1,7 @@
 """DP-FedAvg's mean as a factory: against numpy, and inside TFF's builder and ours."""
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow_federated as tff
 

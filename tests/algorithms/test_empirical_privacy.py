@@ -14,10 +14,10 @@ noise gives 3.4, three times the noise at most 0.9. Noise has keys: what passes 
 
 import functools
 
-import flat
-import gaussian
+from helpers import flat
+from helpers import gaussian
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 from scipy import stats
 from sklearn import linear_model

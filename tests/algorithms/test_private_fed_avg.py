@@ -3,8 +3,8 @@
 import functools
 import itertools
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow_federated as tff
 

@@ -5,8 +5,8 @@ The noise as an adversary sees it is in `test_empirical_privacy`.
 
 import functools
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 from scipy import stats
 import tensorflow as tf

@@ -4,8 +4,8 @@ import collections
 import functools
 import itertools
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff

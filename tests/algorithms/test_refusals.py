@@ -5,9 +5,9 @@ import inspect
 import math
 import re
 
-import problems
+from helpers import problems
+from helpers import ranges
 import pytest
-import ranges
 import tensorflow as tf
 import tensorflow_federated as tff
 

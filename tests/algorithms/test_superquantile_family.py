@@ -2,10 +2,10 @@
 
 import functools
 
+from helpers import problems
+from helpers import rounds
 import numpy as np
-import problems
 import pytest
-import rounds
 import tensorflow_federated as tff
 import tree
 

@@ -10,7 +10,7 @@ without dp_accounting, bound epsilon from below.
 
 import math
 
-import flat
+from helpers import flat
 import numpy as np
 import pytest
 from scipy import optimize

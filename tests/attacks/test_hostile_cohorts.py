@@ -8,7 +8,7 @@ moved the sum by 1.00013, of 1000 by 1.011, and of 10 000 by 2.4.
 import contextlib
 import math
 
-import calls
+from helpers import calls
 import numpy as np
 import pytest
 import tensorflow as tf

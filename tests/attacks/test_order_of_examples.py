@@ -1,7 +1,7 @@
 """Seeds of a client's noise must not tell the order of its examples, which its update shows."""
 
+from helpers import problems
 import numpy as np
-import problems
 import tensorflow as tf
 import tensorflow_federated as tff
 

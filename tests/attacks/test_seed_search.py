@@ -7,8 +7,8 @@ and keeps the seed whose noise correlates with the change of the weights.
 
 import secrets
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff

@@ -5,9 +5,9 @@ import pathlib
 import shutil
 import subprocess
 
+from helpers import notebooks
 import nbclient
 import nbformat
-import notebooks
 import pytest
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]

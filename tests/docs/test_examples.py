@@ -8,8 +8,8 @@ import runpy
 import subprocess
 import sys
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow_federated as tff
 

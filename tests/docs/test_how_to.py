@@ -12,10 +12,10 @@ import sys
 import tempfile
 import textwrap
 
-import commands
-import flat
+from helpers import commands
+from helpers import flat
+from helpers import run_folders
 import pytest
-import run_folders
 
 from privacy import account
 from privacy import accounting
@@ -195,7 +195,7 @@ def _check_docker(verb, arguments):
     _check_flags(arguments[2:], arguments[1])
 
 
-_WORDS_OF_WHEEL = _ROOT / "tests" / "tasks" / "glove_from_wheel.py"
+_WORDS_OF_WHEEL = _ROOT / "tests" / "helpers" / "glove_from_wheel.py"
 _PAGE_OF_DATA = _ROOT / "docs" / "how_to" / "get_data.md"
 
 

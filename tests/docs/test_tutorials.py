@@ -6,9 +6,9 @@ import os
 import pathlib
 import types
 
+from helpers import notebooks
 import nbclient
 import nbformat
-import notebooks
 import pytest
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]

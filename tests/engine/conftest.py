@@ -1,8 +1,8 @@
 """What the tests of contexts share."""
 
-import calls
+from helpers import calls
+from helpers import rounds
 import pytest
-import rounds
 
 
 @pytest.fixture(scope="module")

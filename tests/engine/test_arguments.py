@@ -1,7 +1,7 @@
 """What a computation may be given, in this process as in TFF's runtime."""
 
-from calls import at_clients
-from calls import invoke
+from helpers.calls import at_clients
+from helpers.calls import invoke
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -5,10 +5,10 @@ import functools
 import gc
 import weakref
 
-import calls
+from helpers import calls
+from helpers import rounds
 import numpy as np
 import pytest
-import rounds
 import tensorflow as tf
 import tensorflow_federated as tff
 

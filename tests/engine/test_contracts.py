@@ -7,9 +7,9 @@ import collections
 import subprocess
 import sys
 
-import calls
-from calls import at_clients
-from calls import invoke
+from helpers import calls
+from helpers.calls import at_clients
+from helpers.calls import invoke
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -4,10 +4,10 @@ import collections
 import functools
 import gc
 
-from calls import at_clients
-from calls import invoke
+from helpers import problems
+from helpers.calls import at_clients
+from helpers.calls import invoke
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff

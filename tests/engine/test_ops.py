@@ -2,7 +2,7 @@
 
 import functools
 
-from calls import invoke
+from helpers.calls import invoke
 import numpy as np
 import pytest
 import tensorflow as tf

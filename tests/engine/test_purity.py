@@ -6,12 +6,12 @@ import os
 import shutil
 import sqlite3
 
-from calls import at_clients
-from calls import invoke
+from helpers import pure_programs
+from helpers import random_data_sets
+from helpers.calls import at_clients
+from helpers.calls import invoke
 import numpy as np
-import pure_programs
 import pytest
-import random_data_sets
 import tensorflow as tf
 
 # TensorFlow exports no class for what it knows of its ops.

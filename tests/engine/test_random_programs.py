@@ -3,11 +3,11 @@
 import collections
 import re
 
-import calls
+from helpers import calls
+from helpers import random_data_sets
+from helpers import random_programs
 import numpy as np
 import pytest
-import random_data_sets
-import random_programs
 import tensorflow_federated as tff
 
 from tff_superquantile.engine import context

@@ -5,11 +5,11 @@ That all algorithms do is in `test_cohort_engine`, where their whole cohorts are
 
 import functools
 
-import calls
+from helpers import calls
+from helpers import problems
+from helpers import rounds
 import numpy as np
-import problems
 import pytest
-import rounds
 import tensorflow as tf
 import tensorflow_federated as tff
 

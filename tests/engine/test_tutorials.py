@@ -6,12 +6,12 @@ python -m pytest tests/engine/test_tutorials.py --run_slow    # All; some withou
 import collections
 import importlib
 
-import calls
+from helpers import calls
+from helpers import tutorials
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-import tutorials
 
 from tff_superquantile.engine import context
 

@@ -5,7 +5,7 @@ python -m pytest tests/engine/test_user_programs.py --run_slow    # All; some wi
 
 import collections
 
-import calls
+from helpers import calls
 import numpy as np
 import pytest
 import tensorflow as tf

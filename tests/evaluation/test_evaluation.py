@@ -1,7 +1,7 @@
 """Per-client evaluation against a client at a time, and the distribution metrics against numpy."""
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff

@@ -1,7 +1,7 @@
 """Personal models against numpy SGD over the same batches, the choice, and the split it is for."""
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff

@@ -6,7 +6,7 @@ import os
 import pathlib
 import signal
 
-import commands
+from helpers import commands
 import pytest
 
 _BASE = ("--num_rounds=30", "--rounds_per_evaluation=10")

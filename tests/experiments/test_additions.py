@@ -9,7 +9,7 @@ import shlex
 import sys
 import types
 
-import commands
+from helpers import commands
 import numpy as np
 import pytest
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-import commands
+from helpers import commands
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -4,7 +4,7 @@ import csv
 import json
 import shutil
 
-import histories
+from helpers import histories
 import pytest
 
 from privacy import audit

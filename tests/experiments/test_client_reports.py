@@ -2,7 +2,7 @@
 
 import statistics
 
-import finished_runs
+from helpers import finished_runs
 from matplotlib import text as mpl_text
 import numpy as np
 import pytest

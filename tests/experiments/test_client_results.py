@@ -2,7 +2,7 @@
 
 import csv
 
-import commands
+from helpers import commands
 import numpy as np
 import pandas as pd
 import pytest

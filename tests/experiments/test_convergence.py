@@ -2,7 +2,7 @@
 
 import pathlib
 
-import finished_runs
+from helpers import finished_runs
 import numpy as np
 import pytest
 

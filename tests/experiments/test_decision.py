@@ -4,11 +4,11 @@ import dataclasses
 import itertools
 import re
 
-import finished_runs
+from helpers import finished_runs
+from helpers import true_tables
 import numpy as np
 import pytest
 from scipy import stats
-import true_tables
 
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.config import personal as parts

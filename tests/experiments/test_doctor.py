@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 
-import commands
+from helpers import commands
 import pytest
 
 from privacy.settings import command_line

@@ -4,7 +4,7 @@ import os
 import pathlib
 import shutil
 
-import finished_runs
+from helpers import finished_runs
 import numpy as np
 import pytest
 

@@ -2,7 +2,7 @@
 
 import collections
 
-import experiment_histories
+from helpers import experiment_histories
 import pytest
 
 from tff_superquantile.experiments.config import run_config

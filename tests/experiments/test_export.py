@@ -11,8 +11,8 @@ import subprocess
 import sys
 import sysconfig
 
-import commands
-import finished_runs
+from helpers import commands
+from helpers import finished_runs
 import numpy as np
 import pytest
 from scipy import special

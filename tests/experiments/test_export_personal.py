@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-import commands
+from helpers import commands
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -2,7 +2,7 @@
 
 import collections
 
-import histories
+from helpers import histories
 import pytest
 
 

@@ -4,8 +4,8 @@ import re
 import subprocess
 import sys
 
-import commands
-import forks
+from helpers import commands
+from helpers import forks
 import pytest
 
 from privacy.settings import command_line

@@ -2,7 +2,7 @@
 
 import csv
 
-import finished_runs
+from helpers import finished_runs
 import numpy as np
 import pytest
 

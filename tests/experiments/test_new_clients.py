@@ -3,7 +3,7 @@
 import math
 import re
 
-import finished_runs
+from helpers import finished_runs
 import numpy as np
 import pytest
 from scipy import stats

@@ -3,7 +3,7 @@
 import re
 import shlex
 
-import finished_runs
+from helpers import finished_runs
 import numpy as np
 import pytest
 

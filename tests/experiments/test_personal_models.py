@@ -3,8 +3,8 @@
 import json
 import shutil
 
-import commands
-import finished_runs
+from helpers import commands
+from helpers import finished_runs
 import numpy as np
 import pandas as pd
 import pytest

@@ -6,7 +6,7 @@ import pathlib
 import re
 import shutil
 
-import finished_runs
+from helpers import finished_runs
 import numpy as np
 import pytest
 

@@ -10,9 +10,9 @@ import shutil
 import signal
 import stat
 
-import commands
 import dp_accounting
-import flat
+from helpers import commands
+from helpers import flat
 import numpy as np
 import pandas as pd
 import pytest

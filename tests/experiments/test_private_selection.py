@@ -2,7 +2,7 @@
 
 import pathlib
 
-import flat
+from helpers import flat
 import numpy as np
 import pytest
 

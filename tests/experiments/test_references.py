@@ -2,7 +2,7 @@
 
 import json
 
-import finished_runs
+from helpers import finished_runs
 import numpy as np
 import pytest
 from sklearn import linear_model

@@ -11,7 +11,7 @@ import signal
 from unittest import mock
 
 from absl import logging
-import commands
+from helpers import commands
 import pytest
 
 from privacy.settings import command_line

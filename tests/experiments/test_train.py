@@ -12,8 +12,8 @@ import socket
 import subprocess
 import sys
 
-import commands
-import emnist_fixtures
+from helpers import commands
+from helpers import emnist_fixtures
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -2,7 +2,7 @@
 
 import math
 
-import flat
+from helpers import flat
 import numpy as np
 import pytest
 

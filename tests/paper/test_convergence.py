@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import functools
 
-import commands
+from helpers import commands
 import numpy as np
 import pandas as pd
 import pytest

@@ -3,7 +3,7 @@
 import functools
 import itertools
 
-import commands
+from helpers import commands
 import numpy as np
 import pandas as pd
 import pytest

@@ -6,7 +6,7 @@ import pathlib
 import re
 import types
 
-import commands
+from helpers import commands
 import numpy as np
 import pandas as pd
 import pytest

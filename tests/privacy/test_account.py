@@ -7,10 +7,10 @@ import shlex
 import subprocess
 import sys
 
-import flat
+from helpers import flat
+from helpers import run_folders
 import numpy as np
 import pytest
-import run_folders
 
 from privacy import account
 

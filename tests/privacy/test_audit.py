@@ -6,9 +6,9 @@ import hashlib
 import json
 import shutil
 
-import flat
+from helpers import flat
+from helpers import run_folders
 import pytest
-import run_folders
 
 from privacy import accounting
 from privacy import audit

@@ -4,7 +4,7 @@ import itertools
 import json
 import pathlib
 
-import gaussian
+from helpers import gaussian
 import numpy as np
 import pytest
 from scipy import integrate

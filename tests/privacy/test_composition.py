@@ -9,8 +9,8 @@ import fractions
 import functools
 import math
 
-import flat
-import gaussian
+from helpers import flat
+from helpers import gaussian
 import numpy as np
 import pytest
 from scipy import fft

@@ -6,8 +6,8 @@ import math
 
 from dp_accounting.pld import pld_pmf
 from dp_accounting.pld import privacy_loss_distribution
-import flat
-import gaussian
+from helpers import flat
+from helpers import gaussian
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np

@@ -7,11 +7,11 @@ import os
 import shutil
 import sys
 
-import flat
+from helpers import flat
+from helpers import run_folders
 import pyarrow as pa
 from pyarrow import parquet
 import pytest
-import run_folders
 
 from privacy import account
 from privacy import accounting

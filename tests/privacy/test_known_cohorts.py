@@ -6,10 +6,10 @@ import pathlib
 import re
 
 import dp_accounting
-import flat
+from helpers import flat
+from helpers import run_folders
 import numpy as np
 import pytest
-import run_folders
 from scipy import signal
 from scipy import special
 

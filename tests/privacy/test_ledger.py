@@ -7,9 +7,9 @@ import itertools
 import json
 import math
 
-import flat
+from helpers import flat
+from helpers import run_folders
 import pytest
-import run_folders
 
 from privacy import accounting
 from privacy import audit

@@ -4,9 +4,9 @@ import argparse
 import contextlib
 import functools
 
-import flat
+from helpers import flat
+from helpers import ranges
 import pytest
-import ranges
 
 from privacy import account
 from privacy import accounting

@@ -1,6 +1,6 @@
 """Renyi divergences at orders that are not whole, against quadrature."""
 
-import flat
+from helpers import flat
 import numpy as np
 import pytest
 from scipy import special

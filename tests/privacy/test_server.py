@@ -3,8 +3,8 @@
 import dataclasses
 import math
 
-import flat
-import gaussian
+from helpers import flat
+from helpers import gaussian
 import numpy as np
 import pytest
 from scipy import optimize

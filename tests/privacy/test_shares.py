@@ -4,7 +4,7 @@ import decimal
 import itertools
 import math
 
-import gaussian
+from helpers import gaussian
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np

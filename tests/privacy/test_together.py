@@ -5,8 +5,8 @@ import math
 
 import dp_accounting
 from dp_accounting import pld
-import flat
-import gaussian
+from helpers import flat
+from helpers import gaussian
 import numpy as np
 import pytest
 

@@ -1,7 +1,7 @@
 """The private sum of vectors through TFF, against numpy with Python's integers."""
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff

@@ -18,12 +18,12 @@ import threading
 import time
 import zipfile
 
-import emnist_fixtures
+from helpers import emnist_fixtures
+from helpers import pools
+from helpers import sent140_fixtures
+from helpers import shakespeare_fixtures
 import numpy as np
-import pools
 import pytest
-import sent140_fixtures
-import shakespeare_fixtures
 
 from tasks import downloads
 from tasks.emnist import readers as emnist_readers

@@ -5,10 +5,10 @@ import os
 import subprocess
 import sys
 
-import emnist_fixtures
-import femnist_as_leaf
+from helpers import emnist_fixtures
+from helpers import femnist_as_leaf
+from helpers import pools
 import numpy as np
-import pools
 import pytest
 
 from tasks.emnist import readers

@@ -1,6 +1,6 @@
 """EMNIST of Hugging Face (Parquet): the clients are those of LEAF and TFF."""
 
-import emnist_fixtures
+from helpers import emnist_fixtures
 import numpy as np
 
 from tasks.emnist import readers

@@ -6,7 +6,7 @@ import lzma
 import os
 import sqlite3
 
-import emnist_fixtures
+from helpers import emnist_fixtures
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,6 +1,6 @@
 """Folds of a cross-validation over clients: who is tested on in which run."""
 
-import pools
+from helpers import pools
 import pytest
 
 from tasks import places

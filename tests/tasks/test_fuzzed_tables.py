@@ -5,10 +5,10 @@ import csv
 import io
 import re
 
-import messy
+from helpers import messy
+from helpers import own_tables
+from helpers import pools
 import numpy as np
-import own_tables
-import pools
 import pytest
 
 _NUMBERS = ("age", "dose", "charge")

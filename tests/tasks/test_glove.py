@@ -1,6 +1,6 @@
 """Word vectors: those of the words asked for, and what is wrong with which line."""
 
-import emnist_fixtures
+from helpers import emnist_fixtures
 import numpy as np
 import pytest
 

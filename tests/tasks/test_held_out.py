@@ -2,8 +2,8 @@
 
 import json
 
+from helpers import own_tables
 import numpy as np
-import own_tables
 import pytest
 
 import tasks

@@ -5,10 +5,10 @@ import io
 import json
 import re
 
-import messy
+from helpers import messy
+from helpers import own_tables
+from helpers import pools
 import numpy as np
-import own_tables
-import pools
 import pyarrow as pa
 from pyarrow import parquet
 import pytest

@@ -6,9 +6,9 @@ import json
 import math
 import re
 
+from helpers import pools
 import numpy as np
 import pandas as pd
-import pools
 import pytest
 import tensorflow as tf
 

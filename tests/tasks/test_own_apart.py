@@ -1,7 +1,7 @@
 """Attacks on private runs on a table: one training client's rows are others, or none."""
 
+from helpers import own_tables
 import numpy as np
-import own_tables
 import pandas as pd
 import pytest
 

@@ -7,10 +7,10 @@ import os
 import re
 import socket
 
+from helpers import own_tables
+from helpers import pools
 import numpy as np
-import own_tables
 import pandas as pd
-import pools
 import pyarrow as pa
 from pyarrow import parquet
 import pytest

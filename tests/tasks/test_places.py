@@ -1,7 +1,7 @@
 """Places of clients: the hash, its distribution, and that one client's place is its own affair."""
 
+from helpers import pools
 import numpy as np
-import pools
 import pytest
 from scipy import stats
 

@@ -4,12 +4,12 @@ import csv
 import os
 import pathlib
 
-import glove_from_wheel
+from helpers import glove_from_wheel
+from helpers import pools
+from helpers import sent140_as_csv
+from helpers import sent140_fixtures
 import numpy as np
-import pools
 import pytest
-import sent140_as_csv
-import sent140_fixtures
 
 import tasks
 from tasks.sent140 import features

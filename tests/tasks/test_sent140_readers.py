@@ -3,10 +3,10 @@
 import json
 import logging
 
-import emnist_fixtures
+from helpers import emnist_fixtures
+from helpers import sent140_fixtures
 import numpy as np
 import pytest
-import sent140_fixtures
 
 from tasks.sent140 import readers
 

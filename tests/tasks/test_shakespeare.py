@@ -3,12 +3,12 @@
 import functools
 import json
 
-import emnist_fixtures
 import h5py
+from helpers import emnist_fixtures
+from helpers import pools
+from helpers import shakespeare_fixtures
 import numpy as np
-import pools
 import pytest
-import shakespeare_fixtures
 import tensorflow as tf
 
 import tasks

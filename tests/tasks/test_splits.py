@@ -1,6 +1,6 @@
 """Splits of pools of clients: who is dropped, in which order the others come, who is taken."""
 
-import pools
+from helpers import pools
 import pytest
 
 import tasks

@@ -2,8 +2,8 @@
 
 import functools
 
+from helpers import pools
 import numpy as np
-import pools
 import pytest
 
 import tasks

@@ -2,7 +2,7 @@
 
 import sys
 
-import pools
+from helpers import pools
 import pytest
 
 import tasks

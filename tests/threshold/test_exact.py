@@ -1,7 +1,7 @@
 """Exact thresholds through TFF's runtime, against the numpy definitions."""
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 
 from paper import smoothed

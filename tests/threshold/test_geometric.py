@@ -1,7 +1,7 @@
 """The tracked quantile against TFF's process and against its recursion with known noise."""
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff

@@ -1,7 +1,7 @@
 """Shares that follow from a client's own loss: against numpy, and at the ends of their range."""
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 

@@ -1,7 +1,7 @@
 """The primal-dual thresholds against their recursion, and their tail against theta."""
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 
 from privacy.noise import banded

@@ -2,8 +2,8 @@
 
 import functools
 
+from helpers import problems
 import numpy as np
-import problems
 import pytest
 import tensorflow as tf
 

@@ -32,7 +32,7 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import convergence
 
 # Between 0.03 and 0.4 of a level, 0.25 and 0.75 of all losses, falls of 0 and 0.1, and 4 and 20
-# clients, no decision of 76 tables with known truth changes (tests/experiments/true_tables.py).
+# clients, no decision of 76 tables with known truth changes (tests/helpers/true_tables.py).
 FEWEST = 6  # Test clients of which a difference may be told from chance.
 _FAR = 0.1  # Of a level; a smaller lead is nothing to act on.
 _FALL = 0.02  # Of the test measure, from one third of the evaluations to the next.

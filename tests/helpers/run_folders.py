@@ -4,9 +4,9 @@ import csv
 import hashlib
 import json
 
-import flat
 import numpy as np
 
+from helpers import flat
 from privacy import accounting
 from privacy import ledger
 

@@ -1,6 +1,6 @@
 """Writes the writers of .npz files as LEAF's FEMNIST JSON, in its split by sample.
 
-    python tests/tasks/femnist_as_leaf.py [--whole] FILE.npz [FILE.npz ...] FOLDER
+    python tests/helpers/femnist_as_leaf.py [--whole] FILE.npz [FILE.npz ...] FOLDER
 
 A file has `users` [writers], `n` [writers], and `x` uint8 [images, 784] with `y` [images] in the
 order of the writers. A task puts both parts of each writer together and divides the writers itself.

@@ -1,6 +1,6 @@
 """Writes the features of an .npz file as Stanford's CSV and GloVe's text file.
 
-    python tests/tasks/sent140_as_csv.py sent140_users.npz FOLDER
+    python tests/helpers/sent140_as_csv.py sent140_users.npz FOLDER
 
 The file has `n` [users], and `features` float [tweets, d] with `label` [tweets], 1 for positive, in
 the order of the users. Each tweet becomes a word of its own, whose vector is the tweet's: the mean

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 
-import forks
-import here
+from helpers import forks
+from helpers import here
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SECONDS = 400  # Of patience with a command, not what one takes.

@@ -12,9 +12,9 @@ import shutil
 import signal
 import time
 
-import commands
 import numpy as np
 
+from helpers import commands
 from privacy import audit
 
 NUM_ROUNDS = 8

@@ -15,11 +15,11 @@ import random
 import re
 import shutil
 
-import emnist_fixtures
 import numpy as np
 import pandas as pd
 import tensorflow_federated as tff
 
+from helpers import emnist_fixtures
 from privacy.settings import command_line
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import evaluate

@@ -3,10 +3,10 @@
 import functools
 
 import numpy as np
-import problems
 import tensorflow_federated as tff
 import tree
 
+from helpers import problems
 from privacy.noise import sum_mechanism
 from privacy.noise import tree_mechanism
 from tff_superquantile import algorithms

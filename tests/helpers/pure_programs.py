@@ -1,9 +1,9 @@
 """Data sets that use each op which the engine takes for pure."""
 
+from engine import test_ops
+from engine import test_user_programs
 import numpy as np
 import tensorflow as tf
-import test_ops
-import test_user_programs
 
 # Of an element's matrix x, number k, text t and image, and of constants s and n.
 _OF_ELEMENTS = """

@@ -9,9 +9,10 @@ import sqlite3
 
 import numpy as np
 from PIL import Image
-import pools
 import pytest
 import tensorflow as tf
+
+from helpers import pools
 
 
 def make_writers(counts, seed=0, prefix="f"):
