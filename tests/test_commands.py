@@ -207,12 +207,12 @@ def test_switches():
 
 def test_files_of_flags(tmp_path):
   path = tmp_path / "flags.txt"
-  path.write_text("# Mine.\n--a=1 2\n\n--b=\n--a=3\n--left=1\n")
+  path.write_text("# Mine.\n--a=1 2\n\n--b=\n--a=3\n")
   parser = command_line.Parser(arguments=["--b=0", f"--flagfile={path}", "--a=4"])
-  parser.read_files({"left"})
+  parser.read_files()
   assert parser.arguments == ["--b=0", f"--flagfile={path}", "--a=1 2", "--b=", "--a=3", "--a=4"]
-  assert parser.get_default(command_line.OF_FILES) == {"b", "left"}  # Not a.
-  assert command_line.read_flags(path.read_text()) == {"a": "1 2,3", "b": "", "left": "1"}
+  assert parser.get_default(command_line.OF_FILES) == {"b"}  # Not a.
+  assert command_line.read_flags(path.read_text()) == {"a": "1 2,3", "b": ""}
   (tmp_path / "bytes").write_bytes(b"--a=\xff")
   for name, reason in (("none", "No such file"), ("bytes", "no text"), (".", "Is a directory")):
     parser = command_line.Parser(arguments=["--flagfile", str(tmp_path / name)])

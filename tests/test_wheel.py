@@ -93,7 +93,8 @@ def test_version_is_the_same_everywhere():
   citation = yaml.safe_load((_ROOT / "CITATION.cff").read_text(encoding="utf-8"))
   assert citation["version"] == version
   assert citation["preferred-citation"]["doi"] == "10.1007/s10994-023-06332-x"
-  assert f"\n## {version} - " in (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+  heading = "Unreleased\n" if ".dev" in version else f"{version} - "
+  assert f"\n## {heading}" in (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_dockerfile_copies_what_is_there_and_not_ignored():
