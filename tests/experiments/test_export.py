@@ -385,7 +385,7 @@ def test_card_of_a_private_run_says_what_its_ledger_covers(tmp_path):
   assert "FedAvg" not in card.split("## Privacy")[0]
   (path / "privacy.json").unlink()
   with pytest.raises(ValueError, match="no privacy.json"):
-    _card(run_folder.Run(path, 0))
+    _card(run_folder.Run(path, 0), labels=tuple("0123456789"))
 
 
 # The command.

@@ -21,10 +21,8 @@ def _write(output_dir, *, errors, **flags):
   for seed in (0, 1):
     folder = output_dir / _TASK / names.folder(run_config.of(**own)) / f"seed_{seed}"
     folder.mkdir(parents=True)
-    lines = [
-      f"--{flag}={value}\n"
-      for flag, value in {**own, "seed": seed, "exact_siblings": "refused"}.items()
-    ]
+    flags = {**own, "seed": seed, "exact_siblings": "refused"}
+    lines = [f"--{flag}={value}\n" for flag, value in flags.items()]
     (folder / "flags.txt").write_text("".join(lines))
     rows = [f"c{i},{error},0.5,10\n" for i, error in enumerate(errors) if i % 2 == seed]
     (folder / "test_clients.csv").write_text("client_id,error,loss,num_examples\n" + "".join(rows))

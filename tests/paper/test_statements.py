@@ -472,7 +472,8 @@ def test_cross_validations_are_kept_with_the_changes_between_methods(tmp_path):
   for (method, error), seed in itertools.product(errors.items(), (0, 1)):
     folder = tmp_path / "emnist_linear_folds_2" / method / f"seed_{seed}"
     folder.mkdir(parents=True)
-    flags = f"--task=emnist_linear\n--folds=2\n--client_split=by_id\n--seed={seed}\n--exact_siblings=refused\n"
+    flags = f"--task=emnist_linear\n--folds=2\n--client_split=by_id\n--seed={seed}\n"
+    flags += "--exact_siblings=refused\n"
     (folder / "flags.txt").write_text(f"{flags}--algorithm={method.split('_theta')[0]}\n")
     clients = "".join(f"{seed} {i},{error},0.5,{10 + i}\n" for i in range(9))
     (folder / "test_clients.csv").write_text(f"client_id,error,loss,num_examples\n{clients}")
