@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import importlib
 import inspect
 import json
 import re
@@ -16,6 +17,7 @@ import pytest
 from privacy import parts
 from privacy import statements
 import tasks
+from tff_superquantile.experiments import run
 from tff_superquantile.experiments.config import methods
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.export import formats
@@ -149,6 +151,25 @@ def test_a_private_method_and_threshold_are_accounted_for(user, carry_out, small
   # From B = 3, of which the factor of a round is exp(-0.05 (noisy share - theta)).
   first, last = (float(row["threshold"]) for row in (rows[1], rows[-1]))
   assert first != last and abs(np.log(last / first)) < 0.05 * 3 * 2
+
+
+@pytest.mark.parametrize("name", ["AboveMean", "AboveMedian"])
+def test_methods_of_what_the_server_sees_weigh_as_numpy_does(user, name, monkeypatch):
+  monkeypatch.syspath_prepend(user.folder)
+  above = importlib.import_module("above")
+  losses = np.float32([0.1, 0.9, 0.5, 2.5])
+  if name == "AboveMean":  # 1.0.
+    relative = above.AboveMean().relative_share()
+    mean = relative.summarize(losses, np.ones(4))
+    np.testing.assert_array_equal(relative.share(losses, mean), [0.5, 0.5, 0.5, 1.0])
+    assert relative.summarize(losses[:0], np.ones(0)) == 0.0
+  config = run.RunConfig(
+    method=getattr(above, name)(), num_rounds=2, output_dir=str(user.folder / "above")
+  )
+  finished = run.train(run_config.replace(config, cache_dir=str(user.cache_dir)))
+  tails, cohorts = (finished.rounds[column][1:] for column in ("tail_size", "cohort_size"))
+  # Before training all losses are equal.
+  assert tails[0] == cohorts[0] and (name == "AboveMean") == (tails[1] == cohorts[1])
 
 
 def test_a_task_is_trained(user, carry_out):
