@@ -83,11 +83,16 @@ def _family(method: str) -> str:
   return method.split(" q = ")[0].split(" t = ")[0]
 
 
+def _plain(method: str) -> str:
+  """Returns a printed method with its parameter as our labels write it, t = 1 for t = 1.0."""
+  return method.removesuffix(".0")
+
+
 def measured_method(evidence: measurements.Evidence, source: str, method: str) -> str | None:
   """Returns our label of a printed method: of several values of its parameter, the best one."""
-  exact = evidence.methods(source)
-  if method in exact:
-    return method
+  plain = _plain(method)
+  if plain in evidence.methods(source):
+    return plain
   # The value of a parameter that was best there need not be the best here.
   return evidence.best(source, _family(method))
 
@@ -124,7 +129,7 @@ def _of_other_parameter(
 def other_parameter(evidence: measurements.Evidence, source: str, method: str) -> str:
   """Returns " (q = 1)" where a source has a printed method with that value of its parameter."""
   ours = measured_method(evidence, source, method)
-  if ours is None or ours == method:
+  if ours is None or ours == _plain(method):
     return ""
   return f" ({ours.removeprefix(_family(method)).strip(' ()')})"
 
