@@ -46,10 +46,9 @@ from tff_superquantile.experiments.pages import tables
 _IMAGES = "images/paper-"  # Seen from docs/.
 _GRIDS_NOTE = (
   "Errors in %, bold as in the paper: what it prints; after → what was measured on digits, mean ±"
-  " sd over seeds; after ⇒ on EMNIST’s writers and Sent140’s users; in brackets the value of a"
-  " parameter that is another one, or is not printed. Data and rounds are not the paper’s, so"
-  " numbers may differ. All tables and columns are in paper.csv, which ./run_experiments.sh paper"
-  " writes."
+  " sd over seeds; after ⇒ on EMNIST’s writers; in brackets the value of a parameter that is"
+  " another one, or is not printed. Data and rounds are not the paper’s, so numbers may differ. All"
+  " tables and columns are in paper.csv, which ./run_experiments.sh paper writes."
 )
 
 

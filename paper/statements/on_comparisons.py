@@ -74,10 +74,11 @@ def _for_each_comparison(
   `about` is that question, empty for a quotation; `check` decides `rule` by one source.
   """
   for source, short in _COMPARISONS.items():
-    if check is _interpolates and source in _NUM_CLASSES:
-      continue  # Turns are told by the spread over seeds.
     place = f"{about} By {short}" if about else short
     answer = check(evidence, source) if evidence.has(source) else None
+    # Turns are told by the spread over seeds. What was not measured of people is no gap.
+    if source in _NUM_CLASSES and (answer is None or check is _interpolates):
+      continue
     if answer is None:
       yield rows.missing(key, source, place)
       continue

@@ -53,7 +53,8 @@ def _cell(
 
 
 def grids(evidence: measurements.Evidence) -> Iterator[tables.Table]:
-  """Yields the tables of changes of which something was measured."""
+  """Yields the tables of changes of which something was measured; the first has a note."""
+  is_said = False
   for name, source in _TABLES.items():
     place = printed.TABLES[name]
     laid_out = []
@@ -64,4 +65,5 @@ def grids(evidence: measurements.Evidence) -> Iterator[tables.Table]:
         laid_out.append(tables.Row(f"{method}{other}", [cell for cell in cells if cell]))
     if laid_out:
       title = f"{place.number} against FedAvg: {place.title}"
-      yield tables.Table(title, ["method", *_METRICS], laid_out, _NOTE)
+      note, is_said = "" if is_said else _NOTE, True
+      yield tables.Table(title, ["method", *_METRICS], laid_out, note)
