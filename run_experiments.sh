@@ -78,6 +78,11 @@ EXPERIMENTS
                     flags:
                     .venv/bin/python -m \
                         benchmarks.tailbench --help
+    cohort_gain     How much theta gains over FedAvg with cohorts of several
+                    sizes, from finished runs; its own flags:
+                    .venv/bin/python -m \
+                        paper.studies \
+                        cohort_gain --help
     private_quantile
                     The error of private quantiles against epsilon, the paper's
                     recipe beside ours: no training, three minutes. It takes the
@@ -241,7 +246,7 @@ case "$experiment" in
   download)
     exec "$VENV/bin/python" -m tff_superquantile.experiments.download "$@"
     ;;
-  private_quantile)
+  cohort_gain | private_quantile)
     exec "$VENV/bin/python" -m paper.studies "$experiment" "$@"
     ;;
   tailbench)

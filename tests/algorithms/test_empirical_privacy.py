@@ -395,7 +395,7 @@ def _sums_of_run(process, is_with_canary, trial):
     rows.append((after - weights)[0] * float(measured["estimated_tail_size"]) / _CLIP_NORM)
     thresholds.append(float(measured["threshold"]))
     weights = after
-  last = state.client_work["threshold"]["query"]["tracker"].current_estimate
+  last = state.client_work["threshold"]["tracker"].current_estimate
   steps = -np.diff([*thresholds, float(last)]) / (_STEP * (1 + 30 / (1 + np.arange(_NUM_ROUNDS))))
   bits = 4 * (0.5 * steps + 0.5 - 0.5)  # theta = 1/2 of four clients; of bits -1/2 and 1/2.
   return np.stack([rows, bits], axis=1)

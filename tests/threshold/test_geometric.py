@@ -80,7 +80,7 @@ def test_the_noise_in_the_sum():
   process = _process(0.3, z, expected_clients)
   np.testing.assert_allclose(_rounds(process, rounds)[0], expected, rtol=1e-5)
   # The query, which moves the estimate, adds none.
-  own = _process(0.3, z, expected_clients, noise_key=None).initialize()["query"]
+  own = _process(0.3, z, expected_clients, noise_key=None).initialize()
   assert own["tracker"].below_estimate_state.numerator_state.stddev == 0.0
 
 
@@ -109,7 +109,7 @@ def test_theta_1_selects_everybody():
   process = _process(1.0, 1.0)
   thresholds, state = _rounds(process, _losses(2))
   assert thresholds == [-np.inf, -np.inf]
-  assert np.isfinite(state["query"]["tracker"].current_estimate)
+  assert np.isfinite(state["tracker"].current_estimate)
   shares = [
     float(process.share_fn(tf.constant(loss), np.float32(-np.inf), _CLIENT))
     for loss in (-np.inf, -5.0, 0.0, np.inf, np.nan)

@@ -128,6 +128,8 @@ def plan(args: argparse.Namespace, usual_folds: int = 0) -> list[tuning.Settings
       raise ValueError(
         f"Found --{name} for {args.experiment}, which is not private; use private_synthetic."
       )
+  for theta in thetas or ():
+    methods.tail_fraction("thetas", theta)
   for name, numbers in (("thetas", thetas or ()), ("epsilons", epsilons or ())):
     texts = {f"{number:g}" for number in numbers}
     if len(texts) < len(numbers) or not all(0.0 < number < math.inf for number in numbers):

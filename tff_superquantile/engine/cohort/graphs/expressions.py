@@ -41,6 +41,7 @@ class Expression:
       which each changes nothing.
     functions: The FunctionDefs that the node calls, which are not taken apart: those of data sets.
     of_shape: Whether it depends on a shape.
+    of_loop: Whether it depends on a variable of a loop, which only steps of that know.
   """
 
   order: int
@@ -56,6 +57,7 @@ class Expression:
   is_of_looks: bool = False
   functions: tuple[Any, ...] = ()
   of_shape: bool = False
+  of_loop: bool = False
 
 
 class Body(NamedTuple):
@@ -104,7 +106,7 @@ class Pool:
   def parameter(self) -> Expression:
     """Makes a new variable of a loop, unlike all others."""
     digest = hashlib.sha256(f"parameter {self._count}".encode()).digest()
-    return self._add("parameter", digest)
+    return self._add("parameter", digest, of_loop=True)
 
   def apply(
     self,
@@ -143,6 +145,7 @@ class Pool:
     changes_nothing &= all(expression.changes_nothing for expression in used)
     roots = frozenset[str]().union(*(ref.expression.roots for ref in refs))
     of_looks = is_known and not stateful and all(ref.expression.is_of_looks for ref in refs)
+    of_loop = any(ref.expression.of_loop for ref in refs)
     return self._add(
       node.op,
       hasher.digest(),
@@ -153,9 +156,10 @@ class Pool:
       reads=node.op == "ReadFile" or of_read or (node.op in ops.LOOKS and bool(roots)),
       is_pure=is_known and not stateful and all(ref.expression.is_pure for ref in refs),
       changes_nothing=changes_nothing,
-      is_of_looks=of_looks or (node.op in ops.LOOKS and changes_nothing),
+      is_of_looks=of_looks or (node.op in ops.LOOKS and changes_nothing and not of_loop),
       functions=tuple(functions),
       of_shape=node.op in ops.SHAPES or any(ref.expression.of_shape for ref in refs),
+      of_loop=of_loop,
     )
 
 
