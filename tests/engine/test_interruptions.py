@@ -1,11 +1,16 @@
 """Ctrl-C and SIGTERM within a call are answered within a second, and the next call is right."""
 
+import concurrent.futures
 import os
 import signal
 import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
+from tensorflow.python.eager import cancellation
+
+from tff_superquantile.engine.cohort.graphs import calls
 
 # Interrupts itself in a long round, while a slow generator is read, while a graph is traced, and in
 # a round within a graph of the user's, who goes on with it.
@@ -110,3 +115,27 @@ def test_a_signal_is_answered_within_a_call(signum, block_size):
   ]
   assert found == [*expected, "41 True", "end"]
   assert process.returncode == 0  # And nothing of it is left that would keep it.
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_what_a_signal_has_cancelled_is_not_computed_in_another_way(is_cancelled):
+  manager = cancellation.CancellationManager()
+
+  def fail():
+    if is_cancelled:
+      manager.start_cancel()
+    raise tf.errors.CancelledError(None, None, "cancelled")
+
+  def call(function):
+    with cancellation.CancellationManagerContext(manager):
+      return calls.call(function)
+
+  with concurrent.futures.ThreadPoolExecutor(1) as other_thread:
+    expected = calls.Interrupted if is_cancelled else tf.errors.CancelledError
+    with pytest.raises(expected):
+      other_thread.submit(call, fail).result()
+    if is_cancelled:  # Nor is anything begun.
+      with pytest.raises(calls.Interrupted):
+        other_thread.submit(call, pytest.fail).result()
+    else:
+      assert other_thread.submit(call, lambda: 3).result() == 3

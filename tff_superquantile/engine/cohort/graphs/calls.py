@@ -21,6 +21,10 @@ _SECONDS_TO_END = 0.5
 _idle: list[queue.SimpleQueue[Callable[[], None]]] = []
 
 
+class Interrupted(BaseException):
+  """What ends a thread whose caller a signal has interrupted: no other way is to be tried."""
+
+
 def _work(tasks: "queue.SimpleQueue[Callable[[], None]]") -> None:
   while True:
     tasks.get()()
@@ -82,6 +86,21 @@ def results(
     raise
 
 
+def _unless_interrupted(function: Callable[[], _T]) -> _T:
+  """Calls a function, unless what called it is cancelled, by then or when it fails."""
+  manager = cancellation.context()
+  if manager is None:
+    return function()
+  try:
+    if manager.is_cancelled:
+      raise Interrupted
+    return function()
+  except tf.errors.OpError:
+    if manager.is_cancelled:
+      raise Interrupted from None
+    raise
+
+
 def call(function: Callable[[], _T], outside: bool = False) -> _T:
   """Calls what TensorFlow computes, so that an exception of a signal handler ends it.
 
@@ -89,12 +108,12 @@ def call(function: Callable[[], _T], outside: bool = False) -> _T:
   be `outside` of the caller's graph: in another thread.
   """
   if threading.current_thread() is not threading.main_thread() and not outside:
-    return function()
+    return _unless_interrupted(function)
   manager, device = cancellation.CancellationManager(), context.context().device_name
 
   def compute() -> _T:
     with cancellation.CancellationManagerContext(manager), tf.device(device or None):
-      return function()
+      return _unless_interrupted(function)
 
   (result,) = results([compute], 1, manager.start_cancel)
   return result
