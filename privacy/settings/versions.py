@@ -15,8 +15,8 @@ def older(place: str | os.PathLike[str] = "") -> ValueError:
   found = f" in {os.fspath(place)}" if os.fspath(place) else ""
   return ValueError(
     f"Found a run of a version before {OLDEST}{found}; expected {OLDEST} or later: train again in"
-    " another --output_dir, or read it by the version that made it. Models of these versions are in"
-    " docs/privacy.md."
+    " another --output_dir, or read it by the version that made it. What its privacy claim is worth"
+    " is in docs/privacy.md."
   )
 
 
