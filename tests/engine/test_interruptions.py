@@ -1,6 +1,5 @@
 """Ctrl-C and SIGTERM within a call are answered within a second, and the next call is right."""
 
-import concurrent.futures
 import os
 import signal
 import subprocess
@@ -8,7 +7,6 @@ import sys
 
 import pytest
 import tensorflow as tf
-from tensorflow.python.eager import cancellation
 
 from tff_superquantile.engine.cohort.graphs import calls
 
@@ -117,25 +115,24 @@ def test_a_signal_is_answered_within_a_call(signum, block_size):
   assert process.returncode == 0  # And nothing of it is left that would keep it.
 
 
-@pytest.mark.parametrize("is_cancelled", [True, False])
-def test_what_a_signal_has_cancelled_is_not_computed_in_another_way(is_cancelled):
-  manager = cancellation.CancellationManager()
-
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_what_a_signal_has_cancelled_is_not_computed_in_another_way(is_interrupted):
   def fail():
-    if is_cancelled:
+    manager = calls.of_thread.manager
+    if is_interrupted:
+      manager.interrupt()
+    else:  # As TensorFlow does where an op fails.
       manager.start_cancel()
     raise tf.errors.CancelledError(None, None, "cancelled")
 
-  def call(function):
-    with cancellation.CancellationManagerContext(manager):
-      return calls.call(function)
+  def fail_and_go_on():
+    with pytest.raises(calls.Interrupted if is_interrupted else tf.errors.CancelledError):
+      calls.call(fail)
+    return calls.call(lambda: 3)
 
-  with concurrent.futures.ThreadPoolExecutor(1) as other_thread:
-    expected = calls.Interrupted if is_cancelled else tf.errors.CancelledError
-    with pytest.raises(expected):
-      other_thread.submit(call, fail).result()
-    if is_cancelled:  # Nor is anything begun.
-      with pytest.raises(calls.Interrupted):
-        other_thread.submit(call, pytest.fail).result()
-    else:
-      assert other_thread.submit(call, lambda: 3).result() == 3
+  if is_interrupted:  # Nor is anything begun.
+    with pytest.raises(calls.Interrupted):
+      calls.call(fail_and_go_on, outside=True)
+  else:
+    assert calls.call(fail_and_go_on, outside=True) == 3
+  assert calls.call(lambda: 4, outside=True) == 4

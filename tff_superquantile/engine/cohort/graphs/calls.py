@@ -25,6 +25,26 @@ class Interrupted(BaseException):
   """What ends a thread whose caller a signal has interrupted: no other way is to be tried."""
 
 
+class Manager(cancellation.CancellationManager):
+  """Cancels a call that a signal interrupts; TensorFlow itself cancels each that fails."""
+
+  is_interrupted = False
+
+  def interrupt(self) -> None:
+    """Cancels the call, after which nothing else is computed in its place."""
+    self.is_interrupted = True
+    self.start_cancel()
+
+
+class _Thread(threading.local):
+  """What a thread computes: the call that began it; TensorFlow's own context is of all threads."""
+
+  manager: Manager | None = None
+
+
+of_thread = _Thread()
+
+
 def _work(tasks: "queue.SimpleQueue[Callable[[], None]]") -> None:
   while True:
     tasks.get()()
@@ -87,16 +107,16 @@ def results(
 
 
 def _unless_interrupted(function: Callable[[], _T]) -> _T:
-  """Calls a function, unless what called it is cancelled, by then or when it fails."""
-  manager = cancellation.context()
+  """Calls a function, unless what called it is interrupted, by then or when it fails."""
+  manager = of_thread.manager
   if manager is None:
     return function()
   try:
-    if manager.is_cancelled:
+    if manager.is_interrupted:
       raise Interrupted
     return function()
   except tf.errors.OpError:
-    if manager.is_cancelled:
+    if manager.is_interrupted:
       raise Interrupted from None
     raise
 
@@ -109,11 +129,15 @@ def call(function: Callable[[], _T], outside: bool = False) -> _T:
   """
   if threading.current_thread() is not threading.main_thread() and not outside:
     return _unless_interrupted(function)
-  manager, device = cancellation.CancellationManager(), context.context().device_name
+  manager, device = Manager(), context.context().device_name
 
   def compute() -> _T:
-    with cancellation.CancellationManagerContext(manager), tf.device(device or None):
-      return _unless_interrupted(function)
+    of_thread.manager = manager
+    try:
+      with cancellation.CancellationManagerContext(manager), tf.device(device or None):
+        return _unless_interrupted(function)
+    finally:
+      of_thread.manager = None
 
-  (result,) = results([compute], 1, manager.start_cancel)
+  (result,) = results([compute], 1, manager.interrupt)
   return result
