@@ -14,7 +14,7 @@ from privacy.settings import part
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskFlags(part.Part):
-  """Of a task that has none; others are subclasses of it."""
+  """Of a task that has none; the base of those of a task from outside that reads no files."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

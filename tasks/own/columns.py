@@ -92,7 +92,7 @@ def read_of_one(
 def _open(
   flags: own_flags.TableFlags, names: Collection[str], classes: Sequence[str]
 ) -> reading.Table:
-  """Opens the table of some flags by their --separator and its --missing."""
+  """Opens the table of some flags by their --separator and --missing."""
   separator = {"tab": "\t", "\\t": "\t"}.get(flags.separator or "", flags.separator)
   if separator is not None and len(separator.encode()) != 1:
     raise ValueError(f"Found --separator={separator!r}; expected a single character, or tab.")

@@ -160,7 +160,7 @@ def test_methods_of_what_the_server_sees_weigh_as_numpy_does(user, name, monkeyp
   del methods.METHODS[f"above:{name}"]
   above = importlib.import_module("above")
   losses = np.float32([0.1, 0.9, 0.5, 2.5])
-  if name == "AboveMean":  # 1.0.
+  if name == "AboveMean":  # The mean loss is 1.
     relative = above.AboveMean().relative_share()
     mean = relative.summarize(losses, np.ones(4))
     np.testing.assert_array_equal(relative.share(losses, mean), [0.5, 0.5, 0.5, 1.0])

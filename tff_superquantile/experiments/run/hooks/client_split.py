@@ -9,6 +9,7 @@ from typing import Any
 from privacy.settings import part
 import tasks
 from tasks import request as request_lib
+from tff_superquantile.experiments.config import flags as flags_lib
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import hook
@@ -43,7 +44,7 @@ class ClientSplit(hook.Hook):
   def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
     config, run = fill_in(config)
     own = part.values(config.task.own)
-    places = {name: os.path.abspath(own[name]) for name in ("data_dir", "glove") if own.get(name)}
+    places = {n: os.path.abspath(own[n]) for n in flags_lib.WHERE_DATA_IS if own.get(n)}
     config = run_config.replace(config, **places)
     if not task.follows_client_split:
       return _with_task(config, client_split=None)
