@@ -55,8 +55,9 @@ class Ledger:
     epsilon_spent: A bound on their cost against an adversary that sees all their releases.
     epsilon_server: The cost of all planned rounds against the server; None where no noise
       protects it.
-    guarantee: The meaning of `epsilon_spent`, in sentences.
-    not_covered: The limits of the guarantee, in sentences.
+    wording: The version of the sentences' wording, `statements.WORDING` of the run's version.
+    guarantee: The meaning of `epsilon_spent`, in sentences by name.
+    not_covered: The limits of the guarantee, in sentences by name.
     starts: The run from whose model it starts, that from which this one did, and so on.
   """
 
@@ -69,8 +70,9 @@ class Ledger:
   rounds_done: int
   epsilon_spent: float
   epsilon_server: float | None
-  guarantee: tuple[str, ...]
-  not_covered: tuple[str, ...]
+  wording: int
+  guarantee: Mapping[str, str]
+  not_covered: Mapping[str, str]
   starts: tuple[statements.StartingModel, ...]
 
   def to_json(self) -> str:
@@ -101,8 +103,15 @@ class Ledger:
       "epsilon": _typed("claim.epsilon", claim["epsilon"], float | None),
       "delta": checks.fraction("delta", claim["delta"]),
     }
+    if content["wording"] not in range(1, statements.WORDING + 1):
+      raise ValueError(
+        f"Found wording = {content['wording']} in the ledger; expected 1 to {statements.WORDING},"
+        " which this version of tff_superquantile reads."
+      )
     for name in ("guarantee", "not_covered"):
-      content[name] = tuple(map(str, content[name]))
+      content[name] = {
+        key: _typed(f"{name}.{key}", text, str) for key, text in content[name].items()
+      }
     content["starts"] = tuple(map(_read_start, content["starts"]))
     return cls(**content)
 
@@ -121,6 +130,7 @@ _JSON: dict[Any, tuple[Any, str]] = {
   int: (int, "a whole number of at least 0"),
   float: ((int, float), "0 or a positive number"),
   tuple: (list, "a list"),
+  Mapping: (dict, "an object"),
 }
 
 
@@ -209,7 +219,8 @@ def build_ledger(
     rounds_done=rounds_done,
     epsilon_spent=epsilon,
     epsilon_server=server.server_epsilon(release, num_rounds_planned, meter.delta).epsilon,
-    guarantee=tuple(statements.guarantee(release)),
+    wording=statements.WORDING,
+    guarantee=statements.guarantee(release),
     not_covered=statements.not_covered(release, starts, flags),
     starts=starts,
   )

@@ -1,4 +1,4 @@
-"""States a privacy guarantee in sentences: every number comes with them."""
+"""States a privacy guarantee in named sentences: every number comes with them."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -8,37 +8,41 @@ from privacy import cohorts
 from privacy import parts
 from privacy import releases
 
-NOT_COVERED = (
-  "What is public: the number of training clients, the names of a table's columns, and all about"
-  " the clients that are not trained on.",
-  "Choosing hyperparameters, thresholds or models by results on the training clients: each run that"
-  " is looked at spends its own budget.",
-  "Evaluation on held-out clients: their losses and errors are published without noise.",
-  "The noise key: it must stay secret, since the noise and the cohorts follow from it, and serve"
-  " one run only. The random seed is no secret.",
-  "How noise is drawn: in double precision, before it is rounded to the grid of the sums, and by"
-  " Philox, which is no cryptographic generator.",
-  "Timing: how long a round takes tells something of the size of its cohort.",
-  "Anything else that is published about the cohorts, such as their exact sizes, who took part, how"
-  " many were in the tail, or their exact metrics.",
-)
+# The version of the sentences' wording, which a ledger keeps: an audit compares the names of a
+# ledger's sentences with those that follow from its numbers, and the texts where they are of the
+# same wording.
+WORDING = 1
+
+_NOT_COVERED: Mapping[str, str] = {
+  "public": "What is public: the number of training clients, the names of a table's columns, and"
+  " all about the clients that are not trained on.",
+  "choices": "Choosing hyperparameters, thresholds or models by results on the training clients:"
+  " each run that is looked at spends its own budget.",
+  "held_out": "Evaluation on held-out clients: their losses and errors are published without"
+  " noise.",
+  "noise_key": "The noise key: it must stay secret, since the noise and the cohorts follow from it,"
+  " and serve one run only. The random seed is no secret.",
+  "drawing": "How noise is drawn: in double precision, before it is rounded to the grid of the"
+  " sums, and by Philox, which is no cryptographic generator.",
+  "timing": "Timing: how long a round takes tells something of the size of its cohort.",
+  "publications": "Anything else that is published about the cohorts, such as their exact sizes,"
+  " who took part, how many were in the tail, or their exact metrics.",
+}
+# Of cohorts that all may know.
+_OF_KNOWN_COHORTS: Mapping[str, str] = {
+  "noise_key": "The noise key: it must stay secret, since the noise follows from it, and serve one"
+  " run only. The random seed is no secret, and the cohorts follow from it.",
+  "timing": "Timing: how long a round takes tells something of how many of its clients train, and"
+  " on how much data.",
+  "publications": "Anything else that is published about training clients, such as how many were in"
+  " the tail, or their exact metrics.",
+}
 # Of cohorts in which others notice whether a client is in the list.
-_PUBLIC_LIST = (
-  "What is public: who the training clients are, and not only their number: a client that a task"
-  " leaves out of its list for want of data changes the cohorts of others. So are the names of a"
-  " table's columns, and all about the clients that are not trained on."
-)
-# Those of cohorts that all may know.
-_OF_KNOWN_COHORTS = (
-  *NOT_COVERED[:3],
-  "The noise key: it must stay secret, since the noise follows from it, and serve one run only. The"
-  " random seed is no secret, and the cohorts follow from it.",
-  NOT_COVERED[4],
-  "Timing: how long a round takes tells something of how many of its clients train, and on how much"
-  " data.",
-  "Anything else that is published about training clients, such as how many were in the tail, or"
-  " their exact metrics.",
-)
+_OF_PUBLIC_LISTS: Mapping[str, str] = {
+  "public": "What is public: who the training clients are, and not only their number: a client that"
+  " a task leaves out of its list for want of data changes the cohorts of others. So are the names"
+  " of a table's columns, and all about the clients that are not trained on.",
+}
 # The tasks of public data sets, whose clients are known not to be those of any other data.
 _PUBLIC_TASKS = (
   *("emnist_convnet", "emnist_linear", "sent140_linear", "sent140_lstm"),
@@ -92,17 +96,17 @@ def from_outside(flags: Mapping[str, str]) -> list[str]:
   ]
 
 
-def of_flags(flags: Mapping[str, str]) -> tuple[str, ...]:
+def of_flags(flags: Mapping[str, str]) -> dict[str, str]:
   """States the limits of a guarantee that follow from the flags of its run, texts by name."""
-  outside, sentences = from_outside(flags), []
-  if outside:
-    sentences.append(
+  sentences = {}
+  if outside := from_outside(flags):
+    sentences["outside"] = (
       f"Parts from outside the project ({', '.join(outside)}): that they release what is accounted"
       " for, and nothing else of a client, is the word of their authors."
     )
   if flags.get("exact_siblings") == "allowed":
-    sentences.append(_MEASURED_BESIDE)
-  return tuple(sentences)
+    sentences["siblings"] = _MEASURED_BESIDE
+  return sentences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,18 +145,24 @@ def not_covered(
   release: releases.Release,
   starts: Sequence[StartingModel] = (),
   flags: Mapping[str, str] | None = None,
-) -> tuple[str, ...]:
+) -> dict[str, str]:
   """States the limits of the guarantee of a run with some flags.
 
   Args:
     release: What a round releases.
     starts: The models from which the run starts, the latest first.
     flags: The run's flags, texts by name; None without a run.
+
+  Returns:
+    Sentences by name, in the order of reading.
   """
-  limits: tuple[str, ...] = _OF_KNOWN_COHORTS if release.cohort.is_one_mechanism else NOT_COVERED
-  if release.cohort.list_is_public:
-    limits = tuple(_PUBLIC_LIST if sentence == NOT_COVERED[0] else sentence for sentence in limits)
-  return (*map(initial_weights, starts), *of_flags(flags or {}), *limits)
+  return {
+    **{f"initial_weights_{i}": initial_weights(start) for i, start in enumerate(starts, 1)},
+    **of_flags(flags or {}),
+    **_NOT_COVERED,
+    **(_OF_KNOWN_COHORTS if release.cohort.is_one_mechanism else {}),
+    **(_OF_PUBLIC_LISTS if release.cohort.list_is_public else {}),
+  }
 
 
 def mechanism(release: releases.Release) -> str:
@@ -228,13 +238,20 @@ def adversary(release: releases.Release) -> str:
   return f"Adversary: whoever sees the {' and '.join(seen)} of all rounds, {known}."
 
 
-def guarantee(release: releases.Release) -> list[str]:
-  """Returns all of the above, in the order of reading."""
-  sentences = [
-    mechanism(release),
-    neighboring(release),
-    sampling(release),
-    noise_shares(release),
-    adversary(release),
-  ]
-  return [sentence for sentence in sentences if sentence is not None]
+def guarantee(release: releases.Release) -> dict[str, str]:
+  """States what epsilon is about.
+
+  Args:
+    release: What a round releases.
+
+  Returns:
+    Sentences by name, in the order of reading.
+  """
+  sentences = {
+    "mechanism": mechanism(release),
+    "neighboring": neighboring(release),
+    "sampling": sampling(release),
+    "noise_shares": noise_shares(release),
+    "adversary": adversary(release),
+  }
+  return {name: sentence for name, sentence in sentences.items() if sentence is not None}

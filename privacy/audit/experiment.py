@@ -325,7 +325,7 @@ def _limits(private: Sequence[Member]) -> tuple[str, ...]:
   """Returns what flags of private runs say of the limits of their guarantees, with the runs."""
   by_sentence: dict[str, list[Member]] = {}
   for member in private:
-    for sentence in statements.of_flags(member.flags):
+    for sentence in statements.of_flags(member.flags).values():
       by_sentence.setdefault(sentence, []).append(member)
   return tuple(
     f"Outside the guarantee of {_example(of)}: {sentence}" for sentence, of in by_sentence.items()

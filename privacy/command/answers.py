@@ -153,8 +153,8 @@ def of_audit(audited: audit.Audit, folder: str) -> Answer:
     epsilon_server=audited.server.epsilon,
     server_participations=audited.server.participations,
     server=audited.server.explanation,
-    guarantee=statements.guarantee(release),
-    not_covered=audited.not_covered,
+    guarantee=list(statements.guarantee(release).values()),
+    not_covered=list(audited.not_covered.values()),
   )
   claimed, delta = entry.claim["epsilon"], entry.claim["delta"]
   lines = [

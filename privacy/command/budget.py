@@ -62,8 +62,8 @@ def _values(
     values["sigma_update"] = None if z_w is None else z_w * args.clip_norm
   values |= _costs(release, num_rounds, delta, args) | _noise_of_clients(release)
   return values | dict(
-    guarantee=statements.guarantee(release),
-    not_covered=statements.not_covered(release),
+    guarantee=list(statements.guarantee(release).values()),
+    not_covered=list(statements.not_covered(release).values()),
     warnings=[] if warning is None else [warning],
   )
 

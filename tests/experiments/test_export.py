@@ -380,7 +380,10 @@ def test_card_of_a_private_run_says_what_its_ledger_covers(tmp_path):
   ledger = (path / "privacy.json").read_bytes()
   assert hashlib.sha256(ledger).hexdigest() in card
   assert "epsilon = 20, delta = 0.01, after 20 rounds" in card
-  for sentence in (*json.loads(ledger)["guarantee"], *json.loads(ledger)["not_covered"]):
+  for sentence in (
+    *json.loads(ledger)["guarantee"].values(),
+    *json.loads(ledger)["not_covered"].values(),
+  ):
     assert sentence.split(";")[0].split("(")[0] in card
   assert "FedAvg" not in card.split("## Privacy")[0]
   (path / "privacy.json").unlink()

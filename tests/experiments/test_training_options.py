@@ -205,7 +205,7 @@ def test_ledger_says_what_the_start_has_cost(train, adam, capsys):
   entries = [
     ledger.Ledger.from_json((run.path / "privacy.json").read_text()) for run in (first, second)
   ]
-  said = [entry.not_covered[: len(entry.starts)] for entry in entries]
+  said = [tuple(entry.not_covered.values())[: len(entry.starts)] for entry in entries]
   assert [len(one) for one in said] == [1, 2]
   assert "trained on the same population without privacy" in said[0][0]
   assert f"epsilon = {entries[0].epsilon_spent:.4g} at delta" in said[1][0]

@@ -263,19 +263,42 @@ def test_a_start_without_privacy_on_the_same_clients_fails(tmp_path, task, start
     assert all("trained without privacy on what may be the same clients" in f for f in failures)
 
 
+def test_sentences_of_an_earlier_wording_are_compared_by_name(tmp_path, monkeypatch):
+  entry = _ledger(starts=())
+  monkeypatch.setattr(statements, "WORDING", 2)
+  texts = {name: f"Once: {text}" for name, text in entry.guarantee.items()}
+  for number, (wording, guarantee, holds) in enumerate(
+    [
+      (2, entry.guarantee, True),
+      (2, texts, False),
+      (1, texts, True),
+      (1, {**texts, "more": "A client may leave."}, False),
+      (1, dict(list(texts.items())[1:]), False),
+    ]
+  ):
+    changed = dataclasses.replace(entry, wording=wording, guarantee=guarantee)
+    folder = run_folders.write(tmp_path / str(number), changed, _ROUNDS)
+    found = audit.audit_folder(folder)
+    assert found.holds == holds, number
+    assert any("have wording 1, not today's 2" in note for note in found.notes) == (wording == 1)
+  _change(folder / "privacy.json", lambda content: content.update(wording=3))
+  with pytest.raises(ValueError, match="Found wording = 3 in the ledger; expected 1 to 2"):
+    audit.audit_folder(folder)
+
+
 _NAMED = {"algorithm": "plug:Peek", "task": "hosp:LINEAR", "exact_siblings": "allowed"}
 
 
 @pytest.mark.parametrize("flag, value", [*_NAMED.items(), ("threshold", "plug:Quiet")])
 def test_parts_from_outside_and_siblings_are_in_the_ledgers_sentences(tmp_path, flag, value):
   flags = {"algorithm": "superquantile", "task": "own", flag: value}
-  (sentence,) = statements.of_flags(flags)
+  ((name, sentence),) = statements.of_flags(flags).items()
   assert f"--{flag}={value}" in sentence
   entry = _ledger(starts=())
   said = dataclasses.replace(entry, not_covered=statements.not_covered(entry.release, flags=flags))
-  assert sentence in said.not_covered and sentence not in entry.not_covered
+  assert said.not_covered[name] == sentence and name not in entry.not_covered
   found = audit.audit_folder(run_folders.write(tmp_path / "said", said, _ROUNDS, **flags))
-  assert found.holds and sentence in found.not_covered
+  assert found.holds and found.not_covered[name] == sentence
   # A ledger that keeps it to itself, or that says it of a run that has nothing of it.
   wrong = "The ledger's sentences are not those that follow"
   (failure,) = _failures(run_folders.write(tmp_path / "kept", entry, _ROUNDS, **flags))

@@ -80,8 +80,9 @@ def test_a_ledger_keeps_known_cohorts(sampling):
   found = run_folders.ledger_of(release, 12, done=5, claim=9.0, delta=1e-5)
   again = ledger.Ledger.from_json(found.to_json())
   assert again == found and again.release.coefficients == release.coefficients
-  assert "for all to know" in found.guarantee[2] and "and the cohorts" in found.guarantee[-1]
-  assert "4 bands" in found.guarantee[0]
+  assert "for all to know" in found.guarantee["sampling"]
+  assert "and the cohorts" in found.guarantee["adversary"]
+  assert "4 bands" in found.guarantee["mechanism"]
   server = server_lib.server_epsilon(release, 12, 1e-5)
   assert server.epsilon is None and "a party apart" in server.explanation
   assert server.participations == {"cyclic": 2, "spaced": 3}[sampling]

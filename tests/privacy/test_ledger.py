@@ -254,7 +254,7 @@ def test_a_ledger_of_weighted_updates(tmp_path):
   release = _private_release(rho_ratio=None, num_bins=None, weighted_updates=True)
   assert flat.of(release).update_sum.num_entries == 25
   entry = _private_ledger(release)
-  (said,) = (sentence for sentence in entry.guarantee if "mechanism" in sentence)
+  said = entry.guarantee["mechanism"]
   assert "each weighted by its client's own loss, and of these weights" in said
   flags = dict(threshold="", threshold_noise_multiplier="", rho_ratio="")
   folder = _private_run(tmp_path / "run", release, **flags)
@@ -419,7 +419,9 @@ def test_an_adaptive_clip_norm_is_audited(tmp_path, change, flags, message):
   assert found.spent == accounting.epsilon(change.get("release", _ADAPTIVE), _PLANNED, _DELTA)
   if message is None:
     assert found.holds, found.failures
-    assert "a one-bit count of the updates within the clip norm" in found.ledger.guarantee[0]
+    assert (
+      "a one-bit count of the updates within the clip norm" in found.ledger.guarantee["mechanism"]
+    )
   else:
     assert any(message in failure for failure in found.failures), found.failures
 

@@ -228,8 +228,10 @@ def _privacy(run: run_folder.Run) -> list[page.Block]:
     "Ledger": f"{ledger_lib.FILE_NAME} with SHA-256 {hashlib.sha256(content).hexdigest()};"
     " python -m privacy.account audit RUN_DIR computes the numbers again",
   }
-  gaps = (f"Not covered: {gap}" for gap in ledger.not_covered)
-  rows = [tables.Row(sentence, []) for sentence in (*ledger.guarantee, *gaps, _TEST_CLIENTS)]
+  gaps = (f"Not covered: {gap}" for gap in ledger.not_covered.values())
+  rows = [
+    tables.Row(sentence, []) for sentence in (*ledger.guarantee.values(), *gaps, _TEST_CLIENTS)
+  ]
   return [
     tables.listing(facts, "Privacy"),
     tables.Table("What it is about", [], rows, kind="words"),

@@ -85,77 +85,115 @@ class Account:
 
   def describe(self) -> str:
     """Returns lines of text for the user, before the run starts: its cost and its noise."""
-    config, release, clip = self._config, self._release, self._clip
-    threshold = release.find(parts.PrivateThreshold)
-    # These divide by the sum of the clients' shares, at most their number.
-    is_relative = isinstance(config.method, (methods.OwnLossMethod, methods.RelativeMethod))
-    lines = [
-      f"Private: {config.num_rounds} rounds cost epsilon"
-      f" {self._meter.epsilon(config.num_rounds):.4g} at delta {self._meter.delta:.3g}"
-      f" ({release.neighboring_relation}). {statements.secure_sums(release)}",
-      f"Noise multiplier of the updates: {self._updates.z:.4g}, on updates clipped"
-      f" to {self._clip_norm:.4g}{' at first' if clip is not None else ''}.",
-      f"The noise of a round's mean is {'at least' if is_relative else 'about'}"
-      f" {self.relative_noise:.2g} times as long as a clipped update can be"
-      f"{', but for what later noise cancels' if len(release.coefficients) > 1 else ''}.",
+    sentences = [
+      self._cost(),
+      self._noise_of_updates(),
+      self._noise_of_mean(),
+      self._noise_of_clip_counts(),
+      *self._noise_of_threshold(),
+      statements.noise_shares(self._release),
+      *map(statements.initial_weights, self._starts),
+      *statements.of_flags(self._config.to_flags()).values(),
+      self._cost_against_server(),
+      self._public(),
+      self._secret(),
     ]
-    if clip is not None:
-      lines.append(
-        "Noise multiplier of the count of updates within the clip norm, which adapts:"
-        f" {clip.z:.4g}."
-      )
-    if threshold is not None:
-      lines.append(f"Noise multiplier of the {threshold.kind} threshold: {threshold.z:.4g}.")
-      privacy = self._privacy
-      if isinstance(privacy, privacy_lib.Budget) and privacy.rho_ratio is not None:
-        more = math.sqrt(1.0 + privacy.rho_ratio) - 1.0
-        lines.append(
-          f"The threshold has {privacy.rho_ratio:.3g} of the updates' budget (--rho_ratio), which"
-          f" costs these {100.0 * more:.2g} % more noise."
-        )
-    if isinstance(threshold, parts.Tree) and threshold.mechanism is not None:
-      lines.append(threshold.mechanism.describe())
-    shares = statements.noise_shares(release)
-    if shares is not None:
-      lines.append(shares)
-    lines += [statements.initial_weights(start) for start in self._starts]
-    lines += statements.of_flags(config.to_flags())
-    server = server_lib.server_epsilon(release, config.num_rounds, self._meter.delta)
-    if server.epsilon is not None:
-      lines.append(f"Against the server epsilon is {server.epsilon:.4g}. {server.explanation}")
-    lines.append(
-      f"Public: the number of training clients, {release.cohort.population}, and all about the"
-      " clients that are not trained on."
+    warnings = [
+      accounting.delta_warning(self._meter.delta, self._release.cohort.population),
+      self._noise_warning(),
+      self._clip_warning(),
+    ]
+    lines = [*sentences, *(f"Warning: {text}" for text in warnings if text is not None)]
+    return "\n".join(line for line in lines if line is not None)
+
+  def _cost(self) -> str:
+    rounds, release = self._config.num_rounds, self._release
+    return (
+      f"Private: {rounds} rounds cost epsilon {self._meter.epsilon(rounds):.4g} at delta"
+      f" {self._meter.delta:.3g} ({release.neighboring_relation})."
+      f" {statements.secure_sums(release)}"
     )
-    what = "Noise follows" if release.cohort.is_public else "Cohorts and noise follow"
-    lines.append(
+
+  def _noise_of_updates(self) -> str:
+    at_first = "" if self._clip is None else " at first"
+    return (
+      f"Noise multiplier of the updates: {self._updates.z:.4g}, on updates clipped to"
+      f" {self._clip_norm:.4g}{at_first}."
+    )
+
+  def _noise_of_mean(self) -> str:
+    # These divide by the sum of the clients' shares, at most their number.
+    relative = (methods.OwnLossMethod, methods.RelativeMethod)
+    bound = "at least" if isinstance(self._config.method, relative) else "about"
+    later = ", but for what later noise cancels" if len(self._release.coefficients) > 1 else ""
+    return (
+      f"The noise of a round's mean is {bound} {self.relative_noise:.2g} times as long as a clipped"
+      f" update can be{later}."
+    )
+
+  def _noise_of_clip_counts(self) -> str | None:
+    if self._clip is None:
+      return None
+    return (
+      "Noise multiplier of the count of updates within the clip norm, which adapts:"
+      f" {self._clip.z:.4g}."
+    )
+
+  def _noise_of_threshold(self) -> list[str]:
+    """Says the noise of a private threshold, its part of the budget, and what its tree adds."""
+    threshold, privacy = self._release.find(parts.PrivateThreshold), self._privacy
+    if threshold is None:
+      return []
+    sentences = [f"Noise multiplier of the {threshold.kind} threshold: {threshold.z:.4g}."]
+    if isinstance(privacy, privacy_lib.Budget) and privacy.rho_ratio is not None:
+      more = math.sqrt(1.0 + privacy.rho_ratio) - 1.0
+      sentences.append(
+        f"The threshold has {privacy.rho_ratio:.3g} of the updates' budget (--rho_ratio), which"
+        f" costs these {100.0 * more:.2g} % more noise."
+      )
+    if isinstance(threshold, parts.Tree) and threshold.mechanism is not None:
+      sentences.append(threshold.mechanism.describe())
+    return sentences
+
+  def _cost_against_server(self) -> str | None:
+    server = server_lib.server_epsilon(self._release, self._config.num_rounds, self._meter.delta)
+    if server.epsilon is None:
+      return None
+    return f"Against the server epsilon is {server.epsilon:.4g}. {server.explanation}"
+
+  def _public(self) -> str:
+    return (
+      f"Public: the number of training clients, {self._release.cohort.population}, and all about"
+      " the clients that are not trained on."
+    )
+
+  def _secret(self) -> str:
+    what = "Noise follows" if self._release.cohort.is_public else "Cohorts and noise follow"
+    return (
       f"{what} from a secret key, in checkpoints/ alone: publish anything else of the run's folder."
     )
-    warnings = [
-      accounting.delta_warning(self._meter.delta, release.cohort.population),
-      self._noise_warning(),
-    ]
-    if clip is not None and self.relative_noise > _MOST_NOISE:
-      warnings.append(
-        "Found a clip norm that adapts where a round is mostly noise; it may follow the noise"
-        " upwards and lose the model: give --clip_norm a number, or ask for larger cohorts or a"
-        " larger budget."
-      )
-    return "\n".join([*lines, *(f"Warning: {text}" for text in warnings if text is not None)])
 
   def _noise_warning(self) -> str | None:
     """Says that a round's noise is longer than its updates can be; None if it is not."""
     if self.relative_noise <= 1.0:
       return None
-    norm = self._clip_norm
+    norm, adapts = self._clip_norm, ", or --clip_norm=adaptive" if self._clip is None else ""
     return (
       f"Found that the noise of a round's mean is expected to be {self.relative_noise * norm:.3g}"
       f" long (noise multiplier {self._updates.z:.3g}, clip norm {norm:.3g},"
       f" {self._num_parameters} parameters, {self._config.cohort.expected} clients per round),"
       f" longer than any client's update, which is at most {norm:.3g}; ask for more clients per"
-      " round, a larger epsilon, or a smaller model"
-      f"{', or --clip_norm=adaptive' if self._clip is None else ''}, or expect rounds to be mostly"
-      " noise."
+      f" round, a larger epsilon, or a smaller model{adapts}, or expect rounds to be mostly noise."
+    )
+
+  def _clip_warning(self) -> str | None:
+    """Says that a clip norm that adapts may follow the noise; None if it does not."""
+    if self._clip is None or self.relative_noise <= _MOST_NOISE:
+      return None
+    return (
+      "Found a clip norm that adapts where a round is mostly noise; it may follow the noise upwards"
+      " and lose the model: give --clip_norm a number, or ask for larger cohorts or a larger"
+      " budget."
     )
 
   def _relative_noise(self) -> float:
