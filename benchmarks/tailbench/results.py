@@ -185,7 +185,7 @@ def _disagreement(run: run_folder.Run, measure: str) -> float:
   """
   run = next(cross_validation.single([run]))
   assert run.config is not None
-  model, splits = finished_run.load_task(run, run.config)
+  model, splits = finished_run.load_task(finished_run.get_task(run, run.config), run.config)
   halves = personalizing.split_clients(run.config, splits, "train")
   sizes = np.diff(halves.held_in.offsets) + np.diff(halves.held_out.offsets)
   asked = [i for i in range(0, len(sizes), 2) if sizes[i] >= _LEAST_ROWS]

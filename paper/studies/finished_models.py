@@ -210,7 +210,7 @@ def _load(
   """Returns a run's model, its test clients' examples in two parts, and all test clients' ids."""
   from tff_superquantile import evaluation
 
-  model, splits = finished_run.load_task(run, config)
+  model, splits = finished_run.load_task(finished_run.get_task(run, config), config)
   files = splits["test"]
   everything = evaluation.examples_of_files(files)
   return model, evaluation.split_examples(everything, held_in_fraction, run.seed), files.client_ids

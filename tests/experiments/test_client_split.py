@@ -65,7 +65,9 @@ def test_one_training_client_does_not_move_others_nor_their_inputs(
   told = capsys.readouterr().out
   assert whole.flags["client_split"] == "by_id"
   found = finished_run.config(whole, {})
-  changed = finished_run.load_task(whole, found)[1]["train"].client_ids[3]
+  changed = finished_run.load_task(finished_run.get_task(whole, found), found)[1][
+    "train"
+  ].client_ids[3]
   is_own = [row[0] == changed for row in _rows()]
   first = is_own.index(True)
   attacks = {

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import types
 
 from helpers import finished_runs
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from privacy import audit
 from tff_superquantile import atomic_files
+from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import evaluate
 from tff_superquantile.experiments import evaluation_text
 from tff_superquantile.experiments import finished_run
@@ -33,9 +35,11 @@ def data(monkeypatch, files):
   """What the run's task finds: clients by split, which a test may change, of those of `files`."""
   splits = {"test": files, "train": files.subset(_IDS[:3])}
 
-  def load_task(run, config, everybody=False):
+  def load_task(task, config, everybody=False):
     return finished_runs.model(), {"pool 0": files} if everybody else splits
 
+  opened = types.SimpleNamespace(labels=(), remarks=())
+  monkeypatch.setattr(finished_run, "get_task", lambda run, config: opened)
   monkeypatch.setattr(finished_run, "load_task", load_task)
   return splits
 
@@ -92,7 +96,8 @@ def test_numbers_are_those_of_numpy(tmp_path, data, files, monkeypatch):
   for chosen in (np.full(len(_IDS), True), its):
     is_row = np.repeat(chosen, finished_runs.SIZES)
     labels = ["low", "middle", "high"]
-    text = evaluation_text.together(*evaluated.of(chosen), labels, "misclassification")
+    _, *own = evaluated.of(chosen)
+    text = evaluation_text.together(*own, labels, "misclassification")
     recalls = [np.mean(~wrong[is_row & (y == c)]) for c in range(3)]
     assert f"All {is_row.sum()} examples together: error {100 * wrong[is_row].mean():.1f} %" in text
     assert f"balanced error {100 * (1 - np.mean(recalls)):.1f} %" in text
@@ -248,3 +253,10 @@ def test_command_repeats_the_run_s_numbers(lab):
   command(run, "--num_test_clients=1.5").assert_refused("expected a whole number")
   (lab.folder / run / "weights.npz").write_bytes(b"PK")
   command(run).assert_refused("weights.npz is damaged")
+
+
+def test_a_command_opens_the_data_once(tmp_path, data, monkeypatch):
+  opened, get_task = [], finished_run.get_task
+  monkeypatch.setattr(finished_run, "get_task", lambda *a: opened.append(a) or get_task(*a))
+  assert cli.run(evaluate, [str(_write(tmp_path))]) == 0
+  assert len(opened) == 1

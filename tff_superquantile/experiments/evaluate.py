@@ -50,11 +50,13 @@ class Evaluated(NamedTuple):
   """What is known of clients under a model.
 
   Attributes:
+    task: The run's `tasks.task.Task`, of which they are clients.
     columns: Arrays of shape [clients] by column.
     predictions: Those of all their examples, one client after the other; None if there are too many
       to hold.
   """
 
+  task: Any
   columns: dict[str, np.ndarray]
   predictions: measure.Predictions | None
 
@@ -62,9 +64,10 @@ class Evaluated(NamedTuple):
     """Returns the same of some clients, bool [clients]."""
     columns = {name: values[its] for name, values in self.columns.items()}
     if self.predictions is None:
-      return Evaluated(columns, None)
+      return self._replace(columns=columns)
     rows = np.repeat(its, self.columns["num_examples"])
-    return Evaluated(columns, measure.Predictions(*(values[rows] for values in self.predictions)))
+    predictions = measure.Predictions(*(values[rows] for values in self.predictions))
+    return self._replace(columns=columns, predictions=predictions)
 
 
 def define(parser: command_line.Parser) -> None:
@@ -120,25 +123,30 @@ def evaluate(
   """
   overrides = overrides or {}
   run = run_folder.find_finished(folder)
-  config = _config(run, split, overrides)
+  config = finished_run.config(run, overrides)
+  if split == _ALL:
+    config = _without_limits(config, overrides)
   if config.is_private and split != "test" and "data_dir" not in overrides:
     raise ValueError(_refusal(folder, split))
-  model, splits = finished_run.load_task(run, config, everybody=split == _ALL)
+  task = finished_run.get_task(run, config)
+  model, splits = finished_run.load_task(task, config, everybody=split == _ALL)
   chosen = splits if split == _ALL else {split: finished_run.of_split(splits, split)}
   if not config.is_private and not overrides and split != _ALL:
     run.check_clients(split, chosen[split].client_ids)
   ids = {client_id for files in chosen.values() for client_id in files.client_ids}
   weights = run.weights_for(model)
   with register.measuring(folder, ids, is_allowed, out):
-    evaluated = _evaluate_all(model, weights, chosen, run.error_kind)
+    columns, predictions = _evaluate_all(model, weights, chosen, run.error_kind)
     if out is not None:
-      where = places(run, list(evaluated.columns["client_id"]))
-      run_files.write_clients(out, {**evaluated.columns, "place": where})
-  return evaluated
+      where = places(run, list(columns["client_id"]))
+      run_files.write_clients(out, {**columns, "place": where})
+  return Evaluated(task, columns, predictions)
 
 
-def _evaluate_all(model: Any, weights: Any, chosen: Mapping[str, Any], error: str) -> Evaluated:
-  """Returns what is known of the clients of some splits, one split after the other."""
+def _evaluate_all(
+  model: Any, weights: Any, chosen: Mapping[str, Any], error: str
+) -> tuple[dict[str, np.ndarray], measure.Predictions | None]:
+  """Returns the columns and predictions of the clients of some splits, one after the other."""
   parts, held, num_predicted = [], [], 0
   for files in chosen.values():
     for of_clients, predictions in _evaluate(model, weights, files, error):
@@ -149,8 +157,8 @@ def _evaluate_all(model: Any, weights: Any, chosen: Mapping[str, Any], error: st
         held.clear()
   columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
   if num_predicted > _MOST_PREDICTED:
-    return Evaluated(columns, None)
-  return Evaluated(columns, measure.Predictions(*map(np.concatenate, zip(*held))))
+    return columns, None
+  return columns, measure.Predictions(*map(np.concatenate, zip(*held)))
 
 
 def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
@@ -161,12 +169,6 @@ def places(run: run_folder.Run, ids: Sequence[str]) -> np.ndarray:
     for client_id in run.clients(split).get("client_id", np.array([])).tolist()
   }
   return np.array([split_of.get(client_id, "") for client_id in ids], dtype=str)
-
-
-def _config(run: run_folder.Run, split: str, overrides: Mapping[str, Any]) -> run_config.RunConfig:
-  """Returns the config of the clients that are evaluated."""
-  config = finished_run.config(run, overrides)
-  return _without_limits(config, overrides) if split == _ALL else config
 
 
 def _refusal(folder: pathlib.Path, split: str) -> str:
@@ -234,7 +236,6 @@ def main(args: argparse.Namespace) -> None:
     f"{args.folder}: {tables.plural(len(columns['client_id']), noun)} with"
     f" {tables.plural(int(columns['num_examples'].sum()), 'example')}."
   )
-  task = finished_run.get_task(run, _config(run, args.split, overrides))
   is_private = run.config is None or run.config.is_private
   for heading, its in evaluation_text.groups(where, is_private):
     chosen = evaluated.of(its)
@@ -244,9 +245,9 @@ def main(args: argparse.Namespace) -> None:
     if chosen.predictions is None:
       print("There are too many examples to measure them all together.")
     else:
-      of_all = (chosen.columns, chosen.predictions, task.labels, run.error_kind)
+      of_all = (chosen.columns, chosen.predictions, evaluated.task.labels, run.error_kind)
       print(evaluation_text.together(*of_all))
-  for sentence in task.remarks:
+  for sentence in evaluated.task.remarks:
     print(sentence)
   if args.out is not None:
     print(f"Written: {args.out}")

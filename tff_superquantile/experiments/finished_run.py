@@ -53,10 +53,9 @@ def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:
 
 
 def load_task(
-  run: run_folder.Run, config: run_config.RunConfig, everybody: bool = False
+  task: Any, config: run_config.RunConfig, everybody: bool = False
 ) -> tuple[Any, Mapping[str, Any]]:
-  """Returns a finished run's (model, `client_files.ClientFiles` by split, or of `everybody`)."""
-  task = get_task(run, config)
+  """Returns a task's (model, `client_files.ClientFiles` by split, or of `everybody`)."""
   from tff_superquantile.experiments.run import build
 
   model, splits = build.load_task(task, config, everybody)

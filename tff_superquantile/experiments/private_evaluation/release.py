@@ -89,7 +89,7 @@ def _release(
     from tff_superquantile.engine import context
     from tff_superquantile.experiments.run import manifest
 
-  model, splits = finished_run.load_task(run, config)
+  model, splits = finished_run.load_task(finished_run.get_task(run, config), config)
   files = finished_run.of_split(splits, request.split)
   run.check_clients(request.split, files.client_ids)
   weights, fingerprint = run.weights_for(model), run.fingerprint
