@@ -30,7 +30,7 @@ def _seconds(task: tasks.task.Task, num_rounds: int, warm_up: int) -> dict[str, 
   processes, handles = {}, []
   for name, values in _CONTENDERS.items():
     data: dict[str, Any] = {} if task.name == "synthetic" else {"data": "standin"}
-    asked = run_config.of(
+    asked = run_config.from_values(
       task=task.name, epsilon=5.0, clip_norm=0.1, clients_per_round=100, **data, **values
     )
     config = build.resolve(asked, task)

@@ -46,4 +46,4 @@ def task_names() -> tuple[str, ...]:
 def get_task(name: str) -> "task.Task":
   """Returns the task of that name; a `ValueError` names those that there are."""
   kind = __getattr__("task").Task
-  return _plugins.Kinds("task", "tasks", kind, _find_tasks(), of_classes=False)[name]
+  return _plugins.Registry("task", "tasks", kind, _find_tasks(), of_classes=False)[name]

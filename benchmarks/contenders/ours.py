@@ -28,7 +28,7 @@ def _config(task: Any, workload: workloads.Workload, options: Mapping[str, Any])
     ),
     **lineup.METHODS[options["method"]][1],
   }
-  return run_config.resolved(run_config.of(**values))
+  return run_config.with_defaults(run_config.from_values(**values))
 
 
 def set_context(engine: str, block_size: int | None = None) -> None:

@@ -123,7 +123,7 @@ def _run(args: argparse.Namespace, folder: pathlib.Path) -> pd.DataFrame:
     planned, _ = plan_lib.with_choices(planned)  # What is missing may still come.
   else:
     planned, complaints = plan_lib.tune(stages, planned)
-    configs = [run_config.of(**settings) for settings in planned]
+    configs = [run_config.from_values(**settings) for settings in planned]
     failed = plan_lib.carry_out(stages, "every method on every data set", configs)
     complaints += [f"{name} failed; its log.txt says why." for name in failed]
   print(*complaints, sep="\n", file=sys.stderr)

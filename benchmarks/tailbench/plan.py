@@ -39,7 +39,7 @@ _BOUND_RATIOS, _USUAL_BOUND_RATIO = (1.1, 1.4, 2.0), 1.4
 def name(settings: tuning.Settings) -> str:
   """Returns the name of a method in the bench: without the values that tuning chooses."""
   kind = methods.METHODS[settings["algorithm"]]
-  has_theta = "theta" in part.own_flags(kind)
+  has_theta = "theta" in part.flags_by_field(kind)
   return f"{kind.title} θ = {settings['theta']:g}" if has_theta else kind.title
 
 

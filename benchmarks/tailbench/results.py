@@ -85,7 +85,7 @@ def find(planned: Sequence[tuning.Settings]) -> dict[float | None, dict[str, lis
   """
   by_budget: dict[float | None, dict[str, list[run_folder.Run]]] = {}
   for settings in planned:
-    run = run_folder.of_config(run_config.of(**settings))
+    run = run_folder.of_config(run_config.from_values(**settings))
     if run.finished:
       of_budget = by_budget.setdefault(settings.get("epsilon"), {})
       of_budget.setdefault(plan.name(settings), []).append(run)

@@ -173,7 +173,7 @@ class ModelResults:
         model, examples, ids = loaded[key]
         run.check_clients("test", ids)
         weights = run.weights_for(model)
-        material = Material(run, run_config.resolved(config), model, weights, examples)
+        material = Material(run, run_config.with_defaults(config), model, weights, examples)
         columns, described = work(material, bar.update)
         path = run.path / f"{self.name}.json"
         path.unlink(missing_ok=True)  # Written last, it says that both are there.

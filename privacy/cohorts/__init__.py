@@ -39,7 +39,9 @@ SAMPLINGS: dict[str, type[Cohort]] = {
 def own_flags() -> dict[str, str]:
   """Returns the flags that single kinds of an accountant's cohorts have, and their help."""
   kinds = SAMPLINGS.values()
-  return {n: part.own_flags(kind)[field].help for kind in kinds for n, field in kind.own().items()}
+  return {
+    n: part.flags_by_field(kind)[field].help for kind in kinds for n, field in kind.own().items()
+  }
 
 
 def of_one_mechanism() -> str:
@@ -65,8 +67,8 @@ def of(sampling: str, population: int, expected: float, **own: Any) -> Cohort:
   return kind(population, expected, **{field: own[name] for name, field in kind.own().items()})
 
 
-def choice(usual: Callable[[Mapping[str, Any]], str]) -> Any:
-  """Returns the field of a run's cohorts; `usual` chooses where --sampling has no value."""
+def choice(default_kind: Callable[[Mapping[str, Any]], str]) -> Any:
+  """Returns the field of a run's cohorts; `default_kind` chooses where --sampling has no value."""
   return part.choice(
     "sampling",
     {name: kind for name, kind in SAMPLINGS.items() if kind is not Everybody},
@@ -75,7 +77,7 @@ def choice(usual: Callable[[Mapping[str, Any]], str]) -> Any:
     " most so many of the clients that are there at their local hour and waited for --separation"
     " rounds (spaced). Private runs with the last two protect from whoever knows the cohorts. None"
     " for fixed_size, or in a private run for poisson.",
-    usual=usual,
-    default=FixedSize(is_asked=False),
+    default_kind=default_kind,
+    default=FixedSize(is_explicit=False),
     words={"cyclic": "cyclic cohorts", "spaced": "spaced cohorts"},
   )

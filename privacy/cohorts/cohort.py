@@ -49,7 +49,7 @@ class Cohort(part.Part):
   # In a run a whole number; the accountant takes any.
   size: int | float = flag.field(None, "Cohort size; None for the task's own.", least=1, name=_SIZE)
   # Whether a run names its sampling, which follows from its privacy otherwise.
-  is_asked: bool = dataclasses.field(default=True, kw_only=True)
+  is_explicit: bool = dataclasses.field(default=True, kw_only=True)
   sampling: ClassVar[str]  # The value of --sampling.
   is_sampled: ClassVar[bool] = True  # Whether a client's rounds are drawn, and secret.
   # Whether the adversary knows the cohorts.
@@ -81,7 +81,7 @@ class Cohort(part.Part):
   def of(self: _Cohort, population: int) -> _Cohort:
     """Returns the cohorts of so many clients, at least one."""
     population = checks.whole("population", population, 1)
-    return dataclasses.replace(self, population=population, is_asked=True)
+    return dataclasses.replace(self, population=population, is_explicit=True)
 
   @property
   def expected(self) -> float:
@@ -158,7 +158,7 @@ class Cohort(part.Part):
   @classmethod
   def own(cls) -> dict[str, str]:
     """Returns the fields of its kind alone by their flags, which are entries of a ledger, too."""
-    return {flag.name: field for field, flag in part.own_flags(cls).items() if field != "size"}
+    return {flag.name: field for field, flag in part.flags_by_field(cls).items() if field != "size"}
 
   def entries(self) -> dict[str, Any]:
     """Returns the cohort as a ledger has it."""

@@ -17,12 +17,15 @@ class Complement(part.Part):
 
   # One of `shares.PROTOCOLS`, the value of --noise_shares.
   protocol: ClassVar[str] = shares.COMPLEMENT
+  # Whether a client may make noise and send no data.
+  may_send_none: ClassVar[bool] = False
 
 
 class Helpers(Complement):
   """Other clients make them, who send no data."""
 
   protocol = shares.HELPERS
+  may_send_none = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +33,7 @@ class PrivateCoin(Complement):
   """More clients make noise than add data, which each does by a coin of its own."""
 
   protocol: ClassVar[str] = shares.PRIVATE_COIN
+  may_send_none: ClassVar[bool] = True
   # The expected number of clients that a round contacts: each is contacted with probability
   # contacted / n and then adds its data with probability m / contacted.
   contacted: int | float = flag.field(

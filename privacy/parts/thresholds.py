@@ -23,7 +23,7 @@ class Threshold(part.Part):
 
   kind: ClassVar[str]  # Its name: the value of --threshold, in folders of runs and in ledgers.
   # Whether a run names it by --threshold; names of folders leave out what is usual.
-  is_asked: bool = True
+  is_explicit: bool = True
 
   def check(self, cohort: cohorts.Cohort) -> None:
     """Raises a `ValueError` if a run without a budget, with such cohorts, cannot have it."""
@@ -232,7 +232,7 @@ class PrimalDual(OneBit):
 
 # By the value of --threshold, which names the folders of its runs, too.
 _KINDS: tuple[type[Threshold], ...] = (Exact, Reweighting, Tree, Geometric, PrimalDual)
-THRESHOLDS = plugins.Kinds("threshold", "thresholds", Threshold, {k.kind: k for k in _KINDS})
+THRESHOLDS = plugins.Registry("threshold", "thresholds", Threshold, {k.kind: k for k in _KINDS})
 
 
 def is_accounted(kind: type[Threshold]) -> bool:
@@ -251,8 +251,8 @@ def private_kinds() -> dict[str, type[PrivateThreshold]]:
   return {name: kind for name, kind in THRESHOLDS.items() if issubclass(kind, PrivateThreshold)}
 
 
-def choice(kinds: Mapping[str, type[Threshold]], usual: part.Usual) -> Any:
-  """Returns a method's field of a threshold among `kinds`; `usual` names it without --threshold."""
+def choice(kinds: Mapping[str, type[Threshold]], default_kind: part.DefaultKind) -> Any:
+  """Returns a method's field of a threshold; `default_kind` names that without --threshold."""
   return part.choice(
     "threshold",
     kinds,
@@ -261,6 +261,6 @@ def choice(kinds: Mapping[str, type[Threshold]], usual: part.Usual) -> Any:
     " geometric, by a quantile tracked with one private bit a client; primal_dual, by one that"
     " moves by --threshold_step a round, in a private run by a bit of each client. None for exact,"
     " or in a private run for geometric.",
-    usual=usual,
+    default_kind=default_kind,
     values=THRESHOLDS,
   )

@@ -17,18 +17,18 @@ from typing import Any
 from privacy.settings import command_line
 
 
-class Kinds(dict[str, Any]):
-  """What a flag chooses, by name; `table[name]` brings in what is not there yet."""
+class Registry(dict[str, Any]):
+  """What a flag chooses, by name; `table[name]` imports what is not there yet."""
 
   def __init__(
-    self, flag: str, group: str, kind: type, rows: Mapping[str, Any], *, of_classes: bool = True
+    self, flag: str, group: str, kind: type, entries: Mapping[str, Any], *, of_classes: bool = True
   ):
     """Makes a table of subclasses of `kind`, or instances if not `of_classes`.
 
-    `group` is the last word of the group of entry points, and `rows` are the project's own.
+    `group` is the last word of the group of entry points, and `entries` are the project's own.
     """
-    super().__init__(rows)
-    self.own = frozenset(rows)
+    super().__init__(entries)
+    self.own = frozenset(entries)
     self.kind = kind
     self._flag, self._group = flag, f"tff_superquantile.{group}"
     self._of_classes = of_classes
@@ -37,7 +37,7 @@ class Kinds(dict[str, Any]):
     return self._import(name, self._target(name))
 
   def load(self, name: str | None) -> bool:
-    """Brings in what a name from outside stands for; returns whether that is new."""
+    """Imports what a name from outside stands for; returns whether that is new."""
     is_new = name is not None and name not in self and self._target(name) != ""
     return is_new and self[name or ""] is not None
 

@@ -57,10 +57,10 @@ class _Csv:
     self.separator = max(
       heads, key=lambda sign: (len(set(heads[sign][0]) & set(columns)), len(heads[sign][0]))
     )
-    self.names, start, self.num_before = heads[self.separator]
+    self.names, start, self.num_title_rows = heads[self.separator]
     self.content = content[start:]
     self._lines_before += content[:start].count(b"\n")
-    self.num_short = 0
+    self.num_short_rows = 0
 
   def read(self, names: Collection[str]) -> dict[str, pa.ChunkedArray]:
     """Returns the columns of these names. Rows that lack their last values come last."""
@@ -87,7 +87,7 @@ class _Csv:
           ),
         )
       columns = dict(zip(chosen, table.columns))
-    rows = self._put_right(uneven, len(columns[chosen[0]]))
+    rows = self._repair_uneven_rows(uneven, len(columns[chosen[0]]))
     return {
       self.names[int(field)]: pa.chunked_array(
         [*column.chunks, pa.array([row[int(field)] for row in rows], pa.string())]
@@ -95,7 +95,9 @@ class _Csv:
       for field, column in columns.items()
     }
 
-  def _put_right(self, uneven: Sequence[arrow_csv.InvalidRow], num_even: int) -> list[list[str]]:
+  def _repair_uneven_rows(
+    self, uneven: Sequence[arrow_csv.InvalidRow], num_even: int
+  ) -> list[list[str]]:
     """Returns rows of as many values as there are names, of those that lack or add blank ones."""
     number, rows, wrong = len(self.names), [], []
     for row in uneven:
@@ -104,10 +106,10 @@ class _Csv:
       if not any(map(str.strip, row_values)):
         continue
       rows.append([*row_values, *[""] * number][:number])
-      self.num_short += len(row_values) < number
+      self.num_short_rows += len(row_values) < number
       if any(map(str.strip, row_values[number:])) or "\n" in row.text.strip():
         wrong.append(row)
-    if 2 * self.num_short > num_even + len(uneven):
+    if 2 * self.num_short_rows > num_even + len(uneven):
       wrong = list(uneven)
     if wrong:
       lines = wrong[0].text.strip().count("\n") + 1
@@ -152,7 +154,7 @@ class _Parquet:
       names = parquet.read_schema(path).names
     self._keys = {name.strip(): name for name in names if not name.startswith(_INDEX)}
     self.names = [name.strip() for name in names if not name.startswith(_INDEX)]
-    self.separator, self.num_short, self.num_before = "", 0, 0
+    self.separator, self.num_short_rows, self.num_title_rows = "", 0, 0
 
   def read(self, names: Collection[str]) -> dict[str, pa.ChunkedArray]:
     """Returns the columns of these names as texts."""
@@ -257,7 +259,7 @@ class Table:
     """
     names = [name for name in (client, label, *features) if name is not None]
     chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
-    sizes, num_short, num_before, separators = [], 0, 0, set()
+    sizes, num_short_rows, num_title_rows, separators = [], 0, 0, set()
     for file in self.files:
       opened = self._open(file)
       columns = opened.read(set(names) - set(file.of_folders) or opened.names[:1])
@@ -266,7 +268,10 @@ class Table:
         columns[name] = pa.chunked_array([pa.repeat(value, sizes[-1])])
       for name in names:
         chunks[name] += columns[name].chunks
-      num_short, num_before = num_short + opened.num_short, num_before + opened.num_before
+      num_short_rows, num_title_rows = (
+        num_short_rows + opened.num_short_rows,
+        num_title_rows + opened.num_title_rows,
+      )
       separators |= {opened.separator} - {"", ","}
     if not sum(sizes):
       raise ValueError(f"{self.files[0].path} has no rows; expected one an example.")
@@ -277,10 +282,10 @@ class Table:
     remarks = []
     if separators:
       remarks.append(f"Values are separated by {' and '.join(map(repr, sorted(separators)))}.")
-    if num_before:
-      remarks.append(f"{num_before} rows before the names of columns are left out.")
-    if num_short:
-      remarks.append(f"{num_short} rows lack their last values, which are read as missing.")
+    if num_title_rows:
+      remarks.append(f"{num_title_rows} rows before the names of columns are left out.")
+    if num_short_rows:
+      remarks.append(f"{num_short_rows} rows lack their last values, which are read as missing.")
     remarks += [
       f"{number} values of column {name} have blanks around them, which are left out."
       for name, number in self._num_trimmed.items()

@@ -165,7 +165,7 @@ def test_methods_of_what_the_server_sees_weigh_as_numpy_does(user, name, monkeyp
   config = run.RunConfig(
     method=getattr(above, name)(), num_rounds=2, output_dir=str(user.folder / "above")
   )
-  finished = run.train(run_config.replace(config, cache_dir=str(user.cache_dir)))
+  finished = run.train(run_config.with_values(config, cache_dir=str(user.cache_dir)))
   tails, cohorts = (finished.rounds[column][1:] for column in ("tail_size", "cohort_size"))
   # Before training all losses are equal.
   assert tails[0] == cohorts[0] and (name == "AboveMean") == (tails[1] == cohorts[1])
@@ -504,27 +504,27 @@ def _method(base="Method", body=_BUILD, head=_HEAD):
 )
 def test_what_is_no_method_is_refused(code, said, write):
   with pytest.raises(ValueError, match=said):
-    run_config.of(algorithm=write(code))
+    run_config.from_values(algorithm=write(code))
   assert "mine:Mine" not in methods.METHODS
 
 
 def test_a_class_may_have_the_name_of_another(write):
   name = write(_method("FedAvg", "  pass\n").replace("Mine", "FedAvg")).replace("Mine", "FedAvg")
-  config = run_config.of(algorithm=name, client_split="by_id")
+  config = run_config.from_values(algorithm=name, client_split="by_id")
   assert config.algorithm == "mine:FedAvg" and config.method.title == "FedAvg"
-  assert run_config.of(algorithm="fed_avg").algorithm == "fed_avg"
+  assert run_config.from_values(algorithm="fed_avg").algorithm == "fed_avg"
   assert run_config.from_flags(config.to_flags()) == config
   assert run_config.RunConfig(method=type(config.method)()).algorithm == "mine:FedAvg"
 
 
 def test_defaults_of_a_flag_from_outside_are_nobody_elses(write):
   name = write(_method(body=f"  cap: float = flag.field(1.5, 'Cap.', short='cap')\n{_BUILD}"))
-  config = run_config.of(algorithm=name, cap=2.0, client_split="by_id")
+  config = run_config.from_values(algorithm=name, cap=2.0, client_split="by_id")
   assert config.to_flags()["cap"] == "2.0"
   assert run_config.from_flags(config.to_flags()) == config
-  assert "cap" not in run_config.of(algorithm="fed_avg").to_flags()
+  assert "cap" not in run_config.from_values(algorithm="fed_avg").to_flags()
   with pytest.raises(ValueError, match="Found --cap=2.0 with --algorithm=fed_avg; it belongs to"):
-    run_config.of(algorithm="fed_avg", cap=2.0)
+    run_config.from_values(algorithm="fed_avg", cap=2.0)
 
 
 _OTHER_SUM = "  def build_private(self, run):\n    return None\n"
@@ -559,7 +559,7 @@ _NOTHING = "  RELEASED = ()\n"
 )
 def test_a_private_run_takes_methods_that_leave_the_release_alone(base, body, said, write):
   name = write(_method(base, body))
-  config = run_config.of(algorithm=name, epsilon=3.0, clip_norm=0.1)
+  config = run_config.from_values(algorithm=name, epsilon=3.0, clip_norm=0.1)
   if said is None:
     assert build.resolve(config, tasks.get_task("synthetic")).algorithm == name
     return
@@ -579,7 +579,7 @@ def test_a_private_run_takes_methods_that_leave_the_release_alone(base, body, sa
 )
 def test_a_private_threshold_changes_nothing_that_is_accounted_for(base, body, is_accounted, write):
   code = f"from privacy import parts\n\nclass Mine(parts.{base}):\n{body}"
-  config = run_config.of(threshold=write(code), epsilon=3.0, clip_norm=0.1)
+  config = run_config.from_values(threshold=write(code), epsilon=3.0, clip_norm=0.1)
   if is_accounted:
     resolved = build.resolve(config, tasks.get_task("synthetic"))
     assert resolved.values()["threshold"] == "mine:Mine"
@@ -606,11 +606,11 @@ def test_a_private_run_names_its_parts_from_outside(name, write, monkeypatch, tm
     "task": "import dataclasses, tasks\nMine = tasks.get_task('synthetic')\n",
   }
   values = {} if name is None else {name: write(code[name])}
-  config = run_config.of(epsilon=3.0, clip_norm=0.1, **values)
+  config = run_config.from_values(epsilon=3.0, clip_norm=0.1, **values)
   outside = statements.from_outside(config.to_flags())
   assert outside == ([] if name is None else [f"--{name}=mine:Mine"])
   task = build.get_task(config)
-  resolved = build.resolve(run_config.replace(config, num_rounds=2), task)
+  resolved = build.resolve(run_config.with_values(config, num_rounds=2), task)
   resolved, release = private.calibrate(resolved, 1000, 60, {})
   account = accounts.Account(resolved, release, tmp_path, 60)
   account.write(0)
@@ -637,14 +637,14 @@ def test_an_installed_package_names_its_parts(write, tmp_path):
       "WORDS = formats.Format('words', 'words', print)\n"
     ),
   )
-  config = run_config.of(algorithm="shorn")
+  config = run_config.from_values(algorithm="shorn")
   assert config.algorithm == "shorn" and config.method.title == "Mine"
   assert formats.FORMATS.load("words") and formats.FORMATS.pop("words").purpose == "words"
   with pytest.raises(ValueError, match="expected one of fed_avg"):
-    run_config.of(algorithm="shor")
+    run_config.from_values(algorithm="shor")
   install("second", "other:Mine")
   del methods.METHODS["shorn"]
   with pytest.raises(
     ValueError, match="shorn in 2 packages; expected one of mine:Mine, other:Mine"
   ):
-    run_config.of(algorithm="shorn")
+    run_config.from_values(algorithm="shorn")

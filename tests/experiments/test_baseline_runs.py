@@ -54,7 +54,7 @@ _COLUMNS_OF_WEIGHTED = {"cohort_loss_mean", "loss_max", "effective_clients"}
 def _config(**values):
   """A small run with `values`."""
   small = dict(num_train_clients=30, num_test_clients=15, clients_per_round=_COHORT)
-  return run_config.of(**{**small, "num_rounds": 3, "rounds_per_evaluation": 2, **values})
+  return run_config.from_values(**{**small, "num_rounds": 3, "rounds_per_evaluation": 2, **values})
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_method_with_a_memory_continues_where_it_stopped(runs, run_here):
 def _handles(files, values, rounds=range(1, 6)):
   """[[(file, seed, index) of a client] of a round]"""
   values = {"sampling": "fixed_size", **values}
-  config = run_config.resolved(_config(**values), tasks.get_task("synthetic").defaults)
+  config = run_config.with_defaults(_config(**values), tasks.get_task("synthetic").defaults)
   select = selection.build_selection(files, config)
   return [
     [

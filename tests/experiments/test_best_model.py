@@ -18,7 +18,9 @@ def test_file_ahead_of_the_checkpoint_and_values_that_are_no_numbers(tmp_path):
   flags = dict(keep="best", best_by="validation.loss.mean", patience=2, rounds_per_evaluation=3)
   run = run_folder.Run(tmp_path, 0)
   clients = {"validation": None}
-  job = hook.Job(run_config.of(**flags), tasks.get_task("synthetic"), run, lambda: (None, clients))
+  job = hook.Job(
+    run_config.from_values(**flags), tasks.get_task("synthetic"), run, lambda: (None, clients)
+  )
   over = {}
 
   def kept(values):
@@ -49,7 +51,7 @@ def test_file_ahead_of_the_checkpoint_and_values_that_are_no_numbers(tmp_path):
 
 
 def test_task_without_validation_clients_is_refused():
-  config = run_config.of(keep="best", best_by="validation.loss.mean")
+  config = run_config.from_values(keep="best", best_by="validation.loss.mean")
   job = hook.Job(config, tasks.get_task("synthetic"), run_folder.Run(pathlib.Path("none"), 0))
   with pytest.raises(ValueError, match="no validation clients; .* --validation_fraction=0.2"):
     best_model.BestModel(job).prepare()

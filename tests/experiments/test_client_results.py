@@ -27,7 +27,7 @@ def _results(seed, ids=None):
 
 def _manager(folder, **flags):
   folder.mkdir(exist_ok=True)
-  job = hook.Job(run_config.of(**flags), None, run_folder.Run(folder, 0))
+  job = hook.Job(run_config.from_values(**flags), None, run_folder.Run(folder, 0))
   job.outcome.manifest["started"] = "2017-07-14T02:40:00+00:00"
   clients = outputs.ClientResults(job)
   clients.prepare()

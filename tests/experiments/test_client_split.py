@@ -31,7 +31,7 @@ def config(tmp_path):
   """Of a table; `write` makes it."""
   _write(tmp_path / "visits.csv", _rows())
   (tmp_path / "key").write_text(_KEY)
-  return run_config.of(
+  return run_config.from_values(
     task="own",
     data_dir=str(tmp_path / "visits.csv"),
     client_column="site",
@@ -52,7 +52,7 @@ def _private(config, tmp_path, name, **changes):
   changes = {"update_noise_multiplier": 30.0, "clip_norm": 1.0, **changes}
   key = str(tmp_path / "key")
   output = str(tmp_path / name)
-  return run_config.replace(config, output_dir=output, noise_key_file=key, **changes)
+  return run_config.with_values(config, output_dir=output, noise_key_file=key, **changes)
 
 
 def test_one_training_client_does_not_move_others_nor_their_inputs(
@@ -97,7 +97,7 @@ def test_one_training_client_does_not_move_others_nor_their_inputs(
 
 
 def test_a_shuffled_run_goes_on_with_its_own_clients(config, tmp_path):
-  path = runner.train(run_config.replace(config, client_split="shuffled")).path
+  path = runner.train(run_config.with_values(config, client_split="shuffled")).path
   ids = run.Run(path, 0).clients("test")["client_id"]
   # Of 30 clients, 6 are shuffled to the end.
   assert len(ids) == 6
@@ -108,23 +108,23 @@ def test_a_shuffled_run_goes_on_with_its_own_clients(config, tmp_path):
   assert again.flags["client_split"] == "shuffled" and again.finished
   np.testing.assert_array_equal(again.clients("test")["client_id"], ids)
   with pytest.raises(ValueError, match="--client_split=shuffled there, by_id here"):
-    runner.train(run_config.replace(config, client_split="by_id"))
+    runner.train(run_config.with_values(config, client_split="by_id"))
   private = _private(config, tmp_path, "private", client_split="shuffled", delta=1e-3)
   with pytest.raises(ValueError, match="Found --client_split=shuffled for a private run"):
     runner.train(private)
 
 
 def test_runs_with_other_clients_are_not_mixed(config, tmp_path):
-  path = runner.train(run_config.replace(config, client_split="shuffled")).path
-  new = run_config.replace(config, algorithm="superquantile", theta=0.5)
+  path = runner.train(run_config.with_values(config, client_split="shuffled")).path
+  new = run_config.with_values(config, algorithm="superquantile", theta=0.5)
   with pytest.raises(ValueError, match="split otherwise.*--output_dir, or .*=shuffled") as error:
     runner.train(new)
   assert "\n" not in str(error.value)
   noise = dict(update_noise_multiplier=1.0, threshold_noise_multiplier=1.0, clip_norm=1.0)
   with pytest.raises(ValueError, match="another --output_dir.$"):
-    runner.train(run_config.replace(new, **noise))
+    runner.train(run_config.with_values(new, **noise))
   assert not names.run_path(new).exists()
-  found = runner.train(run_config.replace(new, client_split="shuffled"))
+  found = runner.train(run_config.with_values(new, client_split="shuffled"))
   test = run.Run(path, 0).clients("test")["client_id"]
   np.testing.assert_array_equal(found.clients("test")["client_id"], test)
   shutil.rmtree(tmp_path / "results")

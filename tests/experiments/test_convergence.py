@@ -57,7 +57,7 @@ def test_the_whole_cohort_counts_beside_the_clients_that_train():
     ({"train_loss": level}, True),
     ({**finished, "cohort_loss_mean": np.full(90, np.nan)}, True),
   ):
-    config = run_config.of(stop="converged", rounds_per_evaluation=10)
+    config = run_config.from_values(stop="converged", rounds_per_evaluation=10)
     job = hook.Job(config, None, run_folder.Run(pathlib.Path("none"), 0))
     ending = convergence.StopWhenConverged(job)
     ending.prepare()
@@ -87,7 +87,7 @@ def test_a_run_that_ended_as_soon_as_it_might_is_known(tmp_path, stop, rounds, i
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):
   losses = 0.2 + 0.5 * np.exp(-_T / 20)
   folder = finished_runs.write_folder(tmp_path / "seed_0", {"seed": 0}, ())
-  config = run_config.of(stop="converged", rounds_per_evaluation=10)
+  config = run_config.from_values(stop="converged", rounds_per_evaluation=10)
 
   def end(start):
     ending = convergence.StopWhenConverged(hook.Job(config, None, run_folder.Run(folder, 0)))
@@ -123,21 +123,25 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):
   ],
 )
 def test_rounds_of_a_table_follow_from_convergence_unless_they_are_given(flags, stop, num_rounds):
-  config = run_config.of(task="own", **flags)
+  config = run_config.from_values(task="own", **flags)
   resolved = convergence.StopWhenConverged.resolve(config, tasks.get_task("own"))
   assert (resolved.stop, resolved.num_rounds) == (stop, num_rounds)
-  resolved = convergence.StopWhenConverged.resolve(run_config.of(), tasks.get_task("synthetic"))
+  resolved = convergence.StopWhenConverged.resolve(
+    run_config.from_values(), tasks.get_task("synthetic")
+  )
   assert (resolved.stop, resolved.num_rounds) == ("never", None)
 
 
 def test_private_runs_cannot_end_by_their_losses():
-  config = run_config.of(epsilon=5.0, clip_norm=1.0, threshold="tree", stop="converged")
+  config = run_config.from_values(epsilon=5.0, clip_norm=1.0, threshold="tree", stop="converged")
   with pytest.raises(ValueError, match="fixed beforehand; leave it out"):
     convergence.StopWhenConverged.resolve(config, tasks.get_task("synthetic"))
 
 
 def test_a_run_that_has_converged_goes_on_if_all_rounds_are_asked_for():
   converged = {"num_rounds": "2000", "stop": "converged"}
-  assert run_config.is_done_by(converged, run_config.of(num_rounds=2000, stop="converged"))
-  assert not run_config.is_done_by(converged, run_config.of(num_rounds=2000, stop="never"))
-  assert run_config.is_done_by({"num_rounds": "30"}, run_config.of(num_rounds=30, stop="converged"))
+  assert run_config.is_done_by(converged, run_config.from_values(num_rounds=2000, stop="converged"))
+  assert not run_config.is_done_by(converged, run_config.from_values(num_rounds=2000, stop="never"))
+  assert run_config.is_done_by(
+    {"num_rounds": "30"}, run_config.from_values(num_rounds=30, stop="converged")
+  )

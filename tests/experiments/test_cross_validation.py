@@ -31,7 +31,7 @@ def output_dir(tmp_path_factory):
   old = tff.framework.get_context_stack().current
   for method in (dict(algorithm="fed_avg"), dict(theta=0.5)):
     for seed in range(_FOLDS):
-      config = run_config.of(
+      config = run_config.from_values(
         task="own",
         data_dir=str(folder / "visits.csv"),
         client_column="site",
@@ -111,10 +111,10 @@ def test_a_task_with_test_clients_of_its_own_refuses_folds():
 def test_few_clients_of_a_table_have_folds(monkeypatch, num_clients, num_inputs, given, folds):
   monkeypatch.setattr(describe, "clients_and_inputs", lambda _: (num_clients, num_inputs))
   args = command_line.parse(sweep, given)
-  assert sweep._usual_folds(args, run_config.of(task="own")) == folds
+  assert sweep._usual_folds(args, run_config.from_values(task="own")) == folds
 
 
 def test_private_runs_have_no_folds_by_themselves(monkeypatch):
   monkeypatch.setattr(describe, "clients_and_inputs", lambda _: (40, 1_000))
-  config = run_config.of(task="own", epsilon=5.0, clip_norm=1.0, threshold="tree")
+  config = run_config.from_values(task="own", epsilon=5.0, clip_norm=1.0, threshold="tree")
   assert sweep._usual_folds(command_line.parse(sweep, []), config) == 0

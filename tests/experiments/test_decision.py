@@ -370,7 +370,7 @@ def _decide_table(name, seed, folder, cache_dir):
   folds = flags.get("folds", 1)
   for method, fold in itertools.product(methods, range(folds)):
     run = dict(task="own", seed=seed * folds + fold)
-    runner.train(run_config.of(**run, **table, **places, **flags, **method))
+    runner.train(run_config.from_values(**run, **table, **places, **flags, **method))
   making.make(run_folder.find_runs(folder / "results"))
   runs = cross_validation.pool(run_folder.find_runs(folder / "results"))
   return wanted, decision.decide(grouped.by_method(runs))

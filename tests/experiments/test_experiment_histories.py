@@ -102,8 +102,8 @@ def test_two_tasks_of_one_module_have_the_same_clients(tmp_path, monkeypatch):
 
   def train(name, **flags):
     task = f"hospital_tasks:{name}"
-    run_config.load({"task": task})
-    runner.train(run_config.of(task=task, algorithm="fed_avg", **{**folders, **flags}))
+    run_config.import_plugins({"task": task})
+    runner.train(run_config.from_values(task=task, algorithm="fed_avg", **{**folders, **flags}))
 
   train("LINEAR", epsilon=8.0, delta=1e-3, clip_norm=1.0)
   with pytest.raises(ValueError, match="Found [0-9]+ clients who are to be measured exactly"):

@@ -59,13 +59,13 @@ def _good(flag):
 _FLAGS = {
   (flag.name, kind.__name__): (kind, field)
   for kind in _parts(run.RunConfig)
-  for field, flag in part.own_flags(kind).items()
+  for field, flag in part.flags_by_field(kind).items()
 }
 
 
 @pytest.mark.parametrize("kind, field", _FLAGS.values(), ids=map("-".join, _FLAGS))
 def test_values_that_the_declaration_does_not_allow_are_refused(kind, field):
-  own = part.own_flags(kind)
+  own = part.flags_by_field(kind)
   required = {
     one.name: _good(own[one.name]) if one.name in own else "x"
     for one in dataclasses.fields(kind)
@@ -83,7 +83,7 @@ def test_no_flag_has_two_meanings():
   """Where several kinds have a flag, its help, default and range are one."""
   found = {}
   for kind in _parts(run.RunConfig):
-    for one in part.own_flags(kind).values():
+    for one in part.flags_by_field(kind).values():
       found.setdefault(one.name, set()).add((one.kind, one.default, one.least))
   several = {name for name, meanings in found.items() if len(meanings) > 1}
   assert several == {"clip_norm"}  # A number, or the word that it adapts.
@@ -103,19 +103,21 @@ def test_the_walk_finds_parts_within_parts():
 @pytest.mark.parametrize("name", methods.METHODS)
 def test_a_method_takes_the_flags_of_its_own_and_no_others(name):
   known = {
-    flag.name: flag for kind in methods.METHODS.values() for flag in part.own_flags(kind).values()
+    flag.name: flag
+    for kind in methods.METHODS.values()
+    for flag in part.flags_by_field(kind).values()
   }
   own = part.flags(methods.METHODS[name])
   needed = {flag: _good(known[flag]) for flag in own if flag in known and known[flag].is_required}
   for left_out in needed:
     rest = {flag: value for flag, value in needed.items() if flag != left_out}
     with pytest.raises(ValueError, match=f"Found --algorithm={name} without --{left_out}; give"):
-      build.resolve(run_config.of(algorithm=name, **rest), tasks.get_task("synthetic"))
+      build.resolve(run_config.from_values(algorithm=name, **rest), tasks.get_task("synthetic"))
   for other, flag in known.items():
     if other not in own and flag.default is None:  # A default tells of nobody who asked for it.
       said = f"Found --{other}=.* with --algorithm={name}; it belongs to --algorithm="
       with pytest.raises(ValueError, match=said):
-        run_config.of(algorithm=name, **needed, **{other: _good(flag)})
+        run_config.from_values(algorithm=name, **needed, **{other: _good(flag)})
 
 
 def test_numbers_of_numpy_are_numbers():
@@ -134,8 +136,8 @@ def test_a_kind_that_need_not_be_asked_for_says_whether_it_was():
 
   @dataclasses.dataclass(frozen=True, kw_only=True)
   class Whole(part.Part):
-    kind: Kind = part.choice("kind", {"one": Kind}, "A kind.", usual=lambda _: "one")
+    kind: Kind = part.choice("kind", {"one": Kind}, "A kind.", default_kind=lambda _: "one")
 
   assert part.build(Whole, {"kind": "one"}).kind == Kind()
-  with pytest.raises(TypeError, match="Found Kind without a field is_asked: bool = True;"):
+  with pytest.raises(TypeError, match="Found Kind without a field is_explicit: bool = True;"):
     part.build(Whole, {})

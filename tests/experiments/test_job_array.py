@@ -52,7 +52,7 @@ def test_the_job_array_of_the_page(lab):
 
 
 def _config(folder, **values):
-  return run_config.of(task="synthetic", num_rounds=3, output_dir=str(folder), **values)
+  return run_config.from_values(task="synthetic", num_rounds=3, output_dir=str(folder), **values)
 
 
 def _printed(capsys, *configs, **settings):

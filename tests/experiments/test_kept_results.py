@@ -46,7 +46,7 @@ def _train(method, output_dir, cache_dir, **changed):
     followed = ("threshold_noise_multiplier", "update_noise_multiplier", "rho_ratio")
     changed.update(dict.fromkeys(followed))
   places = dict(output_dir=str(output_dir), cache_dir=str(cache_dir))
-  return runner.train(run_config.replace(config, **places, **changed)).path
+  return runner.train(run_config.with_values(config, **places, **changed)).path
 
 
 def _rows(path):
@@ -114,7 +114,7 @@ def test_a_killed_private_run_goes_on_as_if_nothing_had_happened(tmp_path, cache
   flags.write_text(flags.read_text().replace("visits.csv", str(before / "visits.csv")))
   # A folder has the name of a threshold that was asked for.
   places = dict(output_dir=str(before), cache_dir=str(cache_dir), noise_key_file="")
-  config = run_config.replace(_config(run), threshold=None, **places)
+  config = run_config.with_values(_config(run), threshold=None, **places)
   assert runner.train(config).path == run
   _assert_same_run(run, before / "after_6_rounds")
   assert audit.audit_folder(run).holds
@@ -131,7 +131,7 @@ def test_a_private_run_without_its_commitments_does_not_go_on(lost, tmp_path, ca
   (run / "manifest.json").write_text(json.dumps(manifest))
   places = dict(output_dir=str(before), cache_dir=str(cache_dir), noise_key_file="")
   with pytest.raises(ValueError, match="Found no commitments to key, clients and noise"):
-    runner.train(run_config.replace(_config(run), threshold=None, **places))
+    runner.train(run_config.with_values(_config(run), threshold=None, **places))
 
 
 def test_a_finished_run_is_not_run_again(kept, cache_dir, capsys):

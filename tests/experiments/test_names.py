@@ -13,7 +13,7 @@ from tff_superquantile.experiments.plan import tuning
 
 
 def _config(**values):
-  return run_config.of(**values)
+  return run_config.from_values(**values)
 
 
 def _name(**values):
@@ -184,7 +184,7 @@ def _runs_of_a_preset(preset):
     if tuning.is_tuned(settings):
       yield from (found.config for found in tuning.method_search(preset, settings).candidates)
     else:
-      yield run_config.of(**settings)
+      yield run_config.from_values(**settings)
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)

@@ -82,11 +82,11 @@ _TREE = dict(threshold="tree")
   ],
 )
 def test_secure_stands_for_two_other_flags(values, chosen):
-  config = run_config.of(secure=True, clip_norm=0.1, **values)
+  config = run_config.from_values(secure=True, clip_norm=0.1, **values)
   other = {**values, **chosen, "clip_norm": 0.1, "update_sum": "distributed"}
-  assert config == run_config.of(**other)
-  assert _resolved(config) == _resolved(run_config.of(**other))
-  assert run_config.of(secure=False, **values) == run_config.of(**values)
+  assert config == run_config.from_values(**other)
+  assert _resolved(config) == _resolved(run_config.from_values(**other))
+  assert run_config.from_values(secure=False, **values) == run_config.from_values(**values)
 
 
 @pytest.mark.parametrize("algorithm", methods.METHODS)
@@ -96,7 +96,7 @@ def test_flags_txt_makes_the_same_config(algorithm, server, schedule, epsilon):
   required = {one.name: 2.5 for one in methods.parameters(methods.METHODS[algorithm])}
   required = {n: v for n, v in required.items() if run_config.flags()[n].is_required}
   private_flags = {} if epsilon is None else dict(epsilon=epsilon, clip_norm="adaptive")
-  config = run_config.of(
+  config = run_config.from_values(
     algorithm=algorithm,
     server_optimizer=server,
     learning_rate_schedule=schedule,
@@ -114,7 +114,7 @@ _KEPT = json.loads((pathlib.Path(__file__).parent / "kept_results" / "configs.js
 
 @pytest.mark.parametrize("kept", _KEPT, ids=lambda kept: kept["folder"])
 def test_flags_and_names_are_those_of_before_there_were_parts(kept):
-  asked = run_config.of(**kept["given"])
+  asked = run_config.from_values(**kept["given"])
   resolved = _resolved(asked)
   defaults = {name: str(value) for name, value in run_config.defaults().items()}
   flags = {n: text for n, text in resolved.to_flags().items() if text != defaults[n]}
@@ -132,7 +132,7 @@ def test_flags_and_names_are_those_of_before_there_were_parts(kept):
 def test_a_folder_of_an_earlier_version_is_one_sentence(left_out, is_older, tmp_path):
   path = tmp_path / "synthetic/fed_avg/seed_0"
   path.mkdir(parents=True)
-  config = run_config.of(algorithm="fed_avg")
+  config = run_config.from_values(algorithm="fed_avg")
   texts = {n: text for n, text in config.to_flags().items() if n != left_out}
   (path / "flags.txt").write_text("".join(f"--{n}={text}\n" for n, text in texts.items()))
   if not is_older:
@@ -143,7 +143,7 @@ def test_a_folder_of_an_earlier_version_is_one_sentence(left_out, is_older, tmp_
     lambda: run.find_runs(tmp_path)[0].config,
     lambda: run_folder.find_finished(path),
     lambda: audit.audit_folder(path),
-    lambda: runner.train(run_config.of(algorithm="fed_avg", output_dir=str(tmp_path))),
+    lambda: runner.train(run_config.from_values(algorithm="fed_avg", output_dir=str(tmp_path))),
   ):
     with pytest.raises(ValueError, match=said):
       read()
@@ -194,9 +194,9 @@ def test_what_is_wrong_cannot_be_written_down(write, said):
   ],
 )
 def test_flags_that_nothing_has_are_checked_by_themselves(flags, said):
-  run_config.of(**{name: flag.default for name, flag in run_config.flags().items()})
+  run_config.from_values(**{name: flag.default for name, flag in run_config.flags().items()})
   with pytest.raises(ValueError, match=said):
-    run_config.of(**flags)
+    run_config.from_values(**flags)
 
 
 def test_noise_of_nothing_is_refused():
@@ -207,7 +207,7 @@ def test_noise_of_nothing_is_refused():
 def test_a_private_run_has_noise_wherever_something_is_released(monkeypatch):
   """Whatever part was left out: nothing is released without noise, and that of the release."""
   monkeypatch.setattr(build, "build_options", lambda *of_run: {})
-  monkeypatch.setattr(run.Superquantile, "build_private", lambda method, ingredients: ingredients)
+  monkeypatch.setattr(run.Superquantile, "build_private", lambda method, inputs: inputs)
   files = types.SimpleNamespace(client_ids=range(2500))
   kinds = (None, run.Geometric(), run.Tree(), run.PrimalDual())
   clips = (_CLIP, run.AdaptiveClip())
@@ -223,12 +223,10 @@ def test_a_private_run_has_noise_wherever_something_is_released(monkeypatch):
     assert release == private.build_release(config, 2500, 610)
     assert release.noise_multipliers == noise
     # The process takes its noise from there: this config has none.
-    ingredients = build.build_process(resolved, None, files, release, bytes(16))
-    summed = ingredients.work["private"]
+    inputs = build.build_process(resolved, None, files, release, bytes(16))
+    summed = inputs.work["private"]
     of_clip = getattr(summed.clip_norm, "count_noise_multiplier", None)
-    assert [ingredients.threshold.z, summed.noise_multiplier, of_clip][: len(noise)] == [
-      *noise.values()
-    ]
+    assert [inputs.threshold.z, summed.noise_multiplier, of_clip][: len(noise)] == [*noise.values()]
 
 
 def test_whoever_computes_with_a_part_has_a_builder_for_each_class():
@@ -244,7 +242,7 @@ config = run.RunConfig(
   privacy=run.Budget(epsilon=5.0, clip=run.FixedClip(norm=0.1)),
 )
 theta: float = run.Superquantile(theta=0.25).theta
-resolved = run_config.resolved(config)
+resolved = run_config.with_defaults(config)
 num_rounds: int = resolved.num_rounds
 rate: float = resolved.local.learning_rate * resolved.local.schedule.factor(0.0, 1, None)
 """
@@ -322,13 +320,13 @@ def test_snippets_of_the_pages_are_type_checked(findings):
 
 
 def test_nothing_that_a_round_needs_is_none():
-  resolved = run_config.resolved(run.RunConfig(), _DEFAULTS)
+  resolved = run_config.with_defaults(run.RunConfig(), _DEFAULTS)
   assert resolved.num_rounds == _DEFAULTS["num_rounds"] and resolved.stop == "never"
   assert resolved.local.schedule.factor(0.0, 1, math) == 1.0
-  assert resolved.cohort.is_asked and resolved.method.threshold.is_asked
+  assert resolved.cohort.is_explicit and resolved.method.threshold.is_explicit
   for name in _DEFAULTS:
     with pytest.raises(ValueError, match=f"Found .* --{name}; expected a value"):
-      run_config.resolved(run.RunConfig(), {**_DEFAULTS, name: None})
+      run_config.with_defaults(run.RunConfig(), {**_DEFAULTS, name: None})
 
 
 def test_methods_have_usual_values_in_help_and_on_their_page():
@@ -338,7 +336,7 @@ def test_methods_have_usual_values_in_help_and_on_their_page():
   assert set(listed) == set(methods.METHODS)
   for name, kind in methods.METHODS.items():
     flag, usual = (cell.strip(" `") for cell in listed[name])
-    own = {f"--{one.name}": one for one in part.own_flags(kind).values()}
+    own = {f"--{one.name}": one for one in part.flags_by_field(kind).values()}
     assert not flag or flag in own
     for one in own.values():
       if one.is_required:

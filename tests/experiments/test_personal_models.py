@@ -44,7 +44,7 @@ def test_a_run_that_has_finished_gets_its_personal_models(lab, base, tmp_path):
   # As the library has them, at the rate of the last round.
   run = run_folder.Run(path, 0)
   assert run.config is not None
-  config = run_config.replace(run.config, cache_dir=str(lab.cache_dir))
+  config = run_config.with_values(run.config, cache_dir=str(lab.cache_dir))
   model, splits = build.load_task(build.get_task(config), config)
   found = evaluation.Personalizer(
     model,
@@ -66,9 +66,9 @@ def test_a_run_that_has_finished_gets_its_personal_models(lab, base, tmp_path):
   results = commands.contents(path)
   assert "Personal models" not in lab.train(*flags, "--personal_proximal_weight=0.5").out
   assert commands.contents(path) == results
-  asked = run_config.replace(config, output_dir=str(lab.folder / "base"), personalize=3)
+  asked = run_config.with_values(config, output_dir=str(lab.folder / "base"), personalize=3)
   assert stages.is_left(asked)
-  assert not stages.is_left(run_config.replace(asked, personal_proximal_weight=0.5))
+  assert not stages.is_left(run_config.with_values(asked, personal_proximal_weight=0.5))
   assert lab.train(*flags).code == 0
   changed = {n for n, text in commands.contents(path).items() if text != results[n]}
   assert changed - {"lock"} == {"metrics.json", "personal_clients.csv", "chosen_clients.csv"}
@@ -103,7 +103,7 @@ def test_held_out_examples_are_measured_and_those_of_training_tuned_on(tmp_path)
     return client_files.open_or_write_client_files(tmp_path / name, make)
 
   splits = {"train": files("a", {"c": 4, "b": 7, "a": 2}), "test": files("b", {"b": 3, "c": 1})}
-  config = run_config.of(task="own", label_column="y", held_out_examples=0.3)
+  config = run_config.from_values(task="own", label_column="y", held_out_examples=0.3)
   found = personalizing.split_clients(config, splits)
   assert list(found.held_in.client_ids) == list(found.held_out.client_ids)
   for i, client in enumerate(found.held_in.client_ids):

@@ -64,7 +64,7 @@ def _config(**values):
   """A small run with `values`."""
   small = dict(num_train_clients=_POPULATION, num_test_clients=15, clients_per_round=8)
   private = dict(delta=_DELTA, clip_norm=0.5, num_rounds=4, rounds_per_evaluation=2)
-  return run_config.of(**{**small, **private, **values})
+  return run_config.from_values(**{**small, **private, **values})
 
 
 @pytest.fixture(scope="module")
@@ -963,7 +963,7 @@ def test_the_budget_is_divided_by_the_modelled_error(num_parameters):
   best = grid[np.argmin(np.where(far_off, np.inf, error))]
   assert ratio == pytest.approx(best, rel=0.02)
   # What the user asks for is kept.
-  config = run_config.replace(config, rho_ratio=0.25)
+  config = run_config.with_values(config, rho_ratio=0.25)
   found, _ = private_runs.calibrate(config, _POPULATION, num_parameters, {})
   assert found.privacy.rho_ratio == 0.25
   z_q, z_w = private_runs.noise_multipliers(found).values()

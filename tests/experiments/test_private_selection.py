@@ -47,7 +47,7 @@ def _name(handle):
 
 def _rounds(files, release, key=_KEY):
   secret = hook.Secret(release, key, key, released=0, epsilon=float)
-  select = selection.build_selection(files, run_config.of(), secret)
+  select = selection.build_selection(files, run_config.from_values(), secret)
   rounds = [select(r) for r in _ROUNDS]
   for round_num, handles in zip(_ROUNDS, rounds):
     names = [_name(handle) for handle in handles]
@@ -131,7 +131,7 @@ def test_cohorts_of_fixed_size(files):
 
 def test_cohorts_that_all_may_know_tell_nothing_of_the_key(files):
   release = _release(sampling="cyclic", threshold_kind="primal_dual")
-  sample = cohorts.build_sampler(kinds.Cyclic(size=10), _IDS, run_config.of().seed)
+  sample = cohorts.build_sampler(kinds.Cyclic(size=10), _IDS, run_config.from_values().seed)
   for key in (_KEY, _OTHER_KEY):
     rounds = [list(map(_name, handles)) for handles in _rounds(files, release, key)]
     assert rounds == [sample(r) for r in _ROUNDS]

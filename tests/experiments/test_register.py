@@ -21,11 +21,11 @@ from tff_superquantile.experiments.run import register
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.register import entries
 
-_OWN = run_config.of(task="own", data_dir="t.csv", client_column="c", label_column="y")
-_PRIVATE = run_config.replace(
+_OWN = run_config.from_values(task="own", data_dir="t.csv", client_column="c", label_column="y")
+_PRIVATE = run_config.with_values(
   dataclasses.replace(_OWN, privacy=run.Budget(epsilon=3.0)), split_seed=0
 )
-_ALLOWED = run_config.replace(_PRIVATE, exact_siblings="allowed")
+_ALLOWED = run_config.with_values(_PRIVATE, exact_siblings="allowed")
 _MEASURED = "are to be protected, and are measured exactly in"
 _REFUSED = "(are|may be) (protected|measured exactly) in .*/own/a/seed_0;"
 _IS_PROTECTED = "are to be measured exactly, and are protected in"
@@ -91,7 +91,7 @@ def test_nobody_is_protected_in_one_run_and_measured_in_another(
   assert f"{tmp_path / other / 'seed_0'};" in str(refused.value)
   assert "--exact_siblings=allowed" in str(refused.value)
   assert _contents(tmp_path) == before  # A refusal takes nothing along.
-  _enter(own, *second, config=run_config.replace(_OWN, exact_siblings="allowed"))
+  _enter(own, *second, config=run_config.with_values(_OWN, exact_siblings="allowed"))
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_tables_beside_the_runs(tmp_path, name, separator):
     _enter(own, protected=["=x"])
   _enter(own, protected=["'=x"])
   # The run's own data may be there, too.
-  _enter(own, protected=["=x"], config=run_config.replace(_PRIVATE, data_dir=str(path)))
+  _enter(own, protected=["=x"], config=run_config.with_values(_PRIVATE, data_dir=str(path)))
   assert path.read_text("utf-8") == text
 
 
@@ -416,7 +416,7 @@ def test_one_key_gives_other_noise_in_each_run_and_for_other_clients(tmp_path):
 
   def noise(clients="0a", **flags):
     commitments = {"clients": clients}
-    found = noise_key.of_noise(key, commitments, run_config.replace(private, **flags), new)
+    found = noise_key.of_noise(key, commitments, run_config.with_values(private, **flags), new)
     assert len(found) == 16 and set(commitments) == {"clients", "noise"}
     return found
 

@@ -33,10 +33,10 @@ def _write(output_dir, flags, seeds=_SEEDS, **metrics):
   """Writes the finished runs of a method with these flags."""
   own = dict(dict(local_epochs=1, clients_per_round=100, task=_TASK), **flags)
   if (own["local_epochs"], own["clients_per_round"]) != (1, 100):
-    name = names.folder(run_config.of(**dict(own, run_name="")))
+    name = names.folder(run_config.from_values(**dict(own, run_name="")))
     own.setdefault("run_name", f"{name}_{own['local_epochs']}_{own['clients_per_round']}")
   for seed in seeds:
-    folder = output_dir / _TASK / names.folder(run_config.of(**own)) / f"seed_{seed}"
+    folder = output_dir / _TASK / names.folder(run_config.from_values(**own)) / f"seed_{seed}"
     folder.mkdir(parents=True)
     lines = dict(own, seed=seed, exact_siblings="refused").items()
     (folder / "flags.txt").write_text("".join(f"--{flag}={value}\n" for flag, value in lines))

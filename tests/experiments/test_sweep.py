@@ -29,7 +29,9 @@ _QUICK = ("--experiment=default", "--quick", "--num_rounds=3")
 def _plan(*arguments):
   """[(method with defaults for what is to be tuned, seed, flags)] of every run asked for."""
   plan = sweep.plan(command_line.parse(sweep, arguments))
-  runs = [(names.folder(run_config.of(**tuning.with_defaults(c))), c["seed"], c) for c in plan]
+  runs = [
+    (names.folder(run_config.from_values(**tuning.with_defaults(c))), c["seed"], c) for c in plan
+  ]
   return json.loads(json.dumps(runs, default=dataclasses.asdict))
 
 
@@ -257,13 +259,13 @@ class _Run:
   """A run at work or at its end, as the pool looks at it."""
 
   def __init__(self, done, planned, asked=None):
-    self.config = run_config.of(num_rounds=asked)
+    self.config = run_config.from_values(num_rounds=asked)
     self.last_round = lambda: (done, {})
     self.num_rounds = lambda: planned
 
 
 def test_the_rounds_of_runs_that_stop_early():
-  rounds, waiting = pool._Rounds(), [run_config.of()] * 3
+  rounds, waiting = pool._Rounds(), [run_config.from_values()] * 3
   assert rounds.total(waiting, []) is None  # The task decides.
   assert rounds.total(waiting, [_Run(5, 100)]) == 400
   rounds.end(_Run(100, 100), has_failed=False)
@@ -279,7 +281,10 @@ def test_the_rounds_of_runs_that_stop_early():
 
 
 def test_a_process_goes_on_with_its_method():
-  a, b = (run_config.of(algorithm=name, task="synthetic") for name in ("fed_avg", "superquantile"))
+  a, b = (
+    run_config.from_values(algorithm=name, task="synthetic")
+    for name in ("fed_avg", "superquantile")
+  )
   waiting = {i: dataclasses.replace(one, seed=i) for i, one in enumerate((a, b, a, b))}
   worker = pool._Worker([], [0], 1)
   assert worker.choose(waiting) == 0
@@ -313,7 +318,7 @@ def test_a_run_says_the_warnings_of_this_project_and_none_of_the_run_before(
 
   monkeypatch.setattr(pool.train, "train", train)
   configs = [
-    run_config.of(task="synthetic", num_rounds=1, output_dir=str(tmp_path), seed=seed)
+    run_config.from_values(task="synthetic", num_rounds=1, output_dir=str(tmp_path), seed=seed)
     for seed in range(3)
   ]
   (killed,) = pool.run_all(configs, 1)

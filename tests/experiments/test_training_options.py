@@ -36,7 +36,7 @@ _ADAM = dict(server_optimizer="adam", client_momentum=0.5)
 def train(lab):
   """Carries out small runs below the lab's folder."""
   return lambda out, **values: runner.train(
-    run_config.of(**{**_SMALL, **lab.places(out), **values})
+    run_config.from_values(**{**_SMALL, **lab.places(out), **values})
   )
 
 
@@ -71,7 +71,7 @@ def _reddi(name, rate, updates):
 @pytest.mark.parametrize("name", servers.SERVERS)
 def test_server_takes_the_steps_of_the_paper_and_of_tff(name):
   rate = 0.05
-  config = run_config.of(server_optimizer=name, server_learning_rate=rate)
+  config = run_config.from_values(server_optimizer=name, server_learning_rate=rate)
   arguments = dict(
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.3),
     server_optimizer_fn=config.server.build(tff.learning.optimizers),
@@ -272,7 +272,7 @@ def test_private_ledger_has_the_rounds_done(train):
 
 
 def _scheduled(name, **values):
-  config = run_config.of(
+  config = run_config.from_values(
     client_learning_rate=0.4, learning_rate_schedule=name, num_rounds=8, **values
   )
   return build.resolve(config, tasks.get_task("synthetic"))
@@ -332,5 +332,5 @@ def test_run_follows_its_schedule_and_momentum(train):
 )
 def test_options_that_cannot_be_are_refused(values, said):
   with pytest.raises(ValueError, match=said):
-    config = run_config.of(**{**_SMALL, **values})
+    config = run_config.from_values(**{**_SMALL, **values})
     build.resolve(config, build.get_task(config))

@@ -241,7 +241,9 @@ def test_commands_of_a_whole_grid_search_follow_from_what_was_found(lab):
   tried = {}
   for config in own:
     assert (config.local.learning_rate, config.local.l2, config.seed) == (0.03, 1e-5, 4)
-    (flag,) = (name for name, one in part.own_flags(type(config.method)).items() if one.is_required)
+    (flag,) = (
+      name for name, one in part.flags_by_field(type(config.method)).items() if one.is_required
+    )
     tried.setdefault(flag, []).append(getattr(config.method, flag))
   assert {flag: len(values) for flag, values in tried.items()} == {
     **{"proximal_weight": 4, "q": 4, "temperature": 8, "ascent_rate": 3}
@@ -430,7 +432,7 @@ def test_an_experiment_that_a_shell_tunes_and_a_sweep_ends(lab):
   assert entry["tried"] == [{"q": q, "result": result} for q, result in p90.items()]
   assert (entry["criterion"], entry["chosen"]) == (_P90, {"q": 0.001})
   report = (folder / "synthetic" / "report.md").read_text(encoding="utf-8")
-  labels = [names.label(run_config.of(algorithm="q_fed_avg", q=q)) for q in _TRIED]
+  labels = [names.label(run_config.from_values(algorithm="q_fed_avg", q=q)) for q in _TRIED]
   assert [label in report for label in labels] == [False, True]
   assert not list((folder / "tuning").rglob("report.*"))
   done = "All runs are done; the same command without --print_commands reports."

@@ -223,7 +223,7 @@ class History:
       common["data_dir"] = str(self.same_clients(self._random.choice(sorted(self.DISGUISES))))
     if self._random.random() < 0.3:
       common["validation_fraction"] = 0.5
-    runner.train(run_config.of(**{**common, **flags}))
+    runner.train(run_config.from_values(**{**common, **flags}))
 
   def _private(self, **flags):
     if self._random.random() < 0.2:

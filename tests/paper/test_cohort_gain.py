@@ -19,7 +19,7 @@ def _write(output_dir, *, errors, **flags):
   own.setdefault("algorithm", "superquantile")
   own.setdefault("run_name", "_".join(f"{flag}_{value}" for flag, value in flags.items()))
   for seed in (0, 1):
-    folder = output_dir / _TASK / names.folder(run_config.of(**own)) / f"seed_{seed}"
+    folder = output_dir / _TASK / names.folder(run_config.from_values(**own)) / f"seed_{seed}"
     folder.mkdir(parents=True)
     flags = {**own, "seed": seed, "exact_siblings": "refused"}
     lines = [f"--{flag}={value}\n" for flag, value in flags.items()]

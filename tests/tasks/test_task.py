@@ -49,7 +49,7 @@ _WRONG += [("l2", "0"), ("l2", float("nan")), ("client_weighting", "examples")]
 def test_a_run_checks_the_values_of_defaults(name, value):
   shown = repr(value) if name == "l2" and isinstance(value, str) else value
   with pytest.raises((TypeError, ValueError), match=f"Found --{name}={shown}[,;]"):
-    run_config.resolved(run_config.of(task="synthetic"), {**_GOOD, name: value})
+    run_config.with_defaults(run_config.from_values(task="synthetic"), {**_GOOD, name: value})
 
 
 def test_an_unknown_task_names_the_known_and_the_closest():

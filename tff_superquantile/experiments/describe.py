@@ -81,7 +81,7 @@ def print_description(config: run_config.RunConfig) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-  print_description(run_config.of(**train_flags.values(args)))
+  print_description(run_config.from_values(**train_flags.values(args)))
 
 
 if __name__ == "__main__":

@@ -190,7 +190,7 @@ def _without_limits(
         f"Found --{name} with --split={_ALL}, which takes all clients; leave one of the two out."
       )
   least = config.task.min_examples_per_client if "min_examples_per_client" in overrides else 0
-  return run_config.replace(
+  return run_config.with_values(
     config,
     num_train_clients=0,
     num_test_clients=0,

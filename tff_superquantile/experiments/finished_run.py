@@ -39,7 +39,7 @@ def config(run: run_folder.Run, overrides: Mapping[str, Any]) -> run_config.RunC
   """Returns a run's config, with checked values of some flags in place of the run's own."""
   own, flags = run_config.from_flags(run.flags), run_config.flags()
   values = {name: flags[name].parse(text) for name, text in overrides.items()}
-  return run_config.replace(own, **values) if values else own
+  return run_config.with_values(own, **values) if values else own
 
 
 def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:

@@ -58,7 +58,7 @@ _NOT_OF_A_SWEEP = {  # The experiment decides these: they tell its runs apart.
   **{
     name: "--experiment"
     for kind in methods.METHODS.values()
-    for name, flag in part.own_flags(kind).items()
+    for name, flag in part.flags_by_field(kind).items()
     if flag.default is None
   },
 }
@@ -168,7 +168,10 @@ def _added(flags: Mapping[str, Any]) -> dict[str, Any]:
   algorithm = flags.get("algorithm")
   if algorithm is None or algorithm in methods.METHODS.own:
     return {}
-  own = {"algorithm", *(flag.name for flag in part.own_flags(methods.METHODS[algorithm]).values())}
+  own = {
+    "algorithm",
+    *(flag.name for flag in part.flags_by_field(methods.METHODS[algorithm]).values()),
+  }
   return {name: value for name, value in flags.items() if name in own}
 
 
@@ -238,12 +241,12 @@ def main(args: argparse.Namespace) -> None:
     )
   planned, preset = plan(args), _preset(args.experiment)
   study = _study(args.experiment, preset.evaluation)
-  first = run_config.of(**tuning.with_defaults(planned[0]))
+  first = run_config.from_values(**tuning.with_defaults(planned[0]))
   if preset.describes_data:
     if first.task.data_dir:  # Without it, an error says what to name.
       print(f"Reading {first.task.data_dir}", file=sys.stderr, flush=True)
     planned = plan(args, _usual_folds(args, first))
-    first = run_config.of(**tuning.with_defaults(planned[0]))
+    first = run_config.from_values(**tuning.with_defaults(planned[0]))
   folder = names.run_path(first).parents[1]
   if preset.describes_data and not args.print_commands:
     describe.print_description(first)
@@ -258,7 +261,7 @@ def main(args: argparse.Namespace) -> None:
       tuning.write(folder, stages.searches)
   except RuntimeError as error:
     cli.fail(str(error), cli.FAILED)
-  configs = [run_config.of(**settings) for settings in planned]
+  configs = [run_config.from_values(**settings) for settings in planned]
   failed = stages.carry_out("every method with every seed", configs)
   if args.print_commands and failed:
     cli.fail(

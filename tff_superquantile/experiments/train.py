@@ -32,7 +32,7 @@ def train(config: run_config.RunConfig) -> None:
 
 def main(args: argparse.Namespace) -> None:
   values = train_flags.values(args)
-  config = run_config.of(**values)
+  config = run_config.from_values(**values)
   # Files of flags, such as flags.txt, also have those for which a run has no use.
   of_files = getattr(args, command_line.OF_FILES, ())
   given = {name: value for name, value in values.items() if name not in of_files}

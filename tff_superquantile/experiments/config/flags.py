@@ -19,7 +19,7 @@ def define(parser: command_line.Parser) -> None:
   for text, following in zip(texts, [*texts[1:], ""]):
     name, equals, value = text.partition("=")
     named[name] = value if equals else following
-  run_config.load({name: named.get(f"--{name}") for name in run_config.TABLES})
+  run_config.import_plugins({name: named.get(f"--{name}") for name in run_config.TABLES})
   add(parser, list(run_config.flags()))
   command_line.add_flag(  # It stands for others, and flags.txt has these.
     parser,

@@ -41,7 +41,7 @@ class Method(part.Part, abc.ABC):
     return None
 
   @abc.abstractmethod
-  def build(self, run: thresholds.Ingredients) -> Any:
+  def build(self, inputs: thresholds.BuildInputs) -> Any:
     """Builds its `tff.learning.templates.LearningProcess`."""
 
   def num_trained(self, clients_per_round: int) -> int | None:
@@ -61,9 +61,9 @@ class PrivateMethod(Method):
 
   RELEASED: ClassVar[tuple[str, ...]] = ("build", "build_private", "threshold", "weighted_updates")
 
-  def build_private(self, run: thresholds.Ingredients) -> Any:
-    """Builds the process of a private run, of whose `work` the noise of the updates is a part."""
-    return self.build(run)
+  def build_private(self, inputs: thresholds.BuildInputs) -> Any:
+    """Builds the process of a private run; the noise of the updates is in `inputs.work`."""
+    return self.build(inputs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,9 +84,9 @@ class OwnLossMethod(PrivateMethod):
   def share(self, max_loss: float) -> Any:
     """Returns the function from a loss, a float32 [] tensor, to a client's share in [0, 1]."""
 
-  def build(self, run: thresholds.Ingredients) -> Any:
-    weighting = tsq.threshold.build_own_loss_weighting(self.share(run.max_loss))
-    return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
+  def build(self, inputs: thresholds.BuildInputs) -> Any:
+    weighting = tsq.threshold.build_own_loss_weighting(self.share(inputs.max_loss))
+    return tsq.build_weighted_fed_avg(weighting=weighting, **inputs.work)
 
   def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
     if self.share_weight is not None and not is_private:
@@ -95,8 +95,8 @@ class OwnLossMethod(PrivateMethod):
         " too, or leave it out."
       )
 
-  def build_private(self, run: thresholds.Ingredients) -> Any:
-    return OwnLossMethod.build(self, run)  # Of methods that are built otherwise in public, too.
+  def build_private(self, inputs: thresholds.BuildInputs) -> Any:
+    return OwnLossMethod.build(self, inputs)  # Of methods that are built otherwise in public, too.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,13 +111,13 @@ class RelativeMethod(PrivateMethod):
   def relative_share(self) -> Any:
     """Returns the `tff_superquantile.threshold.RelativeShare`."""
 
-  def build(self, run: thresholds.Ingredients) -> Any:
-    if run.threshold is None:
+  def build(self, inputs: thresholds.BuildInputs) -> Any:
+    if inputs.threshold is None:
       weighting = tsq.threshold.build_relative_weighting(self.relative_share())
     else:
-      histogram = thresholds.histogram(run)
+      histogram = thresholds.histogram(inputs)
       weighting = tsq.threshold.build_histogram_weighting(self.relative_share(), **histogram)
-    return tsq.build_weighted_fed_avg(weighting=weighting, **run.work)
+    return tsq.build_weighted_fed_avg(weighting=weighting, **inputs.work)
 
   def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
     if self.threshold is not None and not is_private:

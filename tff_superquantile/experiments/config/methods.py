@@ -56,8 +56,8 @@ class FedAvg(PrivateMethod):
 
   title: ClassVar[str] = "FedAvg"
 
-  def build(self, run: thresholds.Ingredients) -> Any:
-    return tsq.build_fed_avg(**run.work)
+  def build(self, inputs: thresholds.BuildInputs) -> Any:
+    return tsq.build_fed_avg(**inputs.work)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,15 +67,15 @@ class FedAvgSub(Method):
   title: ClassVar[str] = "FedAvg-Sub"
   theta: float = _theta()
 
-  def build(self, run: thresholds.Ingredients) -> Any:
-    return tsq.build_fed_avg(**run.work)
+  def build(self, inputs: thresholds.BuildInputs) -> Any:
+    return tsq.build_fed_avg(**inputs.work)
 
   def num_trained(self, clients_per_round: int) -> int | None:
     tail: float = self.theta * clients_per_round * (1 - tsq.superquantile.TAIL_MASS_TOLERANCE)
     return math.ceil(tail)
 
   def check(self, is_private: bool, cohort: cohorts.Cohort) -> None:
-    if cohort.is_asked and not isinstance(cohort, cohorts.FixedSize):
+    if cohort.is_explicit and not isinstance(cohort, cohorts.FixedSize):
       raise ValueError(
         f"Found --algorithm=fed_avg_sub with --sampling={cohort.sampling}; it trains a"
         " fraction of cohorts of fixed size."
@@ -94,8 +94,8 @@ class FedProx(Method):
     symbol="μ",
   )
 
-  def build(self, run: thresholds.Ingredients) -> Any:
-    return tsq.build_fed_prox(proximal_strength=self.proximal_weight, **run.work)
+  def build(self, inputs: thresholds.BuildInputs) -> Any:
+    return tsq.build_fed_prox(proximal_strength=self.proximal_weight, **inputs.work)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,8 +110,8 @@ class QFedAvg(OwnLossMethod):
     symbol="q",
   )
 
-  def build(self, run: thresholds.Ingredients) -> Any:
-    return tsq.build_q_fed_avg(q=self.q, **run.work)
+  def build(self, inputs: thresholds.BuildInputs) -> Any:
+    return tsq.build_q_fed_avg(q=self.q, **inputs.work)
 
   def share(self, max_loss: float) -> Any:
     return tsq.threshold.build_power_share(self.q, max_loss)
@@ -136,11 +136,11 @@ class TiltedErm(OwnLossMethod):
     symbol="moving average",
   )
 
-  def build(self, run: thresholds.Ingredients) -> Any:
+  def build(self, inputs: thresholds.BuildInputs) -> Any:
     return tsq.build_tilted_erm(
       temperature=self.temperature,
       moving_average_rate=self.moving_average_rate or 0.0,
-      **run.work,
+      **inputs.work,
     )
 
   def share(self, max_loss: float) -> Any:
@@ -167,9 +167,12 @@ class AgnosticFedAvg(Method):
     symbol="rate",
   )
 
-  def build(self, run: thresholds.Ingredients) -> Any:
+  def build(self, inputs: thresholds.BuildInputs) -> Any:
     return tsq.build_agnostic_fed_avg(
-      ascent_rate=self.ascent_rate, num_clients=run.num_clients, index_fn=run.index_fn, **run.work
+      ascent_rate=self.ascent_rate,
+      num_clients=inputs.num_clients,
+      index_fn=inputs.index_fn,
+      **inputs.work,
     )
 
 
@@ -236,12 +239,12 @@ class Aaggff(Method):
     symbol="step",
   )
 
-  def build(self, run: thresholds.Ingredients) -> Any:
+  def build(self, inputs: thresholds.BuildInputs) -> Any:
     return tsq.build_aaggff(
       decision_step=1.0 if self.decision_step is None else self.decision_step,
-      num_clients=run.num_clients,
-      index_fn=run.index_fn,
-      **run.work,
+      num_clients=inputs.num_clients,
+      index_fn=inputs.index_fn,
+      **inputs.work,
     )
 
 
@@ -259,15 +262,15 @@ class Superquantile(PrivateMethod):
   theta: float = _theta()
   threshold: parts.Threshold | None = threshold_parts.choice(parts.THRESHOLDS, _usual_threshold)
 
-  def build(self, run: thresholds.Ingredients) -> Any:
-    work = {**run.work, "seed_fn": run.seed_fn}
+  def build(self, inputs: thresholds.BuildInputs) -> Any:
+    work = {**inputs.work, "seed_fn": inputs.seed_fn}
     return tsq.build_superquantile_fed_avg(
-      theta=self.theta, threshold=thresholds.build(run), **work
+      theta=self.theta, threshold=thresholds.build(inputs), **work
     )
 
 
 # By the value of --algorithm, in the order of the paper's tables.
-METHODS = plugins.Kinds(
+METHODS = plugins.Registry(
   "algorithm",
   "methods",
   Method,
@@ -289,14 +292,14 @@ METHODS = plugins.Kinds(
 
 def parameters(kind: type[Method]) -> list[flag.Flag]:
   """Returns the parameters of a method that its name tells, in their order."""
-  named = [parameter for parameter in part.own_flags(kind).values() if parameter.short]
+  named = [parameter for parameter in part.flags_by_field(kind).values() if parameter.short]
   return sorted(named, key=lambda parameter: not parameter.is_required)
 
 
 def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
   """Refuses a method whose parameters are missing or contradict each other or its run."""
   algorithm = METHODS.name_of(type(method))
-  for name, parameter in part.own_flags(type(method)).items():
+  for name, parameter in part.flags_by_field(type(method)).items():
     if parameter.is_required and getattr(method, name) is None:
       raise ValueError(f"Found --algorithm={algorithm} without --{parameter.name}; give one.")
   method.check(is_private, cohort)

@@ -37,12 +37,12 @@ def folder(config: run_config.RunConfig) -> str:
         " that do not print, and a dot in front."
       )
     return name
-  return "_".join([word(config.algorithm), *(part.folder for part in of_run(config))])
+  return "_".join([folder_text(config.algorithm), *(part.folder for part in of_run(config))])
 
 
 def task_folder(config: run_config.RunConfig) -> str:
   """Returns the name of the folder of a run's task."""
-  return word(config.task.folder) + "".join(part.folder for part in _of_clients(config))
+  return folder_text(config.task.folder) + "".join(part.folder for part in _client_suffixes(config))
 
 
 def run_path(config: run_config.RunConfig) -> pathlib.Path:
@@ -52,10 +52,10 @@ def run_path(config: run_config.RunConfig) -> pathlib.Path:
 
 def task_title(config: run_config.RunConfig) -> str:
   """Returns the name of a run's task for people."""
-  return printable(config.task.title) + "".join(part.title for part in _of_clients(config))
+  return printable(config.task.title) + "".join(part.title for part in _client_suffixes(config))
 
 
-def _of_clients(config: run_config.RunConfig) -> list[NamePart]:
+def _client_suffixes(config: run_config.RunConfig) -> list[NamePart]:
   """Returns what names of a task tell of the clients that a run takes."""
   task, told = config.task, []
   if task.is_standin:
@@ -204,7 +204,7 @@ def baselines(compared: Iterable[Name]) -> dict[Name, Name]:
   return of_method
 
 
-def said_of(fed_avg: Name) -> str:
+def fed_avg_phrase(fed_avg: Name) -> str:
   """Returns how a sentence names the FedAvg with which it compares a method."""
   return "FedAvg" if fed_avg == FED_AVG else "FedAvg with the same options"
 
@@ -220,7 +220,7 @@ class NamePart(NamedTuple):
   number: float | None = None
 
 
-def word(name: str) -> str:
+def folder_text(name: str) -> str:
   """Returns how names of folders tell a name, also one of a part from outside, MODULE:CLASS."""
   return name.replace(":", ".")
 
@@ -251,7 +251,7 @@ def of_run(config: run_config.RunConfig) -> list[NamePart]:
   if isinstance(config.method, methods.Superquantile):
     threshold = values["threshold"]
     if threshold not in (None, "exact"):
-      of_name.append(NamePart(word(threshold), threshold.replace("_", "-")))
+      of_name.append(NamePart(folder_text(threshold), threshold.replace("_", "-")))
   if values["smoothing"]:
     of_name += _number(values, "smoothing")
   if values["averaged_rounds"] > 1:

@@ -107,12 +107,12 @@ class Noise(Privacy):
 
 
 # By the flag that chooses each.
-KINDS: dict[str, type[Privacy]] = {"--epsilon": Budget, "--update_noise_multiplier": Noise}
+KINDS: dict[str, type[Privacy]] = {"epsilon": Budget, "update_noise_multiplier": Noise}
 
 
 def is_private(flags: Mapping[str, Any]) -> bool:
   """Returns whether values of flags, by name, are of a private run."""
-  return part.asked(KINDS, flags) is not None
+  return part.first_given(KINDS, flags) is not None
 
 
 def usual_sampling(flags: Mapping[str, Any]) -> str:

@@ -79,7 +79,7 @@ class RunConfig(part.Part):
     is_incidental=True,
   )
   start: kept.Start | None = part.optional(
-    {"--initial_weights": kept.Start}, "in a run that starts anew"
+    {"initial_weights": kept.Start}, "in a run that starts anew"
   )
   local: local_training.Local = local_training.Local()
   seed: int = flag.field(
@@ -120,7 +120,7 @@ class RunConfig(part.Part):
     words={"best": "best round"},
   )
   personalization: personal.Personalization | None = part.optional(
-    {"--personalize": personal.Personalization}, "without --personalize"
+    {"personalize": personal.Personalization}, "without --personalize"
   )
   privacy: privacy_lib.Privacy | None = part.optional(
     privacy_lib.KINDS, "in a run that is not private"
@@ -238,7 +238,7 @@ def defaults() -> dict[str, Any]:
   return {name: flag.default for name, flag in _OWN.items()}
 
 
-def load(values: Mapping[str, Any]) -> None:
+def import_plugins(values: Mapping[str, Any]) -> None:
   """Brings in the parts from outside that values of flags name, with flags that no other has."""
   for name, table in TABLES.items():
     known = flags()
@@ -255,7 +255,7 @@ def incidentals() -> list[str]:
   return [name for name, flag in flags().items() if flag.is_incidental]
 
 
-def of(*, secure: bool = False, **values: Any) -> RunConfig:
+def from_values(*, secure: bool = False, **values: Any) -> RunConfig:
   """Returns the config with values of flags, by their names.
 
   Args:
@@ -268,12 +268,12 @@ def of(*, secure: bool = False, **values: Any) -> RunConfig:
     ValueError: If a value is out of its range, belongs to a part that was not chosen, or
       contradicts `secure`.
   """
-  load(values)
+  import_plugins(values)
   unknown = set(values) - set(flags())
   if unknown:
     raise TypeError(f"Found {min(unknown)!r}; expected the names of flags of a run.")
   config = part.build(RunConfig, values)
-  return of(**{**values, **_secured(config, values)}) if secure else config
+  return from_values(**{**values, **_secured(config, values)}) if secure else config
 
 
 def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -296,21 +296,23 @@ def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
   return {"update_sum": "distributed", **({"threshold": "tree"} if is_open else {})}
 
 
-def replace(config: RunConfig, **values: Any) -> RunConfig:
+def with_values(config: RunConfig, **values: Any) -> RunConfig:
   """Returns a config with other values of flags, by their names; see `of`."""
-  return of(**{**config.values(), **values})
+  return from_values(**{**config.values(), **values})
 
 
-def resolved(
+def with_defaults(
   config: RunConfig, defaults: Mapping[str, Any] = types.MappingProxyType({})
 ) -> RunConfig:
   """Returns a config with values in place of None; a `ValueError` names what a round lacks."""
-  return part.fill(config, {"stop": "never", **defaults})
+  filled = part.fill(config, {"stop": "never", **defaults})
+  part.check_complete(filled)
+  return filled
 
 
 def from_flags(texts: Mapping[str, str]) -> RunConfig:
   """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them."""
-  load(texts)
+  import_plugins(texts)
   values = {name: flag.parse(texts[name]) for name, flag in flags().items() if name in texts}
   return part.build(RunConfig, values, is_strict=False)
 

@@ -13,61 +13,65 @@ import tff_superquantile
 tsq: Any = tff_superquantile  # Its names are loaded on first use.
 
 
-def histogram(run: Ingredients) -> dict[str, Any]:
+def histogram(inputs: BuildInputs) -> dict[str, Any]:
   """Returns the keywords of all that is built on the private histogram of a run."""
-  threshold = run.threshold
+  threshold = inputs.threshold
   assert isinstance(threshold, parts.Tree)  # Methods choose it.
   return dict(
     mechanism=threshold.mechanism,
-    max_loss=run.max_loss,
-    noise_key=run.noise_key,
+    max_loss=inputs.max_loss,
+    noise_key=inputs.noise_key,
   )
 
 
-def tracker(threshold: parts.OneBit, run: Ingredients) -> dict[str, Any]:
+def tracker(threshold: parts.OneBit, inputs: BuildInputs) -> dict[str, Any]:
   """Returns the keywords of all that follow a quantile by one private bit a client."""
   return dict(
     noise_multiplier=threshold.z,
-    expected_clients=run.clients_per_round,
-    noise_key=run.noise_key,
+    expected_clients=inputs.clients_per_round,
+    noise_key=inputs.noise_key,
   )
 
 
-def _primal_dual(threshold: parts.PrimalDual, run: Ingredients) -> Any:
+def _primal_dual(threshold: parts.PrimalDual, inputs: BuildInputs) -> Any:
   step = threshold.threshold_step
   if threshold.noise_multiplier is None:
     return functools.partial(tsq.build_primal_dual_quantile, step=step)
-  noise = tracker(threshold, run)
+  noise = tracker(threshold, inputs)
   return functools.partial(tsq.build_private_primal_dual_quantile, step=step, **noise)
 
 
 # Each makes a function from theta to a `ThresholdProcess`.
-BUILDERS: dict[type[parts.Threshold], Callable[[Any, Ingredients], Any]] = {
-  parts.Exact: lambda threshold, run: tsq.threshold.build_exact_quantile,
-  parts.Reweighting: lambda threshold, run: functools.partial(
+BUILDERS: dict[type[parts.Threshold], Callable[[Any, BuildInputs], Any]] = {
+  parts.Exact: lambda threshold, inputs: tsq.threshold.build_exact_quantile,
+  parts.Reweighting: lambda threshold, inputs: functools.partial(
     tsq.threshold.build_exact_reweighting, smoothing=threshold.smoothing
   ),
-  parts.Tree: lambda threshold, run: functools.partial(tsq.build_tree_quantile, **histogram(run)),
-  parts.Geometric: lambda threshold, run: functools.partial(
-    tsq.build_geometric_quantile, initial_estimate=run.max_loss, **tracker(threshold, run)
+  parts.Tree: lambda threshold, inputs: functools.partial(
+    tsq.build_tree_quantile, **histogram(inputs)
+  ),
+  parts.Geometric: lambda threshold, inputs: functools.partial(
+    tsq.build_geometric_quantile, initial_estimate=inputs.max_loss, **tracker(threshold, inputs)
   ),
   parts.PrimalDual: _primal_dual,
 }
 
 
-def build(run: Ingredients) -> Any:
+def build(inputs: BuildInputs) -> Any:
   """Returns the run's threshold for `build_superquantile_fed_avg`; None for none."""
-  if run.threshold is None:
+  if inputs.threshold is None:
     return None
-  for kind in type(run.threshold).__mro__:
+  for kind in type(inputs.threshold).__mro__:
     builder = BUILDERS.get(kind, vars(kind).get("build"))
     if builder is not None:
-      return builder(run.threshold, run)
-  raise TypeError(f"Found no builder of {type(run.threshold).__name__}; expected one in BUILDERS.")
+      return builder(inputs.threshold, inputs)
+  raise TypeError(
+    f"Found no builder of {type(inputs.threshold).__name__}; expected one in BUILDERS."
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Ingredients:
+class BuildInputs:
   """The values from which a method builds its learning process.
 
   Attributes:

@@ -170,7 +170,8 @@ def _numbers(e: evidence.Evidence, key: str) -> Iterator[str]:
     effects = ", ".join(e.effect(change, with_interval=True) for change in own.values())
     first, _, last = effects.rpartition(", " if len(own) > 1 else "\0")
     yield (
-      f"Against {names.said_of(baseline)}, {method.label} {f'{first} and ' if first else ''}{last},"
+      f"Against {names.fed_avg_phrase(baseline)}, {method.label}"
+      f" {f'{first} and ' if first else ''}{last},"
       f" {_extent(own[e.groups.first], e)}."
     )
   if e.personal and key != "personalise":
@@ -208,7 +209,7 @@ def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
   method, baseline, own = e.chosen
   left_out = [other.label for other in e.finite if other not in e.ranked]
   if left_out:
-    fed_avg = names.said_of(baseline)
+    fed_avg = names.fed_avg_phrase(baseline)
     yield f"Fewer seeds are shared with {fed_avg} by {', '.join(left_out)}, which this leaves out."
   if len(e.ranked) > 1:
     yield f"It is the best of {len(e.ranked)} methods; “beyond chance” counts them all (Holm)."

@@ -97,7 +97,9 @@ def say(e: evidence.Evidence) -> answer.Answer:
     for metric, change in own.items()
   ]
   moved = f"{', '.join(moves)} and {last}" if moves else last
-  words = f"Against {names.said_of(baseline)}, {methods[0].label} moves {moved}{e.unit.change}."
+  words = (
+    f"Against {names.fed_avg_phrase(baseline)}, {methods[0].label} moves {moved}{e.unit.change}."
+  )
   missing, command = _missing(e)
   reasons = (_beyond_chance(e, methods), _said(e), missing)
   box = boxes.of_methods(e, sorted(methods, key=lambda method: method.order))

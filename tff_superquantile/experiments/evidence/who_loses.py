@@ -124,7 +124,7 @@ def figure(e: evidence.Evidence) -> style.Figure:
   left_out = len(clients) - len(shown)
   return style.Figure(
     "clients-changes",
-    f"What clients gain and lose: {method.label} against {names.said_of(baseline)}",
+    f"What clients gain and lose: {method.label} against {names.fed_avg_phrase(baseline)}",
     f"Change of each test client’s {leading.words}, the largest gain first; left is better."
     + (f" {left_out} clients between the two ends are left out." if left_out else "")
     + (
@@ -158,12 +158,12 @@ def named(e: evidence.Evidence) -> list[page.Block]:
     levels = unit.number(row.before), unit.number(row.after)
     cells = map(tables.Cell, (unit.number(row.change, sign=True), *levels))
     rows.append(tables.Row(names.printable(str(row.Index)), [*cells]))
-  headings = ["client", "change", names.said_of(baseline), method.label]
+  headings = ["client", "change", names.fed_avg_phrase(baseline), method.label]
   note = (
     f"{unit.quantity} in {unit.name}, mean over the seeds in which the client is a test client. The"
     " ends of many clients are far apart by chance alone, most of all where clients have few"
     " examples."
   )
   everybody = tables.Table("", headings, rows, note, focus="change", is_sortable=True)
-  title = f"Each test client: {method.label} against {names.said_of(baseline)}"
+  title = f"Each test client: {method.label} against {names.fed_avg_phrase(baseline)}"
   return [page.Details(title, [everybody])]

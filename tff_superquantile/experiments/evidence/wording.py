@@ -139,7 +139,7 @@ def take(e: evidence.Evidence) -> answer.Answer:
   metric = e.effects[True][0]
   effect = e.unit.effect(own[metric].value, evidence.short_name(metric))
   return answer.Answer(
-    f"Take {method.label}: against {names.said_of(baseline)} it {effect}, beyond chance, and"
+    f"Take {method.label}: against {names.fed_avg_phrase(baseline)} it {effect}, beyond chance, and"
     " raises no measure by 2 % or more."
   )
 
@@ -149,8 +149,8 @@ def more_seeds(e: evidence.Evidence) -> answer.Answer:
   metric = e.effects[True][0]
   effect = e.unit.effect(own[metric].value, evidence.short_name(metric))
   return answer.Answer(
-    f"Keep {names.said_of(baseline)}, but run more seeds: {method.label} {effect}, beyond chance,"
-    " in a single seed.",
+    f"Keep {names.fed_avg_phrase(baseline)}, but run more seeds: {method.label} {effect}, beyond"
+    " chance, in a single seed.",
     ("--seeds=0,1,2 repeats it on other clients.",),
     command=asked.again(e.groups.runs[0], seeds=range(3)),
   )
@@ -160,14 +160,14 @@ def trade(e: evidence.Evidence) -> answer.Answer:
   method, baseline, _ = e.chosen
   lower, higher = (" and ".join(map(evidence.short_name, e.effects[k])) for k in (True, False))
   return answer.Answer(
-    f"Choose what counts: against {names.said_of(baseline)}, {method.label} lowers {lower} and"
-    f" raises {higher}, beyond chance."
+    f"Choose what counts: against {names.fed_avg_phrase(baseline)}, {method.label} lowers {lower}"
+    f" and raises {higher}, beyond chance."
   )
 
 
 def keep(e: evidence.Evidence) -> answer.Answer:
   method, baseline, own = e.chosen
-  text = f"Keep {names.said_of(baseline)}"
+  text = f"Keep {names.fed_avg_phrase(baseline)}"
   if e.effects[False]:
     higher = " and ".join(map(evidence.short_name, e.effects[False]))
     return answer.Answer(
@@ -209,11 +209,11 @@ def without_comparison(e: evidence.Evidence) -> answer.Answer:
   best = rivals[0] if rivals else next(others, next(iter(tails)))
   level = f"With {best.label}, {evidence.short_name(lead)} is {unit.text(tails[best])}"
   if rivals:
-    fed_avg = names.said_of(baselines[best])
+    fed_avg = names.fed_avg_phrase(baselines[best])
     before = unit.text(tails[baselines[best]])
     why = "Without a shared seed there is no comparison that the seeds do not spoil."
     return answer.Answer(f"{level}, and with {fed_avg} {before}; the two share no seed.", (why,))
-  missing = "another method" if best.is_fed_avg else names.said_of(best.fed_avg)
+  missing = "another method" if best.is_fed_avg else names.fed_avg_phrase(best.fed_avg)
   words = f"{level}; there is no result of {missing} to compare with."
   return answer.Answer(words, (), boxes.of_constant(e) if best in e.constant else None)
 

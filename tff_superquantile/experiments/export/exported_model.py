@@ -134,7 +134,7 @@ def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
   """Returns the model of a finished run; no client's data are read."""
   if run.columns:
-    config = run_config.replace(config, data_dir="")  # The table need not be there.
+    config = run_config.with_values(config, data_dir="")  # The table need not be there.
   task = finished_run.get_task(run, config)
   if task.preprocessing is None:
     model = task.build_model(config.seed)

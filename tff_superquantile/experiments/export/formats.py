@@ -194,4 +194,4 @@ _OWN = {
     instead="the network's weights by name, and of a table what its columns became",
   ),
 }
-FORMATS = plugins.Kinds("format", "exports", Format, _OWN, of_classes=False)
+FORMATS = plugins.Registry("format", "exports", Format, _OWN, of_classes=False)

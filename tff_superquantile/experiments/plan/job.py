@@ -21,7 +21,7 @@ define = train.define
 
 
 def main(args: argparse.Namespace) -> None:
-  config = run_config.of(**train_flags.values(args))
+  config = run_config.from_values(**train_flags.values(args))
   try:
     train.train(config)
   except run_folder.OccupiedError:  # The other process is the run.

@@ -50,7 +50,7 @@ def _of_the_paper(
 
 def _one_at_a_time(**method: Any) -> tuple[dict[str, Any], ...]:
   """Returns a method with each value of the settings that are 1 and 100 in the synthetic task."""
-  name = names.folder(run_config.of(**method))
+  name = names.folder(run_config.from_values(**method))
   settings = {"local_epochs": (2, 5, 10), "clients_per_round": (10, 30, 300)}
   return tuple(
     {**method, flag: value, "run_name": f"{name}_{flag}_{value}"}

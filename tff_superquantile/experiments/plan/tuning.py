@@ -107,14 +107,14 @@ def _candidates(
 ) -> list[Candidate]:
   """Returns the runs of all combinations of the values of some flags, in a folder apart."""
   output_dir = os.path.join(settings["output_dir"], names.TUNING)
-  flags = part.own_flags(personal.Personalization).values()  # Nothing is chosen by these.
+  flags = part.flags_by_field(personal.Personalization).values()  # Nothing is chosen by these.
   without = {flag.name: flag.default for flag in flags}
   common = {**with_held_out(settings, preset), **without, "output_dir": output_dir}
   candidates = []
   for combination in itertools.product(*grids.values()):
     values = dict(zip(grids, combination))
-    config = run_config.of(**{**common, **values})
-    of_method = part.own_flags(type(config.method))
+    config = run_config.from_values(**{**common, **values})
+    of_method = part.flags_by_field(type(config.method))
     others = [f"{flag}_{value:g}" for flag, value in values.items() if flag not in of_method]
     run_name = "_".join([names.folder(config), *others]) if others else ""
     candidates.append(Candidate(values, dataclasses.replace(config, run_name=run_name)))
@@ -126,7 +126,7 @@ def shared_search(
 ) -> Search:
   """Builds the search for shared values from FedAvg's settings with earlier searches' choices."""
   settings = with_defaults(settings)
-  fed_avg = run_config.of(**settings)
+  fed_avg = run_config.from_values(**settings)
   method = names.Name(names.folder(fed_avg), fed_avg)
   return Search(method, grid.criterion, _candidates(grid.values, settings, preset))
 
@@ -134,8 +134,8 @@ def shared_search(
 def method_search(preset: preset_lib.Preset, settings: Settings) -> Search:
   """Builds the search over a method's `preset_lib.Grid`s; without any it has one candidate."""
   grids = {n: grid.values for n, grid in settings.items() if isinstance(grid, preset_lib.Grid)}
-  in_names = grids.keys() & part.own_flags(methods.METHODS[settings["algorithm"]]).keys()
-  without = run_config.of(**{**with_defaults(settings), **dict.fromkeys(in_names)})
+  in_names = grids.keys() & part.flags_by_field(methods.METHODS[settings["algorithm"]]).keys()
+  without = run_config.from_values(**{**with_defaults(settings), **dict.fromkeys(in_names)})
   method = names.Name(names.folder(without), without)
   candidates = _candidates(grids, settings, preset)
   return Search(method, preset_lib.VALIDATION_P90, candidates)

@@ -58,7 +58,7 @@ def _go_on(run: run_folder.Run, changed: Mapping[str, Any]) -> bool:
   if run.config is None:
     return False
   try:
-    after = run_config.differences(run.flags, run_config.replace(run.config, **changed))
+    after = run_config.differences(run.flags, run_config.with_values(run.config, **changed))
   except (TypeError, ValueError):  # They do not go with the run's.
     return False
   return set(after) <= set(run_config.differences(run.flags, run.config))

@@ -1,12 +1,12 @@
 """Builds the resolved config of a run, its clients and its learning process."""
 
 from collections.abc import Mapping
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from privacy import cohorts
 from privacy import parts
 from privacy import releases
 import tasks
@@ -45,7 +45,7 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     defaults["block_size"] = run_config.BLOCK_SIZE
   config = order.resolve(config, task)
   defaults["metric"] = evaluating.metric(config, task)
-  run = run_config.resolved(config, defaults)
+  run = run_config.with_defaults(config, defaults)
   order.check(run, task)
   if not run.is_private and run.method.threshold is not None:
     run.method.threshold.check(run.cohort)
@@ -92,10 +92,7 @@ def build_options(
   files: client_files.ClientFiles,
 ) -> dict[str, Any]:
   """Builds the keywords that private and other builders of `algorithms` have in common."""
-  # Clients that make noise and send no data.
-  has_helpers = config.privacy is not None and (
-    config.privacy.shares.protocol != cohorts.Complement.protocol
-  )
+  may_send_none = config.privacy is not None and config.privacy.shares.may_send_none
   return dict(
     model_fn=model,
     # Without momentum there is no state for it.
@@ -112,7 +109,7 @@ def build_options(
     examples_fn=client_files.build_examples_fn(
       files,
       shuffle=config.local.batch_size > 0,  # The order of one batch of all does not matter.
-      may_lack_examples=has_helpers or files.min_examples > 0,
+      may_lack_examples=may_send_none or files.min_examples > 0,
     ),
   )
 
@@ -125,40 +122,66 @@ def build_process(
   key: bytes | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process of a resolved config, whose clients hold handles of `files`."""
-  work, build = build_options(config, model, files), config.method.build
-  threshold, num_clients = config.method.threshold, len(files.client_ids)
-  mean_size = config.cohort.of(num_clients).mean_size()
-  # Without a budget there is no claim: noise may be as public as the seed.
-  noise_key: noise_source.NoiseKey = key
-  if key is None:
-    noise_key = seeds.client_seed(config.seed, 0, "noise of the server").tobytes()
+  work, num_clients = build_options(config, model, files), len(files.client_ids)
   if release is None:
-    work["client_weighting"] = config.local.weighting
-    if isinstance(threshold, parts.PrivateThreshold):
-      threshold = threshold.completed(round(mean_size), mean_size)
+    process = _build_public(config, work, num_clients, key)
   else:
-    if len(release.coefficients) > 1:
-      assert key is not None
-      noise_key = noise_source.BandedKey(key, release.coefficients)
-    assert isinstance(config.method, methods.PrivateMethod)  # `methods.check` sees to it.
-    build = config.method.build_private
-    threshold = release.find(parts.PrivateThreshold)
-    work.update(private=private.build_part(config, release, noise_key), seed_fn=_read_seed)
-  process = build(
-    thresholds.Ingredients(
-      work=work,
-      num_clients=num_clients,
-      threshold=threshold,
-      clients_per_round=mean_size,
-      max_loss=config.max_loss,
-      noise_key=noise_key,
-      seed_fn=_read_seed,
-      index_fn=_read_index,
-    )
-  )
+    assert key is not None  # Each run with a release has one.
+    process = _build_private(config, work, num_clients, release, key)
   if config.server.averaged_rounds > 1:
     process = algorithms.build_averaged(process, config.server.averaged_rounds)
   return process
+
+
+def _build_public(
+  config: run_config.RunConfig, work: dict[str, Any], num_clients: int, key: bytes | None
+) -> tff.learning.templates.LearningProcess:
+  """Builds the process of a run without a budget, whose threshold alone may have noise."""
+  # Without a budget there is no claim: noise may be as public as the seed.
+  noise_key = key or seeds.client_seed(config.seed, 0, "noise of the server").tobytes()
+  inputs = _inputs(config, work, num_clients, config.method.threshold, noise_key)
+  if isinstance(inputs.threshold, parts.PrivateThreshold):
+    mean_size = inputs.clients_per_round
+    threshold = inputs.threshold.completed(round(mean_size), mean_size)
+    inputs = dataclasses.replace(inputs, threshold=threshold)
+  work["client_weighting"] = config.local.weighting
+  return config.method.build(inputs)
+
+
+def _build_private(
+  config: run_config.RunConfig,
+  work: dict[str, Any],
+  num_clients: int,
+  release: releases.Release,
+  key: bytes,
+) -> tff.learning.templates.LearningProcess:
+  """Builds the process of a private run, whose threshold and noise are those of its release."""
+  noise_key: noise_source.NoiseKey = key
+  if len(release.coefficients) > 1:
+    noise_key = noise_source.BandedKey(key, release.coefficients)
+  assert isinstance(config.method, methods.PrivateMethod)  # `methods.check` sees to it.
+  work.update(private=private.build_part(config, release, noise_key), seed_fn=_read_seed)
+  threshold = release.find(parts.PrivateThreshold)
+  return config.method.build_private(_inputs(config, work, num_clients, threshold, noise_key))
+
+
+def _inputs(
+  config: run_config.RunConfig,
+  work: dict[str, Any],
+  num_clients: int,
+  threshold: parts.Threshold | None,
+  noise_key: noise_source.NoiseKey,
+) -> thresholds.BuildInputs:
+  return thresholds.BuildInputs(
+    work=work,
+    num_clients=num_clients,
+    threshold=threshold,
+    clients_per_round=config.cohort.of(num_clients).mean_size(),
+    max_loss=config.max_loss,
+    noise_key=noise_key,
+    seed_fn=_read_seed,
+    index_fn=_read_index,
+  )
 
 
 def _read_seed(handle: Mapping[str, tf.Tensor]) -> tf.Tensor:

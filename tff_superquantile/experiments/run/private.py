@@ -152,10 +152,10 @@ def calibrate(
   privacy = config.privacy
   assert privacy is not None
   delta = accounting.default_delta(population) if privacy.delta is None else privacy.delta
-  config = run_config.replace(config, delta=delta)
+  config = run_config.with_values(config, delta=delta)
   if isinstance(privacy, privacy_lib.Budget) and earlier:
     kept = (*noise_multipliers(config), "rho_ratio")
-    config = run_config.replace(config, **{n: float(earlier[n]) for n in kept if n in earlier})
+    config = run_config.with_values(config, **{n: float(earlier[n]) for n in kept if n in earlier})
   release = build_release(config, population, num_parameters)
   if release.is_calibrated:
     return config, release
@@ -173,7 +173,7 @@ def calibrate(
     shared = dataclasses.replace(threshold, share=ratio)
     release = dataclasses.replace(release, parts=(shared, *others))
   release = calibration.calibrate(release, privacy.epsilon, delta, **budget)
-  return run_config.replace(config, rho_ratio=ratio, **release.noise_multipliers), release
+  return run_config.with_values(config, rho_ratio=ratio, **release.noise_multipliers), release
 
 
 def update_clip_norm(config: run_config.RunConfig) -> float:

@@ -49,7 +49,7 @@ class BestModel(hook.Hook):
   @staticmethod
   def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.RunConfig:
     best_by = kept.best_by(config.metric or task.metric)
-    return part.fill(config, {"best_by": best_by}, is_final=False)
+    return part.fill(config, {"best_by": best_by})
 
   @staticmethod
   def takes_part(config: run_config.RunConfig) -> bool:

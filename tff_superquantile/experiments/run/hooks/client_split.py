@@ -45,7 +45,7 @@ class ClientSplit(hook.Hook):
     config, run = fill_in(config)
     own = part.values(config.task.own)
     places = {n: os.path.abspath(own[n]) for n in flags_lib.WHERE_DATA_IS if own.get(n)}
-    config = run_config.replace(config, **places)
+    config = run_config.with_values(config, **places)
     if not task.follows_client_split:
       return _with_task(config, client_split=None)
     apart = dataclasses.replace(config.request(), client_split=None)

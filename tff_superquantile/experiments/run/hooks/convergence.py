@@ -76,7 +76,7 @@ class StopWhenConverged(hook.Hook):
     if stop != "never" and task.most_rounds:
       # Each method of a cross-validation has several runs.
       values["num_rounds"] = task.most_rounds // (2 if config.task.folds else 1)
-    return part.fill(config, values, is_final=False)
+    return part.fill(config, values)
 
   @staticmethod
   def takes_part(config: run_config.RunConfig) -> bool:

@@ -191,4 +191,4 @@ class Hook:
     """Follows the last file of a finished run, also of one that was finished before."""
 
 
-OF_USERS = plugins.Kinds("hook", "hooks", Hook, {})
+OF_USERS = plugins.Registry("hook", "hooks", Hook, {})

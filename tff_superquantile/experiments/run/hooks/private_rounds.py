@@ -33,7 +33,7 @@ class PrivateRounds(hook.Hook):
       "initial_clip_norm": privacy.clip.first_norm(privacy.clip_unit),
       **{number.share_flag: number.usual_share for number in shared},
     }
-    return part.fill(config, values, is_final=False)
+    return part.fill(config, values)
 
   @staticmethod
   def takes_part(config: run_config.RunConfig) -> bool:
