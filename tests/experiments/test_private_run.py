@@ -840,7 +840,7 @@ def test_the_compiled_round_has_the_secure_sums_that_a_run_states(lab, values, n
   model, splits = build.load_task(task, config)
   release = private_runs.build_release(config, _POPULATION, _NUM_PARAMETERS)
   assert statements.secure_sums(release) == f"Secure sums of noisy integers: {said}"
-  process = build.build_process(config, model, splits["train"], release)
+  process = build.build_process(config, model, splits["train"], release, bytes(16))
   text = process.next.to_building_block().compact_representation()
   assert text.count("federated_secure_modular_sum(") == num_sums
   is_open = "the server makes" in said
