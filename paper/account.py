@@ -120,7 +120,7 @@ def main(args: argparse.Namespace) -> int:
     caveat=real_costs.caveat(real),
     warnings=[] if warning is None else [warning],
   )
-  command_line.say(answers.Answer(values, _lines(values)).printed(args.json))
+  command_line.say(answers.CommandAnswer(values, _lines(values)).printed(args.json))
   return account.SUCCESS
 
 

@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
   return SUCCESS if answer.holds else CLAIM_FAILS
 
 
-def _answer(args: argparse.Namespace) -> answers.Answer:
+def _answer(args: argparse.Namespace) -> answers.CommandAnswer:
   if args.command == "audit":
     files = [os.path.join(args.folders[0], name) for name in results.OF_RUN]
     is_run = len(args.folders) == 1 and any(map(os.path.exists, files))

@@ -95,7 +95,7 @@ class Member:
     return (self.beside if self is private else self.named) - private.held_out
 
 
-class Found(NamedTuple):
+class Members(NamedTuple):
   """What is below some folders."""
 
   populations: Mapping[str, list[Member]]  # By the data set of their clients, and by path.
@@ -144,7 +144,7 @@ def _table(path: pathlib.Path, clients: frozenset[str]) -> Member:
   return Member(path, None, 0, None, {}, clients, is_named=True, is_run=False)
 
 
-def read(folders: Sequence[str | os.PathLike[str]]) -> Found:
+def read(folders: Sequence[str | os.PathLike[str]]) -> Members:
   """Reads the runs in and below some folders, and the tables of clients beside them.
 
   Raises:
@@ -180,7 +180,7 @@ def read(folders: Sequence[str | os.PathLike[str]]) -> Found:
     for path in found.unread
     if not any(path.is_relative_to(run / name) for run in runs for name in _OF_MODEL)
   )
-  return Found(
+  return Members(
     {name: [m for m in members if m.population in (name, None)] for name in populations},
     tuple(unread),
   )

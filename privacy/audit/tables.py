@@ -33,7 +33,7 @@ _SEPARATORS = (",", ";", "\t", "|", " ")
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class Tables:
   """What is below some folders; paths are as they were found."""
 
   folders: tuple[pathlib.Path, ...]  # The folders, themselves included.
@@ -41,7 +41,7 @@ class Found:
   unread: tuple[pathlib.Path, ...]  # Files and folders of which nothing is known.
 
 
-def find(folders: Iterable[pathlib.Path]) -> Found:
+def find(folders: Iterable[pathlib.Path]) -> Tables:
   """Reads all files in and below folders, through symbolic links, each folder once."""
   seen: set[str] = set()
   found: list[pathlib.Path] = []
@@ -58,7 +58,7 @@ def find(folders: Iterable[pathlib.Path]) -> Found:
           continue
         if clients:
           names[file] = clients
-  return Found(tuple(found), names, tuple(unread))
+  return Tables(tuple(found), names, tuple(unread))
 
 
 def _walk(

@@ -53,7 +53,7 @@ _WITHOUT = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class CommandAnswer:
   """An answer."""
 
   values: Mapping[str, Any]  # What programs get, in the order of the JSON object.
@@ -127,7 +127,7 @@ def explanations(values: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def of_audit(audited: audit.Audit, folder: str) -> Answer:
+def of_audit(audited: audit.Audit, folder: str) -> CommandAnswer:
   """Returns the answer of `audit` for one run: whether its claim holds, and its costs."""
   entry, release, spent = audited.ledger, audited.ledger.release, audited.spent
   values = dict(
@@ -168,4 +168,4 @@ def of_audit(audited: audit.Audit, folder: str) -> Answer:
     *paragraphs("Notes:", audited.notes),
     *explanations(values),
   ]
-  return Answer(values, lines, audited.holds)
+  return CommandAnswer(values, lines, audited.holds)

@@ -17,7 +17,7 @@ from privacy.command import flags
 from privacy.noise import banded
 
 
-def answer(args: argparse.Namespace) -> answers.Answer:
+def answer(args: argparse.Namespace) -> answers.CommandAnswer:
   """Returns the answer of `calibrate` or `spend`, or raises a `ValueError`: there is none."""
   if args.clip_norm is not None:
     checks.scale("--clip_norm", args.clip_norm)
@@ -30,7 +30,7 @@ def answer(args: argparse.Namespace) -> answers.Answer:
     asked.calibrated(args, num_rounds, delta) if args.command == "calibrate" else asked.noisy(args)
   )
   values = _values(args, release, num_rounds, delta)
-  return answers.Answer(values, _lines(values))
+  return answers.CommandAnswer(values, _lines(values))
 
 
 def _values(

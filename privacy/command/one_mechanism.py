@@ -38,7 +38,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
   return float(rdp.compute_epsilon(orders, rho * orders, delta)[0])
 
 
-def answer(args: argparse.Namespace) -> answers.Answer:
+def answer(args: argparse.Namespace) -> answers.CommandAnswer:
   """Returns the answer of `calibrate` or `spend` for one mechanism, or raises a `ValueError`."""
   by = meaning.way(args)
   if args.delta is None and args.population is None:
@@ -69,7 +69,7 @@ def answer(args: argparse.Namespace) -> answers.Answer:
     *lines,
     *answers.paragraphs("What epsilon is about:", guarantee),
   ]
-  return answers.Answer({**values, "guarantee": guarantee, "warnings": warnings}, lines)
+  return answers.CommandAnswer({**values, "guarantee": guarantee, "warnings": warnings}, lines)
 
 
 def _noise(args: argparse.Namespace, sensitivity: float, delta: float) -> float:

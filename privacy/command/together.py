@@ -47,7 +47,7 @@ class _Counted:
 
 def compose(
   args: argparse.Namespace, parse: Callable[[Sequence[str]], argparse.Namespace]
-) -> answers.Answer:
+) -> answers.CommandAnswer:
   """Returns the answer of `compose`; `parse` parses the flags of a release within --run."""
   counted = _of_paths(args.ledgers)
   counted += [_of_flags(text, parse, args.delta is not None) for text in args.run or ()]
@@ -72,7 +72,7 @@ def compose(
     *(f"    {answers.as_text(entry['epsilon']):<10}{entry['release']}" for entry in entries),
     *_about(spent, _INDEPENDENT),
   ]
-  return answers.Answer(values, lines)
+  return answers.CommandAnswer(values, lines)
 
 
 def _of_flags(
@@ -135,7 +135,7 @@ def _of_paths(paths: Sequence[str]) -> list[_Counted]:
   return counted
 
 
-def audit_all(folders: Sequence[str]) -> answers.Answer:
+def audit_all(folders: Sequence[str]) -> answers.CommandAnswer:
   """Returns the answer of `audit` for all runs in and below folders: claims, and their sum."""
   found = experiment.read(folders)
   populations = [
@@ -144,7 +144,7 @@ def audit_all(folders: Sequence[str]) -> answers.Answer:
   holds = all(not entry["failures"] and not _wrong(entry) for entry in populations)
   values = dict(command="audit", folders=folders, holds=holds, populations=populations)
   lines = [line for entry in populations for line in _lines(entry, ", ".join(folders))]
-  return answers.Answer(values, lines[:-1], holds)
+  return answers.CommandAnswer(values, lines[:-1], holds)
 
 
 def _population(

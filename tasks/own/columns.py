@@ -31,7 +31,7 @@ class Columns:
 
 def open_table(
   flags: own_flags.TableFlags, known: Sequence[str], classes: Sequence[str] = ()
-) -> tuple[reading.Table, Columns]:
+) -> tuple[reading.TableFile, Columns]:
   """Opens the table of some flags, and finds the columns that it names.
 
   `known` are the columns that the model of an earlier table reads, and `classes` its classes; where
@@ -91,13 +91,13 @@ def read_of_one(
 
 def _open(
   flags: own_flags.TableFlags, names: Collection[str], classes: Sequence[str]
-) -> reading.Table:
+) -> reading.TableFile:
   """Opens the table of some flags by their --separator and --missing."""
   separator = {"tab": "\t", "\\t": "\t"}.get(flags.separator or "", flags.separator)
   if separator is not None and len(separator.encode()) != 1:
     raise ValueError(f"Found --separator={separator!r}; expected a single character, or tab.")
   marks = parse_names("missing", flags.missing) if flags.missing else ()
-  return reading.Table(flags.data_dir, separator, marks, names, classes)
+  return reading.TableFile(flags.data_dir, separator, marks, names, classes)
 
 
 def _check_known(flags: own_flags.TableFlags, known: Sequence[str], names: Sequence[str]) -> None:

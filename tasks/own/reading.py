@@ -197,7 +197,7 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
   return pa.chunked_array([pa.array(names, pa.string())])
 
 
-class Table:
+class TableFile:
   """The files of a table, whose columns are those of the first.
 
   Attributes:

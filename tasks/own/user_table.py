@@ -29,7 +29,7 @@ Split = Callable[[splits.Pools], Mapping[str, client_files.ClientFiles]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class ClientRows:
   """Rows of a table, arrays of shape [rows]."""
 
   columns: Mapping[str, values.Column]  # What they have in each column.
@@ -37,10 +37,10 @@ class Rows:
   is_held_out: np.ndarray  # Whether they are held out of training.
   is_reference: np.ndarray  # Whether statistics are taken of them.
 
-  def __getitem__(self, rows: Any) -> Rows:
+  def __getitem__(self, rows: Any) -> ClientRows:
     columns = {name: column[rows] for name, column in self.columns.items()}
     others = self.owners, self.is_held_out, self.is_reference
-    return Rows(columns, *(array[rows] for array in others))
+    return ClientRows(columns, *(array[rows] for array in others))
 
 
 class UserTable:
@@ -96,7 +96,7 @@ class UserTable:
     held_out = self._hold_out(owners[is_kept], counts)
     of_reference = self._choose(counts, split, known is not None)
     self.num_reference = int(of_reference.sum())
-    whole = Rows(frame, owners, np.zeros(len(owners), bool), of_reference[owners])
+    whole = ClientRows(frame, owners, np.zeros(len(owners), bool), of_reference[owners])
     rows = whole[is_kept]
     self.rows = dataclasses.replace(
       rows, is_held_out=held_out, is_reference=rows.is_reference & ~held_out

@@ -122,7 +122,7 @@ class Computation:
   def _evaluate(
     self, tensors: Sequence[tf.Tensor], clients: aggregations.Clients
   ) -> list[tf.Tensor]:
-    evaluator = interpreter.Interpreter(clients)
+    evaluator = interpreter.TracingInterpreter(clients)
     results = values.flatten(evaluator.evaluate(self.block.result, self.scope(tensors)))
     return [
       clients.stack(leaf) if leaf_type.stacked else leaf.tensor

@@ -33,7 +33,7 @@ def _mapped(function: language.Function, sequence: Leaf, element_type: tff.Type)
   return sequence._replace(maps=(*sequence.maps, (function, element_type)))
 
 
-class Interpreter(language.Interpreter):
+class TracingInterpreter(language.Interpreter):
   """Evaluates building blocks; every value it returns is a `Leaf`, a `Struct`, or a function."""
 
   def __init__(self, clients: aggregations.Clients):

@@ -35,7 +35,7 @@ _FIGURE_6 = pd.DataFrame(
 )
 
 
-class Task(NamedTuple):
+class PaperTask(NamedTuple):
   """A task of the paper: its number of rounds, its column in Tables 2 and 3, and what it says.
 
   `differ` says how its clients differ by construction, "" where that is for data to tell.
@@ -47,18 +47,18 @@ class Task(NamedTuple):
   differ: str = ""
 
 
-TASKS: Mapping[str, Task] = {
-  "synthetic": Task(
+TASKS: Mapping[str, PaperTask] = {
+  "synthetic": PaperTask(
     1000,
     says="The paper has this task with privacy (Section 7.7, Figure 6): at ε = 5 θ = 0.5 lowers p90"
     " from 55.7 to 52.6 %; θ = 0.25 lowers it by 4.3 points, for 0.6 points of the mean.",
     differ="Test clients differ in which labels they have, and in nothing else",
   ),
-  "emnist_linear": Task(3000, "EMNIST linear"),
-  "emnist_convnet": Task(1000, "EMNIST ConvNet"),
-  "sent140_linear": Task(1000, "Sent140 linear"),
-  "sent140_lstm": Task(600, "Sent140 RNN"),
-  "shakespeare": Task(200, says="The paper does not have this task."),
+  "emnist_linear": PaperTask(3000, "EMNIST linear"),
+  "emnist_convnet": PaperTask(1000, "EMNIST ConvNet"),
+  "sent140_linear": PaperTask(1000, "Sent140 linear"),
+  "sent140_lstm": PaperTask(600, "Sent140 RNN"),
+  "shakespeare": PaperTask(200, says="The paper does not have this task."),
 }
 
 
@@ -68,7 +68,7 @@ def cells() -> pd.DataFrame:
   return pd.read_csv(pathlib.Path(__file__).parent / "printed.csv", keep_default_na=False)
 
 
-def task_of(e: evidence.Evidence) -> Task | None:
+def task_of(e: evidence.Evidence) -> PaperTask | None:
   """Returns the task of the paper that runs are of; None for others."""
   run = e.groups.runs[0]
   return None if run.config is None else TASKS.get(run.flags.get("task", ""))
@@ -136,7 +136,7 @@ def _said(e: evidence.Evidence) -> str:
   return f"In the paper (Tables 2 and 3) {'; '.join(told)}." if told else ""
 
 
-def _printed(task: Task) -> pd.DataFrame:
+def _printed(task: PaperTask) -> pd.DataFrame:
   """Returns what the paper has of a task, as texts: methods, and the columns "mean" and "p90"."""
   if not task.column:
     return _FIGURE_6 if task.differ else pd.DataFrame()
@@ -189,7 +189,7 @@ def blocks(e: evidence.Evidence) -> list[tables.Table]:
   return made
 
 
-def _of_own(e: evidence.Evidence, task: Task, box: tables.Table) -> tables.Table:
+def _of_own(e: evidence.Evidence, task: PaperTask, box: tables.Table) -> tables.Table:
   """Lays out own models, under a sentence that says what they are worth on this task."""
   mean = e.own[e.best][0]
   unit = units.of_measure(e.measure_of_rows, e.groups.task_units)

@@ -28,7 +28,7 @@ from tff_superquantile.experiments.config import flags as train_flags
 
 def _answer(
   folder: str, evaluations: Sequence[entries.Evaluation], ledger: ledger_lib.Ledger | None
-) -> answers.Answer:
+) -> answers.CommandAnswer:
   """Returns the answer on the last of a run's evaluations."""
   last, costs = evaluations[-1], entries.describe_costs(evaluations, ledger)
   query = last.query
@@ -45,7 +45,7 @@ def _answer(
   ]
   lines += answers.paragraphs("What it cost:", costs)
   lines += answers.paragraphs("What epsilon is about:", query.guarantee)
-  return answers.Answer({"folder": folder, **last.to_dict(), "costs": costs}, lines)
+  return answers.CommandAnswer({"folder": folder, **last.to_dict(), "costs": costs}, lines)
 
 
 def define(parser: command_line.Parser) -> None:

@@ -21,7 +21,7 @@ def metric(config: run_config.RunConfig, task: tasks.task.Task) -> str | None:
   return name
 
 
-class Evaluator:
+class RunEvaluator:
   """Evaluates the test clients, and other splits for whoever asks for them.
 
   A private run evaluates no training clients, whose losses its accounting does not cover.

@@ -100,7 +100,7 @@ def _train(job: hook.Job, hooks: order.AllHooks) -> None:
   context.set_simulation_context(block_size=job.config.block_size or None)
   job = hooks.prepare(job)
   run, secret, outcome = job.config, job.secret, job.outcome
-  evaluator = evaluating.Evaluator(job, hooks.measured)
+  evaluator = evaluating.RunEvaluator(job, hooks.measured)
   of_private = () if secret is None else (secret.release, secret.noise_key)
   select_clients = selection.build_selection(clients, run, secret)
   process = build.build_process(run, job.trained or job.model, clients, *of_private)

@@ -56,7 +56,7 @@ def _by_name(templates: Mapping[str, Template], tensors: Iterator[tf.Tensor]) ->
   }
 
 
-class Stage:
+class StageFunction:
   """Computes one stage of a block, and merges what blocks give.
 
   Attributes:
@@ -99,7 +99,7 @@ class Stage:
     inputs = iter(tensors[len(self._program.parameters) :])
     scope = self._program.scope(tensors)
     scope.update((name, _filled(template, inputs)) for name, template in self._inputs.items())
-    evaluator = interpreter.Interpreter(clients)
+    evaluator = interpreter.TracingInterpreter(clients)
     for name in self._stage.calls:
       scope[name] = evaluator.evaluate(self._plan.calls[name], scope)
     partials = {
@@ -115,7 +115,7 @@ class Stage:
     return _tensors([*partials.values(), *kept.values()])
 
   def _merge(self, first: list[tf.Tensor], second: list[tf.Tensor]) -> list[tf.Tensor]:
-    evaluator = interpreter.Interpreter(self._program.server())
+    evaluator = interpreter.TracingInterpreter(self._program.server())
     parts = [iter(first), iter(second)]
     return _tensors(
       self._plan.aggregation(name).merge(
@@ -125,7 +125,7 @@ class Stage:
     )
 
 
-class Step:
+class StepFunction:
   """Computes what the server does between two stages."""
 
   def __init__(
@@ -165,7 +165,7 @@ class Step:
     scope = self._program.scope(leaves)
     of_known, of_totals = iter(known), iter(totals)
     scope.update((name, _filled(template, of_known)) for name, template in self._known.items())
-    evaluator = interpreter.Interpreter(self._program.server())
+    evaluator = interpreter.TracingInterpreter(self._program.server())
     for name in self._step.calls:
       if name in self._totals:
         total = _filled(self._totals[name], of_totals)

@@ -125,7 +125,7 @@ class Plan:
     return aggregations.AGGREGATIONS[self._aggregations[name]]
 
   def arguments(
-    self, name: str, scope: Mapping[str, Any], evaluator: interpreter.Interpreter
+    self, name: str, scope: Mapping[str, Any], evaluator: interpreter.TracingInterpreter
   ) -> list[Any]:
     """Evaluates the arguments of an aggregation; None for those that use what `scope` lacks."""
     uri, argument = self._aggregations[name], self.calls[name].argument

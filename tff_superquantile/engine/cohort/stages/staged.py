@@ -39,17 +39,17 @@ class Stages:
       raise errors.UnsupportedError("clients who hold nothing")
     plan = plans.Plan(program.block)
     self._parameters = program.parameters
-    self._stages: list[functions.Stage] = []
+    self._stages: list[functions.StageFunction] = []
     kept: dict[str, functions.Template] = {}
     for stage in plan.stages:
-      self._stages.append(functions.Stage(program, plan, stage, kept))
+      self._stages.append(functions.StageFunction(program, plan, stage, kept))
       kept.update(self._stages[-1].kept)
     totals: list[Mapping[str, functions.Template]] = [
       {},
       *(stage.partials for stage in self._stages),
     ]
     self._steps = [
-      functions.Step(program, plan, step, of_step, returns=step is plan.steps[-1])
+      functions.StepFunction(program, plan, step, of_step, returns=step is plan.steps[-1])
       for step, of_step in zip(plan.steps, totals)
     ]
 
@@ -70,7 +70,7 @@ class Stages:
     at_server, result = self._steps[0](arrays, {}, [])
     for stage, step in zip(self._stages, self._steps[1:]):
 
-      def partials(stage: functions.Stage = stage) -> Iterator[list[tf.Tensor]]:
+      def partials(stage: functions.StageFunction = stage) -> Iterator[list[tf.Tensor]]:
         for block, own in zip(blocks, of_blocks):
           partial, kept = stage(block, {**at_server, **own})
           own.update(kept)
