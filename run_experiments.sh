@@ -83,6 +83,11 @@ EXPERIMENTS
                     .venv/bin/python -m \
                         paper.studies \
                         cohort_gain --help
+    noise_gain      How much theta gains over FedAvg under noise of several
+                    sizes, from finished private runs; its own flags:
+                    .venv/bin/python -m \
+                        paper.studies \
+                        noise_gain --help
     private_quantile
                     The error of private quantiles against epsilon, the paper's
                     recipe beside ours: no training, three minutes. It takes the
@@ -246,7 +251,7 @@ case "$experiment" in
   download)
     exec "$VENV/bin/python" -m tff_superquantile.experiments.download "$@"
     ;;
-  cohort_gain | private_quantile)
+  cohort_gain | noise_gain | private_quantile)
     exec "$VENV/bin/python" -m paper.studies "$experiment" "$@"
     ;;
   tailbench)

@@ -23,6 +23,7 @@ STUDIES = {
   "model_family": "What do clients gain by choosing their model?",
   "sensitivity": "What do local epochs, cohorts and θ change?",
   "cohort_gain": "How many clients a round does θ need?",
+  "noise_gain": "Under how much noise does θ still gain?",
   "private_quantile": "How far are private quantiles from the true ones?",
 }
 

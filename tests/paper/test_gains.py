@@ -1,9 +1,14 @@
-"""The study of gains by the size of cohorts: changes by brute force, what is left out, refused."""
+"""The studies of gains: changes by brute force, what is left out, what is refused."""
+
+import pathlib
+import shutil
 
 import numpy as np
 import pytest
 
 from paper.studies import cohort_gain
+from paper.studies import gains
+from paper.studies import noise_gain
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.config import run_config
@@ -11,6 +16,8 @@ from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_folder
 
 _TASK = "emnist_linear_folds_2"
+_KEPT = pathlib.Path(__file__).parents[1] / "experiments" / "kept_results" / "synthetic"
+_LEDGER = _KEPT / "superquantile_theta_0.5_tree_epsilon_20" / "seed_0" / "privacy.json"
 
 
 def _write(output_dir, *, errors, **flags):
@@ -50,15 +57,15 @@ def drawn(tmp_path):
 
 
 def _points(folder):
-  return cohort_gain.find(cross_validation.pool(run_folder.find_runs(folder)))
+  return gains.find(cross_validation.pool(run_folder.find_runs(folder)), cohort_gain.AXIS)
 
 
 def test_changes_are_those_of_all_clients_together(drawn):
   folder, errors = drawn
   points = _points(folder)
-  assert [(p.averaged, p.num_clients) for p in points] == [(1, 20), (1, 100), (50, 20), (50, 100)]
+  assert [(p.averaged, p.place) for p in points] == [(1, 20), (1, 100), (50, 20), (50, 100)]
   for point in points:
-    ours, theirs = (errors[theta, point.averaged, point.num_clients] for theta in (0.5, 1.0))
+    ours, theirs = (errors[theta, point.averaged, point.place] for theta in (0.5, 1.0))
     change = point.changes["test.error.mean"]
     assert change.value == pytest.approx(np.mean(ours - theirs))
     # The normal interval of paired differences, which that of a bootstrap is near.
@@ -78,11 +85,21 @@ def test_the_page_says_each_change_in_words_and_in_its_figure(drawn):
   told = 100 * np.mean(errors[0.5, 1, 20] - errors[1.0, 1, 20])
   text = f"{told:+.1f}".replace("-", "\N{MINUS SIGN}")
   assert table.rows[0].cells[0].text == text
-  assert f"Mean, last round’s model: {text} with 20" in figure.alt and b"<svg" in figure.light
+  assert f"Mean, last round’s model: {text} at 20" in figure.alt and b"<svg" in figure.light
 
 
 def test_runs_without_a_partner_are_refused(tmp_path):
   _write(tmp_path, errors=np.full(40, 0.5), theta=0.5, clients_per_round=20)
   _write(tmp_path, errors=np.full(40, 0.5), algorithm="fed_avg", clients_per_round=30)
-  with pytest.raises(ValueError, match="Found no size of cohorts with both"):
+  with pytest.raises(ValueError, match="Found no place with both FedAvg and a theta in 2 runs"):
     _points(tmp_path)
+
+
+def test_noise_is_that_of_the_ledger(tmp_path):
+  errors = np.linspace(0.1, 0.5, 40)
+  for epsilon, method in ((20.0, {"algorithm": "fed_avg"}), (20.5, {"theta": 0.5}), (3.0, {})):
+    _write(tmp_path, errors=errors, epsilon=epsilon, clip_norm=0.1, **method)
+  for folder in tmp_path.glob("*/*epsilon_20*/seed_*"):
+    shutil.copy(_LEDGER, folder)
+  (point,) = gains.find(cross_validation.pool(run_folder.find_runs(tmp_path)), noise_gain.AXIS)
+  assert point.place == 0.54 and point.changes["test.error.mean"].value == 0.0
