@@ -11,10 +11,20 @@ from tff_superquantile.engine.processes import limits
 
 # The load of the race itself may exceed the cores by a little.
 _LOAD_OF_OTHERS = 0.5
-_LINE = "{:35}  {:>25}  {:>8}  {:>7}  {:>6}  {:>6}  {:>12}  {}"
+_LINE = "{:34}  {:>25}  {:>9}  {:>8}  {:>7}  {:>6}  {:>6}  {:>12}  {}"
 _HEADER = (
-  ("", "seconds a round", "of TFF's", "of best", "first", "start", "peak MB, own", "weights apart"),
-  ("", "median (min to max)", "ids", "peer", "s", "s", "+ children", "first, last"),
+  (
+    "",
+    "seconds a round",
+    "clients",
+    "of TFF's",
+    "of best",
+    "first",
+    "start",
+    "peak MB, own",
+    "weights apart",
+  ),
+  ("", "median (min to max)", "a second", "ids", "peer", "s", "s", "+ children", "first, last"),
 )
 # The JSON has these of a table, and of the record of a row.
 _TABLE_FACTS = ("task", "model", "data", "clients_per_round", "warm_up")
@@ -48,6 +58,7 @@ def _cells(row: results.Row, table: results.Table) -> list[str]:
   return [
     record.entry.title,
     seconds,
+    f"{table.clients_per_round / row.median:.0f}",
     *(ratios if row.counts else ("-", "-")),
     f"{record.seconds[0]:.1f}",
     f"{record.start_seconds:.1f}",
@@ -61,7 +72,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def format_table(table: results.Table) -> str:
-  """Writes a table as text, at most 130 columns wide.
+  """Writes a table as text, at most 140 columns wide.
 
   Its lines are a title, the header, one of each contender, and what failed or is void.
   """

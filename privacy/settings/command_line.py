@@ -295,6 +295,8 @@ def parse(module: Any, arguments: Sequence[str] | None) -> argparse.Namespace:
   name = getattr(module.__spec__, "name", module.__name__).replace(".__main__", "")
   is_ours = name.startswith(("tff_superquantile.", "privacy."))
   words = f"superquantile {name.rpartition('.')[2]}" if is_ours else f"python -m {name}"
+  if name == "__main__":  # A script, which no package has.
+    words = f"python {sys.argv[0]}"
   parser = Parser(prog=words, description=module.__doc__, arguments=arguments)
   module.define(parser)
   if len(parser.flags()) > 2 * _MOST_SHOWN:

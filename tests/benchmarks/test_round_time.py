@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -168,7 +169,10 @@ def test_equal_work_counts_and_other_work_is_void(workload_dir, fake, tmp_path):
   assert rows[1].first_distance == pytest.approx(0.01) and rows[3].first_distance == 0.0
   table = report.format_table(as_table(rows))
   assert "VOID: other did other work" in table
-  assert max(map(len, table.split("\n"))) <= 130
+  assert max(map(len, table.split("\n"))) <= 140
+  (line,) = (line for line in table.split("\n") if line.startswith("same "))
+  rate = as_table(rows).clients_per_round / rows[0].median
+  assert re.search(rf"\) +{rate:.0f} ", line)
 
 
 @pytest.mark.parametrize(
