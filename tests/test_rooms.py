@@ -17,7 +17,6 @@ _MODULES = [path for folder in _FOLDERS for path in sorted((_ROOT / folder).rglo
 _MOST_MODULES = 16
 _MOST_LINES = 400
 _MOST_LINES_OF_A_FUNCTION = 60
-_FEWEST_LINES = 55
 _ENGINE = "tff_superquantile.engine.cohort"
 _EXPERIMENTS = "tff_superquantile.experiments"
 
@@ -37,14 +36,6 @@ def test_no_folder_has_more_than_sixteen_modules():
   assert {folder: number for folder, number in modules.items() if number > _MOST_MODULES} == {}
 
 
-# Whoever adds one of these adds a file, so that a file may be small.
-_A_FILE_EACH = (
-  "paper/studies",
-  "tff_superquantile/algorithms",
-  "tff_superquantile/experiments/run/hooks",
-  "tff_superquantile/measures",
-  "tff_superquantile/threshold/soft",
-)
 _NO_CODE = {
   getattr(tokenize, name)
   for name in ("COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER", "ENCODING")
@@ -92,26 +83,6 @@ def test_modules_are_short_and_one_sentence_says_what_they_are():
   texts = {path: path.read_text(encoding="utf-8") for path in _MODULES}
   said = {path: ast.get_docstring(ast.parse(text)) or "" for path, text in texts.items() if text}
   assert [path for path, says in said.items() if not says.partition("\n\n")[0].endswith(".")] == []
-
-
-def _is_command(path):
-  return path.stem.startswith("__") or "if __name__ == " in path.read_text(encoding="utf-8")
-
-
-def test_small_modules_have_more_than_one_user():
-  users = collections.defaultdict(set)
-  for name, to in _arrows().items():
-    for other in to:
-      users[other].add(name)
-  small = {
-    str(path.relative_to(_ROOT))
-    for path in _MODULES
-    if _num_lines(path) < _FEWEST_LINES
-    and not _is_command(path)
-    and str(path.parent.relative_to(_ROOT)) not in _A_FILE_EACH
-    and len(users[_name(path)]) < 2
-  }
-  assert not small
 
 
 def _name(path):
