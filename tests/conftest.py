@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import signal
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -33,7 +34,19 @@ QUICK = frozenset(
     "client_work/test_optimizers.py::test_a_subclass_may_take_other_steps",
     "docs/test_examples.py::test_library_example",
     "evaluation/test_evaluation.py::test_every_client_exactly",
-    "experiments/test_kept_results.py::test_training_gives_the_same_results",
+    "doctor/test_doctor.py::test_folder",
+    "experiments/test_cli.py::test_another_broken_pipe_is_told",
+    "experiments/config/test_names.py::test_names_know_what_the_flags_say",
+    "experiments/evidence/test_paired.py::test_a_statistic_of_counts_is_that_of_the_repeated_sample",
+    "experiments/export/test_export.py::test_probabilities_of_extreme_logits",
+    "experiments/plan/test_tuning.py::test_smallest_result_is_chosen",
+    "experiments/private_evaluation/test_private_evaluation.py::test_loss_has_the_run_s_range",
+    "experiments/references/test_without_models.py::test_ranks_within_clients_are_means_of_spearmans",
+    "experiments/report/test_client_reports.py::test_thirds_are_those_of_a_plain_count",
+    "experiments/run/hooks/test_convergence.py::test_losses_that_are_not_known_do_not_count",
+    "experiments/run/register/test_register.py::test_a_refused_run_is_withdrawn",
+    "experiments/run/test_kept_results.py::test_training_gives_the_same_results",
+    "paper/studies/test_sensitivity.py::test_the_sentence_has_the_least_and_the_largest_change",
     "paper/test_statements.py::test_formulas_are_misprints_where_what_is_meant_is_true",
     "privacy/test_accountant_alone.py::test_the_accountant_needs_no_tensorflow",
     "secure_sums/test_secure_sum.py::test_clients_send_remainders_and_the_server_gets_one",
@@ -87,16 +100,17 @@ def pytest_unconfigure():
 
 # Files that take minutes; whichever process gets one last holds up the end.
 _LONG = (
-  *("experiments/test_sweep", "experiments/test_private_run", "experiments/test_train"),
-  *("experiments/test_folder_histories", "experiments/test_training_options"),
+  *("experiments/test_sweep", "experiments/run/test_private_run", "experiments/test_train"),
+  *("experiments/run/test_folder_histories", "experiments/run/test_training_options"),
   *("engine/test_cohort_engine", "algorithms/test_private_superquantile_fed_avg"),
   *("algorithms/test_superquantile_fed_avg", "algorithms/test_baselines"),
-  *("engine/test_data_sets", "experiments/test_additions", "experiments/test_baseline_runs"),
-  *("experiments/test_own_runs", "test_stack", "docs/test_examples"),
-  *("tasks/test_downloads", "tasks/test_emnist", "experiments/test_experiment_histories"),
-  *("threshold/test_tree", "experiments/test_tuning", "experiments/test_personal_models"),
+  *("engine/test_data_sets", "experiments/test_additions", "experiments/run/test_baseline_runs"),
+  *("experiments/run/test_own_runs", "test_stack", "docs/test_examples"),
+  *("tasks/test_downloads", "tasks/test_emnist"),
+  *("experiments/run/register/test_experiment_histories", "threshold/test_tree"),
+  *("experiments/plan/test_tuning", "experiments/run/hooks/test_personal_models"),
   *("algorithms/test_empirical_privacy", "threshold/test_geometric", "attacks/test_exact_pair"),
-  *("experiments/test_kept_results", "experiments/test_export"),
+  *("experiments/run/test_kept_results", "experiments/export/test_export"),
   "algorithms/test_private_threshold",
   *("paper/test_convergence", "algorithms/test_as_tff"),
   *("privacy/test_composition", "privacy/test_ledger"),
@@ -143,3 +157,38 @@ def simulation_context():
   from tff_superquantile.engine import context  # Not before a test needs TensorFlow.
 
   context.set_simulation_context()
+
+
+# Folders to run commands in.
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c_works():
+  """Also where the tests run in the background: children inherit what is ignored."""
+  old = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, old)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+  """A folder of all processes of these tests."""
+  root = tmp_path_factory.getbasetemp()
+  folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "shared"
+  (folder / "cache").mkdir(parents=True, exist_ok=True)
+  return folder
+
+
+@pytest.fixture(scope="session")
+def cache_dir(shared):
+  """Where the synthetic clients are kept, made once for all tests."""
+  return shared / "cache"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory, cache_dir):
+  from helpers import commands  # Not before a test needs TensorFlow.
+
+  lab = commands.Lab(tmp_path_factory.mktemp("lab"), cache_dir)
+  yield lab
+  lab.close()

@@ -20,7 +20,7 @@ from tff_superquantile.experiments.run import register
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
-_KEPT = pathlib.Path(__file__).parent / "kept_results" / "synthetic"
+_KEPT = finished_runs.KEPT / "synthetic"
 _TREE = "superquantile_theta_0.5_tree_epsilon_20"
 _IDS = [f"writer {i}" for i in range(len(finished_runs.SIZES))]
 

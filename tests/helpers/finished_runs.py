@@ -19,6 +19,8 @@ from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import client_files
 
+# Runs of earlier versions, kept as they were.
+KEPT = pathlib.Path(__file__).resolve().parents[1] / "experiments/kept_results"
 TASK = "tiny"
 SIZES = (24, 30, 1, 41, 18, 26, 33, 22, 28, 36, 25)
 LEARNING_RATE, BATCH_SIZE, L2 = 0.2, 4, 0.01

@@ -368,7 +368,7 @@ def test_clients_are_named_with_their_changes_and_escaped(tmp_path):
 
 
 def test_the_first_lines_have_what_all_private_runs_cost_together(tmp_path):
-  kept = pathlib.Path(__file__).parent / "kept_results" / "synthetic"
+  kept = finished_runs.KEPT / "synthetic"
   for path in kept.glob("*epsilon_20"):
     shutil.copytree(path, tmp_path / "synthetic" / path.name)
   found = comparison.report(tmp_path, "synthetic")

@@ -16,7 +16,7 @@ from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_folder
 
 _TASK = "emnist_linear_folds_2"
-_KEPT = pathlib.Path(__file__).parents[1] / "experiments" / "kept_results" / "synthetic"
+_KEPT = pathlib.Path(__file__).parents[2] / "experiments" / "kept_results" / "synthetic"
 _LEDGER = _KEPT / "superquantile_theta_0.5_tree_epsilon_20" / "seed_0" / "privacy.json"
 
 

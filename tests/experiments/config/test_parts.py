@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 
+from helpers import finished_runs
 import pytest
 
 from privacy import audit
@@ -25,7 +26,7 @@ from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
 
-_ROOT = pathlib.Path(__file__).parents[2]
+_ROOT = pathlib.Path(__file__).parents[3]
 _CLIP = run.FixedClip(norm=0.1)
 _DEFAULTS = tasks.get_task("synthetic").defaults
 
@@ -109,7 +110,7 @@ def test_flags_txt_makes_the_same_config(algorithm, server, schedule, epsilon):
   assert run_config.differences(config.to_flags(), config) == []
 
 
-_KEPT = json.loads((pathlib.Path(__file__).parent / "kept_results" / "configs.json").read_text())
+_KEPT = json.loads((finished_runs.KEPT / "configs.json").read_text())
 
 
 @pytest.mark.parametrize("kept", _KEPT, ids=lambda kept: kept["folder"])

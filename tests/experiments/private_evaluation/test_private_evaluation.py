@@ -18,7 +18,7 @@ from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.private_evaluation import release
 from tff_superquantile.experiments.run import run_folder
 
-_KEPT = pathlib.Path(__file__).parent / "kept_results"
+_KEPT = finished_runs.KEPT
 _PRIVATE = "synthetic/superquantile_theta_0.5_tree_epsilon_20/seed_0"
 pytestmark = pytest.mark.usefixtures("restored_context")
 

@@ -38,7 +38,7 @@ from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
 _PAGE = commands.ROOT / "docs" / "how_to" / "use_a_model.md"
-_KEPT = pathlib.Path(__file__).parent / "kept_results"
+_KEPT = finished_runs.KEPT
 _TREE = "superquantile_theta_0.5_tree_epsilon_20"
 _TASKS = (
   *("synthetic", "emnist_linear", "emnist_convnet", "sent140_linear", "sent140_lstm"),

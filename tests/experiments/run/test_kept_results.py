@@ -6,6 +6,7 @@ import json
 import pathlib
 import shutil
 
+from helpers import finished_runs
 import numpy as np
 import pytest
 
@@ -16,7 +17,7 @@ from tff_superquantile.experiments.pages import page
 from tff_superquantile.experiments.report import comparison
 from tff_superquantile.experiments.run import runner
 
-_KEPT = pathlib.Path(__file__).parent / "kept_results"
+_KEPT = finished_runs.KEPT
 _TREE = "superquantile_theta_0.5_tree_epsilon_20"
 _GEOMETRIC = "superquantile_theta_0.5_geometric_epsilon_20"
 _OWN = "own_visits_linear/superquantile_theta_0.5_z_1_update_z_1/seed_1"
