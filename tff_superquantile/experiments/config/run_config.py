@@ -32,7 +32,15 @@ _TASK_DEFAULT = "None for the task's own"
 
 
 def check_folder_name(name: str, value: str) -> None:
-  """The rule of a folder: raises a `ValueError` for an empty name."""
+  """The rule of a folder: raises a `ValueError` for an empty name.
+
+  Args:
+    name: The flag's name, for the error.
+    value: The folder's name.
+
+  Raises:
+    ValueError: If it is empty.
+  """
   if not value:
     raise ValueError(f"Found no folder in {name}; expected one: name it, or . for this one.")
 
@@ -226,7 +234,11 @@ def _flags(*kinds: tuple[type[part.Part], ...]) -> Mapping[str, flag.Flag]:
 
 
 def flags() -> Mapping[str, flag.Flag]:
-  """Returns the flags of a run by name, in their order, also of all parts from outside so far."""
+  """Returns the flags of a run, also of all parts from outside so far.
+
+  Returns:
+    The flags by name, in their order.
+  """
   return _flags(*(tuple(table.values()) for table in TABLES.values()))
 
 
@@ -234,12 +246,24 @@ _OWN = flags()
 
 
 def defaults() -> dict[str, Any]:
-  """Returns the defaults of the flags of a run by name, without those of parts from outside."""
+  """Returns the defaults of the flags of a run, without those of parts from outside.
+
+  Returns:
+    The defaults by the flag's name.
+  """
   return {name: flag.default for name, flag in _OWN.items()}
 
 
 def load(values: Mapping[str, Any]) -> None:
-  """Brings in the parts from outside that values of flags name, with flags that no other has."""
+  """Brings in the parts from outside that values of flags name, with flags that no other has.
+
+  Args:
+    values: Values by the flag's name.
+
+  Raises:
+    ValueError: If a part has a flag of a name that runs have already with another meaning, or its
+      name cannot be resolved.
+  """
   for name, table in TABLES.items():
     known = flags()
     for new in part.flags(table[values[name]]).values() if table.load(values.get(name)) else ():
@@ -251,7 +275,11 @@ def load(values: Mapping[str, Any]) -> None:
 
 
 def incidentals() -> list[str]:
-  """Returns the names of flags that do not change the results."""
+  """Returns the names of flags that do not change the results.
+
+  Returns:
+    The names, in the order of `flags()`.
+  """
   return [name for name, flag in flags().items() if flag.is_incidental]
 
 
@@ -262,6 +290,9 @@ def of(*, secure: bool = False, **values: Any) -> RunConfig:
     secure: Whether clients make the noise in secure sums of integers: --threshold=tree where
       there is a threshold, and --update_sum=distributed.
     **values: The values.
+
+  Returns:
+    The config.
 
   Raises:
     TypeError: If there is no such flag, or a value is not of its type.
@@ -297,19 +328,53 @@ def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def replace(config: RunConfig, **values: Any) -> RunConfig:
-  """Returns a config with other values of flags, by their names; see `of`."""
+  """Returns a config with other values of flags.
+
+  Args:
+    config: The config, which stays as it is.
+    **values: Values by the flag's name.
+
+  Returns:
+    The new config.
+
+  Raises:
+    TypeError: As by `of`.
+    ValueError: As by `of`.
+  """
   return of(**{**config.values(), **values})
 
 
 def resolved(
   config: RunConfig, defaults: Mapping[str, Any] = types.MappingProxyType({})
 ) -> RunConfig:
-  """Returns a config with values in place of None; a `ValueError` names what a round lacks."""
+  """Returns a config with values in place of None.
+
+  Args:
+    config: The config.
+    defaults: Values by the flag's name, such as a task's, that stand in for None.
+
+  Returns:
+    The config, complete.
+
+  Raises:
+    ValueError: If it lacks what a round needs.
+  """
   return part.fill(config, {"stop": "never", **defaults})
 
 
 def from_flags(texts: Mapping[str, str]) -> RunConfig:
-  """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them."""
+  """Returns a run's config from the texts of its flags.
+
+  Args:
+    texts: Texts by the flag's name, as `flags.txt` holds them; flags without a text keep their
+      defaults.
+
+  Returns:
+    The config.
+
+  Raises:
+    ValueError: If a text is no value of its flag, or a part that it names cannot be brought in.
+  """
   load(texts)
   values = {name: flag.parse(texts[name]) for name, flag in flags().items() if name in texts}
   return part.build(RunConfig, values, is_strict=False)
@@ -318,7 +383,16 @@ def from_flags(texts: Mapping[str, str]) -> RunConfig:
 def differences(
   texts: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
 ) -> list[str]:
-  """Returns a phrase for each flag that keeps a run from being continued under another config."""
+  """Returns a phrase for each flag that keeps a run from being continued under another config.
+
+  Args:
+    texts: The flags of the run, texts by name.
+    config: The config under which it is to go on.
+    followed: Flags of the run that do not count where the config lacks them.
+
+  Returns:
+    The phrases, sorted by flag; none if the run may go on.
+  """
   own, followed = config.to_flags(), set(followed)
   texts = {name: value for name, value in texts.items() if name in own or name not in followed}
   incidental = set(incidentals())
@@ -336,6 +410,14 @@ def differences(
 
 
 def is_done_by(texts: Mapping[str, str], config: RunConfig) -> bool:
-  """Returns whether a finished run with these texts of its flags has all rounds of a config."""
+  """Returns whether a finished run has all rounds of a config.
+
+  Args:
+    texts: The flags of the finished run, texts by name.
+    config: The config.
+
+  Returns:
+    Whether the rounds are as many, and the run did not stop early where the config would not.
+  """
   is_whole = texts.get("stop") != "converged" or config.stop == "converged"
   return texts.get("num_rounds") == str(config.num_rounds) and is_whole
