@@ -88,7 +88,7 @@ class Cohort(part.Part):
       The cohorts.
 
     Raises:
-      ValueError: If `population` is no such number.
+      ValueError: If `population` is no such number, or less than the size of a cohort.
     """
     population = checks.whole("population", population, 1)
     return dataclasses.replace(self, population=population, is_asked=True)

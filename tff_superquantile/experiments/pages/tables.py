@@ -126,7 +126,7 @@ def number(value: float, decimals: int = 1, sign: bool = False) -> str:
   """Formats a number with a true minus, and zero without any sign.
 
   Args:
-    value: The number; NaN and infinity become words.
+    value: The number; infinity, of either sign, becomes "∞".
     decimals: Digits after the point.
     sign: Whether a positive number has a plus.
 
