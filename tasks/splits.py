@@ -152,9 +152,10 @@ def hold_out(
 ) -> list[client_files.ClientFiles]:
   """Divides training clients into those that stay and those held out for validation.
 
+  Held out are clients whose place for that purpose is below the request's `validation_fraction`, in
+  (0, 1); in a run whose clients are shuffled, the last ones are.
+
   Args:
-    client is held out if its place for that purpose is below the request's `validation_fraction`,
-      in (0, 1); in a run whose clients are shuffled, the last ones are.
     pool: The training clients.
     request: What the run asks for.
 

@@ -269,15 +269,7 @@ def compose(members: Sequence[Member], unread: Sequence[pathlib.Path] = ()) -> T
 
 
 def one_key(private: Sequence[Member]) -> tuple[list[str], list[Member]]:
-  """Returns sentences on runs with the key of another, and copies of other runs.
-
-  Args:
-    private: Private runs.
-
-  Returns:
-    The failures, for runs that differ but have one key, so that no bound holds for them together;
-    and the copies, with the key, flags and clients of a run with at least as many rounds.
-  """
+  """Returns sentences on runs with the key of another, and copies of other runs."""
   failures, copies = [], []
   first: dict[str, Member] = {}
   for member in sorted(private, key=lambda member: -member.num_rounds):

@@ -32,15 +32,7 @@ _TASK_DEFAULT = "None for the task's own"
 
 
 def check_folder_name(name: str, value: str) -> None:
-  """The rule of a folder: raises a `ValueError` for an empty name.
-
-  Args:
-    name: The flag's name, for the error.
-    value: The folder's name.
-
-  Raises:
-    ValueError: If it is empty.
-  """
+  """The rule of a folder: raises a `ValueError` for an empty name."""
   if not value:
     raise ValueError(f"Found no folder in {name}; expected one: name it, or . for this one.")
 
@@ -255,15 +247,7 @@ def defaults() -> dict[str, Any]:
 
 
 def load(values: Mapping[str, Any]) -> None:
-  """Brings in the parts from outside that values of flags name, with flags that no other has.
-
-  Args:
-    values: Values by the flag's name.
-
-  Raises:
-    ValueError: If a part has a flag of a name that runs have already with another meaning, or its
-      name cannot be resolved.
-  """
+  """Brings in the parts from outside that values of flags name, with flags that no other has."""
   for name, table in TABLES.items():
     known = flags()
     for new in part.flags(table[values[name]]).values() if table.load(values.get(name)) else ():
@@ -275,11 +259,7 @@ def load(values: Mapping[str, Any]) -> None:
 
 
 def incidentals() -> list[str]:
-  """Returns the names of flags that do not change the results.
-
-  Returns:
-    The names, in the order of `flags()`.
-  """
+  """Returns the names of flags that do not change the results."""
   return [name for name, flag in flags().items() if flag.is_incidental]
 
 
@@ -347,18 +327,7 @@ def replace(config: RunConfig, **values: Any) -> RunConfig:
 def resolved(
   config: RunConfig, defaults: Mapping[str, Any] = types.MappingProxyType({})
 ) -> RunConfig:
-  """Returns a config with values in place of None.
-
-  Args:
-    config: The config.
-    defaults: Values by the flag's name, such as a task's, that stand in for None.
-
-  Returns:
-    The config, complete.
-
-  Raises:
-    ValueError: If it lacks what a round needs.
-  """
+  """Returns a config with values in place of None; a `ValueError` names what a round lacks."""
   return part.fill(config, {"stop": "never", **defaults})
 
 
@@ -383,16 +352,7 @@ def from_flags(texts: Mapping[str, str]) -> RunConfig:
 def differences(
   texts: Mapping[str, str], config: RunConfig, followed: Iterable[str] = ()
 ) -> list[str]:
-  """Returns a phrase for each flag that keeps a run from being continued under another config.
-
-  Args:
-    texts: The flags of the run, texts by name.
-    config: The config under which it is to go on.
-    followed: Flags of the run that do not count where the config lacks them.
-
-  Returns:
-    The phrases, sorted by flag; none if the run may go on.
-  """
+  """Returns a phrase for each flag that keeps a run from being continued under another config."""
   own, followed = config.to_flags(), set(followed)
   texts = {name: value for name, value in texts.items() if name in own or name not in followed}
   incidental = set(incidentals())
@@ -410,14 +370,6 @@ def differences(
 
 
 def is_done_by(texts: Mapping[str, str], config: RunConfig) -> bool:
-  """Returns whether a finished run has all rounds of a config.
-
-  Args:
-    texts: The flags of the finished run, texts by name.
-    config: The config.
-
-  Returns:
-    Whether the rounds are as many, and the run did not stop early where the config would not.
-  """
+  """Returns whether a finished run with these texts of its flags has all rounds of a config."""
   is_whole = texts.get("stop") != "converged" or config.stop == "converged"
   return texts.get("num_rounds") == str(config.num_rounds) and is_whole
