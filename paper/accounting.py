@@ -39,6 +39,9 @@ def update_rho(update_noise_multiplier: float, *, as_typeset: bool = False) -> f
 
   Returns:
     rho_w = 1 / (2 z_w^2), the intended formula.
+
+  Raises:
+    ValueError: If `update_noise_multiplier` is not positive.
   """
   z = checks.positive("update_noise_multiplier", update_noise_multiplier)
   return 0.5 * z**2 if as_typeset else 0.5 / z**2
@@ -54,6 +57,12 @@ def threshold_rho(scale: int, num_bins: int, local_stddev: float, num_clients: i
     num_bins: b, a power of two.
     local_stddev: sigma_local, of the noise of one client.
     num_clients: m, how many clients make noise.
+
+  Returns:
+    rho_q.
+
+  Raises:
+    ValueError: If `num_bins` is no power of two, or `local_stddev` not positive.
   """
   num_bins = tree_mechanism.check_num_bins(num_bins)
   local_stddev = checks.positive("local_stddev", local_stddev)
@@ -69,6 +78,9 @@ def round_rho(release: releases.Release) -> float:
     release: The releases of a round, of a fixed clip norm. With a tree its histogram is taken at
       its c, sigma_local and smallest cohort, with the paper's sensitivity; without one z_q is taken
       as it is.
+
+  Returns:
+    rho.
   """
   rho = 0.0
   for part in release.parts:
@@ -119,6 +131,12 @@ def epsilon_of_rho(rho: float, sampling_probability: float, num_rounds: int, del
     sampling_probability: q = m / n, of a cohort whose size is really fixed.
     num_rounds: T; 0 costs nothing.
     delta: The delta of (epsilon, delta)-differential privacy.
+
+  Returns:
+    Epsilon; 0 for no round.
+
+  Raises:
+    ValueError: If delta is not in (0, 1).
   """
   if num_rounds == 0:
     return 0.0
@@ -133,6 +151,9 @@ def epsilon(release: releases.Release, num_rounds: int, delta: float) -> float:
     release: The releases of each round.
     num_rounds: T; 0 costs nothing.
     delta: The delta of (epsilon, delta)-differential privacy.
+
+  Returns:
+    Epsilon; 0 for no round.
   """
   # Without sampling, q = 1, there is nothing to amplify in the paper either.
   return epsilon_of_rho(round_rho(release), release.cohort.probability, num_rounds, delta)
@@ -190,6 +211,19 @@ def build_tree(
   """Returns the paper's histogram: noise for a sensitivity of c log2 b, decoded around zero.
 
   Its modulus is 2^bits, with which sums may wrap; None for one with which they do not.
+
+  Args:
+    noise_multiplier: z_q, over the paper's sensitivity.
+    num_bins: b, a power of two.
+    expected_clients: The expected number of reports.
+    num_shares: m, how many clients make noise.
+    bits: The logarithm of the modulus to base 2.
+
+  Returns:
+    The parameters.
+
+  Raises:
+    ValueError: If `num_bins` is no power of two, or sums would not fit 64 bits.
   """
   num_levels = tree_mechanism.check_num_bins(num_bins).bit_length() - 1
   least = tree_mechanism.least_sensitivity(noise_multiplier, num_shares)

@@ -66,7 +66,14 @@ def real_cost(release: releases.Release, num_rounds: int, delta: float) -> RealC
 
 
 def caveat(cost: RealCost) -> list[str]:
-  """States that the paper's accounting is no guarantee, and the real cost of its noise."""
+  """States that the paper's accounting is no guarantee, and the real cost of its noise.
+
+  Args:
+    cost: The real cost of the noise.
+
+  Returns:
+    Sentences.
+  """
   sentences = [
     NOT_A_GUARANTEE,
     f"The same noise really has epsilon = {cost.poisson:.4g} with Poisson cohorts if a client's"

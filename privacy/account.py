@@ -81,7 +81,17 @@ def _answer(args: argparse.Namespace) -> answers.CommandAnswer:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-  """Runs the command with arguments, None for the process's; returns the exit code."""
+  """Runs the command with arguments, None for the process's; returns the exit code.
+
+  Args:
+    arguments: The words that follow the command's name.
+
+  Returns:
+    0, or another code if a claim fails or the arguments are mistaken.
+
+  Raises:
+    SystemExit: If argparse ends the command, as after --help.
+  """
   return command_line.run(sys.modules[__name__], arguments)
 
 

@@ -55,13 +55,33 @@ def default_delta(population: int) -> float:
   """Returns the default delta for n clients: 1e-5 or n^-1.1, whichever is smaller.
 
   It is below 1 / n: a delta of 1 / n would allow to publish the data of a random client.
+
+  Args:
+    population: n, a whole number of at least 1.
+
+  Returns:
+    Delta, in (0, 1e-5].
+
+  Raises:
+    ValueError: If `population` is no such number.
   """
   # A population of one would get a delta of 1.
   return min(1e-5, math.pow(checks.whole("population", population, 1), -1.1))
 
 
 def delta_warning(delta: float, population: int) -> str | None:
-  """Returns a sentence for a delta that is not below 1 / n, for n clients; else None."""
+  """Returns a sentence for a delta that is not below 1 / n, for n clients; else None.
+
+  Args:
+    delta: A number in (0, 1).
+    population: n, a whole number of at least 1.
+
+  Returns:
+    The warning, with a safer delta, or None.
+
+  Raises:
+    ValueError: If an argument is out of its range.
+  """
   delta = checks.fraction("delta", delta)
   population = checks.whole("population", population, 1)
   # A delta that was computed as 1 / n elsewhere may differ in the last bit.
@@ -219,7 +239,20 @@ def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Sp
 def pld_epsilon(
   mixture: dominating_pairs.Mixture, num_rounds: int, delta: float, slack: float = 0.0
 ) -> float:
-  """Returns `composed_epsilon` of one run."""
+  """Returns `composed_epsilon` of one run.
+
+  Args:
+    mixture: The mechanisms of which a round is one, with their probabilities.
+    num_rounds: T, at least 1.
+    delta: That of all rounds together.
+    slack: As for `composed_epsilon`.
+
+  Returns:
+    An upper bound on epsilon.
+
+  Raises:
+    ValueError: As by `composed_epsilon`.
+  """
   return composed_epsilon(((mixture, num_rounds),), delta, slack)
 
 
@@ -228,10 +261,18 @@ def composed_epsilon(
 ) -> float:
   """Returns the epsilon of sampled Gaussian mechanisms, on a grid that is fine enough for it.
 
-  `runs` are the mechanisms of which a round of a run is one, and T, at least 1, of each; all are of
-  the same two neighbouring data sets, in this order. `slack` is the log of the ratio between the
-  densities of all rounds and those accounted for. A delta that is too small for double precision,
-  or work that is too long, is a `ValueError`.
+  Args:
+    runs: The mechanisms of which a round of a run is one, and T, at least 1, of each; all are of
+      the same two neighbouring data sets, in this order.
+    delta: That of all rounds together.
+    slack: The log of the ratio between the densities of all rounds and those accounted for.
+
+  Returns:
+    An upper bound on epsilon, at least 2 `slack`.
+
+  Raises:
+    ValueError: If delta is too small for double precision, losses or epsilon are too large, or the
+      work is too long.
   """
   # With densities within a factor of e^slack, (eps, delta) becomes (eps + 2 slack, e^slack delta)
   # on the way there and back.
@@ -292,6 +333,18 @@ def epsilon(
   """Returns the cost of T rounds against an adversary that sees all that they release.
 
   It is that of `Accountant.spent`, under `release.neighboring_relation`.
+
+  Args:
+    release: What a round releases, with its noise.
+    num_rounds: T; 0 costs nothing.
+    delta: That of the whole run, in (0, 1).
+    accountant: One of `ACCOUNTANTS`, or `TIGHTEST` for the smallest of their epsilons.
+
+  Returns:
+    The cost; see `Spent`.
+
+  Raises:
+    ValueError: If an argument is out of its range, or no such accountant has an answer.
   """
   return Accountant(release, delta, accountant).spent(num_rounds)
 
@@ -299,7 +352,17 @@ def epsilon(
 def epsilon_or_none(
   release: releases.Release, num_rounds: int, delta: float, accountant: str
 ) -> float | None:
-  """Returns `epsilon` by one accountant, beside another's; None where it has no answer."""
+  """Returns `epsilon` by one accountant, beside another's; None where it has no answer.
+
+  Args:
+    release: As for `epsilon`.
+    num_rounds: T.
+    delta: That of the whole run.
+    accountant: As for `epsilon`.
+
+  Returns:
+    Epsilon, or None where `epsilon` raises a `ValueError`.
+  """
   try:
     return epsilon(release, num_rounds, delta, accountant).epsilon
   except ValueError:

@@ -130,6 +130,16 @@ def default_share(
   For large models that leaves a threshold of little use; r, within 0.001 and 1, is at least so
   large that e is a tenth of a cohort, A z_q^2 <= (m / 10)^2. `without` is the release without the
   threshold, with the noise of the whole budget, and d is `num_parameters`.
+
+  Args:
+    threshold: The part, with no need of noise.
+    without: The release without the threshold, with the noise of the whole budget.
+    num_parameters: d, the numbers of an update.
+    theta: The tail fraction, in (0, 1].
+    num_rounds: T, of which noise that is correlated over rounds counts the errors.
+
+  Returns:
+    r, the threshold's share over the update's, from 0.001 to 1.
   """
   error = threshold.rank_variance(theta, without.coefficients)
   relative = banded.relative_error(without.coefficients[:num_rounds], num_rounds)

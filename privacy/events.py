@@ -51,9 +51,17 @@ def round_event(release: releases.Release) -> dp_accounting.DpEvent:
   """Builds dp_accounting's event of a round: a sample of clients, and on it all releases jointly.
 
   It is for an accountant of the neighbouring relation that goes with the sampling: REPLACE_ONE with
-  "fixed_size", ADD_OR_REMOVE_ONE otherwise. It knows nothing of cut cohorts and discrete noise. A
-  relation that dp_accounting does not know with the sampling is a `ValueError`, as are known
-  cohorts.
+  "fixed_size", ADD_OR_REMOVE_ONE otherwise. It knows nothing of cut cohorts and discrete noise.
+
+  Args:
+    release: What a round releases, with its noise.
+
+  Returns:
+    The event of one round.
+
+  Raises:
+    ValueError: If dp_accounting does not know the relation with the sampling, or the cohorts are
+      known.
   """
   release.check_sampled()
   cohort = release.cohort
@@ -96,6 +104,14 @@ def poisson_sampled(probability: float, noise_multiplier: float, orders: np.ndar
   + 2) only. Version 0.6.0 adds their magnitudes, stops at 1,000, and with a warning leaves out the
   orders, up to 2.3, whose last term is not below e^-30 of the sum. That costs up to 0.5 % of an
   epsilon up to 10, 5 % of one up to 30, and 25 % of one up to 100.
+
+  Args:
+    probability: q in (0, 1).
+    noise_multiplier: z, positive.
+    orders: The orders alpha > 1, float [n], none of them whole.
+
+  Returns:
+    The bounds, float [n].
   """
   q, z = probability, noise_multiplier
   alpha, ceiling = orders[:, np.newaxis], np.ceil(orders)[:, np.newaxis]
@@ -191,11 +207,20 @@ def with_drawn_noise(
 ) -> tuple[float, float]:
   """Returns the epsilon of some rounds of releases whose clients draw their noise.
 
-  Beside it stands how much of it is for the rounding of that noise.
+  `shares.drawn_slack` is added to the cost of exact noise; as much of delta goes to what it leaves
+  out as makes the sum of both least. Epsilons above 30, and those for deltas below 1e-30, remain
+  those of exact noise.
 
-  `cost` returns that of exact noise for what is left of delta. `shares.drawn_slack` is added to it;
-  as much of delta goes to what it leaves out as makes the sum of both least. Epsilons above 30, and
-  those for deltas below 1e-30, remain those of exact noise.
+  Args:
+    runs: Releases, and the number of rounds of each.
+    delta: That of all rounds together.
+    cost: Returns the epsilon of exact noise for what is left of delta.
+
+  Returns:
+    Epsilon, and how much of it is for the rounding of drawn noise.
+
+  Raises:
+    ValueError: If the rounding would move a privacy loss by more than 0.5.
   """
   noisy = [(r, rounds) for r, rounds in runs if rounds and r.num_shares is not None]
   if not noisy or delta < _LEAST_DRAWN_DELTA:

@@ -200,8 +200,21 @@ def build_ledger(
 ) -> Ledger:
   """Builds the ledger of a run after some rounds, quickly enough for every round.
 
-  The `meter` is the run's account and `flags` are its flags, texts by name, of which some limit the
-  guarantee; all else is as in `Ledger`.
+  Args:
+    meter: The run's account.
+    claim_epsilon: The epsilon that was asked for; None where the noise was.
+    clip_norm: C, of the updates as they are summed; None if no updates are released, or if it
+      adapts.
+    num_rounds_planned: The rounds for which the noise is.
+    rounds_done: The rounds so far, at most those planned.
+    starts: The models from which the run starts, the latest first.
+    flags: The run's flags, texts by name, of which some limit the guarantee; None without a run.
+
+  Returns:
+    The ledger.
+
+  Raises:
+    ValueError: If the rounds have no finite epsilon.
   """
   release = meter.release
   epsilon = meter.epsilon_at_most(rounds_done, num_rounds_planned)

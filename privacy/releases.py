@@ -141,7 +141,14 @@ class Release:
         )
 
   def find(self, kind: type[_Part]) -> _Part | None:
-    """Returns the part of a class; None where there is none."""
+    """Returns the part of a class; None where there is none.
+
+    Args:
+      kind: The class, one of `parts.kinds()` or above some of them.
+
+    Returns:
+      The first such part, or None.
+    """
     return next((part for part in self.parts if isinstance(part, kind)), None)
 
   @property
@@ -238,7 +245,16 @@ class Release:
     return self.cohort.overflow_probability(self.contact_probability, self.num_shares)
 
   def gaussian(self, probability: float, growth: float = 1.0) -> dominating_pairs.SampledGaussian:
-    """Describes a round as a Gaussian mechanism on a Poisson sample, in the release's relation."""
+    """Describes a round as a Gaussian mechanism on a Poisson sample, in the release's relation.
+
+    Args:
+      probability: That with which a client is in the sample.
+      growth: The squared noise multiplier over that of the noise that is there; 1 where none is
+        missing.
+
+    Returns:
+      The mechanism.
+    """
     replaced = math.hypot(*(part.replace_one_factor / part.z for part in self.parts))
     return dominating_pairs.SampledGaussian(
       probability=probability,
@@ -251,6 +267,12 @@ class Release:
     """Returns the norm of a client's part in T rounds that are one mechanism, over the noise.
 
     The run is a Gaussian mechanism whose noise multiplier is 1 over it: see `noise.banded`.
+
+    Args:
+      num_rounds: T.
+
+    Returns:
+      The norm, the l2-sensitivity of all rounds together over the standard deviation.
     """
     participation = self.cohort.participation(num_rounds)
     assert participation is not None
@@ -289,7 +311,17 @@ class Release:
 
   @classmethod
   def of_entries(cls, content: Mapping[str, Any]) -> Release:
-    """Returns the release of a flat record, the inverse of `entries`."""
+    """Returns the release of a flat record, the inverse of `entries`.
+
+    Args:
+      content: Values by their names; missing ones are those of a release without them.
+
+    Returns:
+      The release.
+
+    Raises:
+      ValueError: If the values describe no release.
+    """
     blanks = {name: blank for kind in parts_lib.kinds() for name, blank in kind.blank().items()}
     content = {**blanks, **content}
     sampling = content.get("sampling", cohorts.Poisson.sampling)

@@ -52,7 +52,15 @@ class ServerSpent:
 
 
 def likely_participations(release: releases.Release, num_rounds: int) -> int:
-  """Returns the number of T rounds in which a client reports; one in a thousand has more."""
+  """Returns the number of T rounds in which a client reports; one in a thousand has more.
+
+  Args:
+    release: What a round releases; its cohort and contacts count here.
+    num_rounds: T.
+
+  Returns:
+    A number of rounds, at most T.
+  """
   return release.cohort.likely_participations(num_rounds, release.contact_probability)
 
 
@@ -62,8 +70,14 @@ def mixture_of_sizes(
   """Describes a round in which a client reports, for a server that counts the reports.
 
   The server knows the number of reports k and sees k shares of noise, with "helpers" K. It does not
-  know the coin of "private_coin". Sizes are independent of data: a mixture over them. Beside it
-  stands the probability, at most `failure`, of cohorts that are left out as too small.
+  know the coin of "private_coin". Sizes are independent of data: a mixture over them.
+
+  Args:
+    release: What a round releases, with its noise.
+    failure: The most probability of cohorts that are left out as too small.
+
+  Returns:
+    The mixture, and the probability of what is left out.
   """
   cohort = release.cohort
   coin = cohort.expected / release.contacted

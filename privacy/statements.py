@@ -74,6 +74,9 @@ def population(task: str) -> str | None:
 
   Args:
     task: The name of a task, or of the folder of its runs.
+
+  Returns:
+    The data set's name, `OTHER_DATA` or None.
   """
   word = task.partition("_")[0]
   if _PUBLIC_FOLDER.fullmatch(task):
@@ -82,13 +85,28 @@ def population(task: str) -> str | None:
 
 
 def may_share(task: str, other: str) -> bool:
-  """Returns whether tasks may have clients in common: only different data sets are known not to."""
+  """Returns whether tasks may have clients in common: only different data sets are known not to.
+
+  Args:
+    task: The name of a task, or of the folder of its runs.
+    other: The same of another.
+
+  Returns:
+    False only if both are of known, different data sets.
+  """
   populations = population(task), population(other)
   return None in populations or len(set(populations)) == 1
 
 
 def from_outside(flags: Mapping[str, str]) -> list[str]:
-  """Returns the flags of a private run that name parts that are not among the project's own."""
+  """Returns the flags of a private run that name parts that are not among the project's own.
+
+  Args:
+    flags: The run's flags, texts by name.
+
+  Returns:
+    The flags as --NAME=VALUE.
+  """
   return [
     f"--{name}={flags[name]}"
     for name, own in OWN_PARTS.items()
@@ -97,7 +115,14 @@ def from_outside(flags: Mapping[str, str]) -> list[str]:
 
 
 def of_flags(flags: Mapping[str, str]) -> dict[str, str]:
-  """States the limits of a guarantee that follow from the flags of its run, texts by name."""
+  """States the limits of a guarantee that follow from the flags of its run.
+
+  Args:
+    flags: The run's flags, texts by name.
+
+  Returns:
+    Sentences by name, none for a run of the project's own parts.
+  """
   sentences = {}
   if outside := from_outside(flags):
     sentences["outside"] = (
@@ -122,7 +147,14 @@ class StartingModel:
 
 
 def initial_weights(start: StartingModel) -> str:
-  """States what the guarantee of a run leaves out of the run from which it starts."""
+  """States what the guarantee of a run leaves out of the run from which it starts.
+
+  Args:
+    start: The model from which the run starts.
+
+  Returns:
+    One or more sentences.
+  """
   if start.epsilon is None and start.same_population:
     return (
       f"The initial weights: {start.run} was trained on the same population without privacy. The"
@@ -166,7 +198,14 @@ def not_covered(
 
 
 def mechanism(release: releases.Release) -> str:
-  """States the releases of a round and their noise."""
+  """States the releases of a round and their noise.
+
+  Args:
+    release: What a round releases, with its noise.
+
+  Returns:
+    One or more sentences.
+  """
   parts = [part.words() for part in release.parts]
   together = ""
   if len(parts) > 1:
@@ -185,12 +224,26 @@ def mechanism(release: releases.Release) -> str:
 
 
 def neighboring(release: releases.Release) -> str:
-  """States the change of the data that the guarantee hides."""
+  """States the change of the data that the guarantee hides.
+
+  Args:
+    release: What a round releases.
+
+  Returns:
+    A sentence.
+  """
   return f"Neighbouring data sets: {release.neighboring_relation}."
 
 
 def sampling(release: releases.Release) -> str:
-  """States the sampling of cohorts that the guarantee presumes."""
+  """States the sampling of cohorts that the guarantee presumes.
+
+  Args:
+    release: What a round releases.
+
+  Returns:
+    A sentence.
+  """
   m, n = release.cohort.expected, release.cohort.population
   if release.has_coin:
     return (
@@ -203,7 +256,14 @@ def sampling(release: releases.Release) -> str:
 
 
 def noise_shares(release: releases.Release) -> str | None:
-  """States the sources of noise if clients make any; None if the server makes all of it."""
+  """States the sources of noise if clients make any; None if the server makes all of it.
+
+  Args:
+    release: What a round releases.
+
+  Returns:
+    One or two sentences, or None.
+  """
   if release.num_shares is None:
     return None
   who = (
@@ -221,7 +281,14 @@ def noise_shares(release: releases.Release) -> str | None:
 
 
 def secure_sums(release: releases.Release) -> str:
-  """States which sums are secure, of integers with the clients' noise, and which are not."""
+  """States which sums are secure, of integers with the clients' noise, and which are not.
+
+  Args:
+    release: What a round releases.
+
+  Returns:
+    A sentence.
+  """
   summed = {part.summed: part.noise_by_server for part in release.parts if part.summed}
   secure, others = (
     " and ".join(word for word, by_server in summed.items() if by_server == is_other)
@@ -232,7 +299,14 @@ def secure_sums(release: releases.Release) -> str:
 
 
 def adversary(release: releases.Release) -> str:
-  """States the adversary of the main number."""
+  """States the adversary of the main number.
+
+  Args:
+    release: What a round releases.
+
+  Returns:
+    A sentence.
+  """
   seen = [part.seen for part in release.ranked]
   known = "and the cohorts" if release.cohort.is_public else "but no cohort"
   return f"Adversary: whoever sees the {' and '.join(seen)} of all rounds, {known}."

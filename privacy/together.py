@@ -88,8 +88,18 @@ class TotalCost:
 def spent(runs: Iterable[Repeated], delta: float) -> TotalCost:
   """Returns the cost of several runs, at least one, for a client whose data all of them train on.
 
-  Delta is that of all together. That of clients whom fewer runs have is no more. Too little noise
-  for an answer is a `ValueError`.
+  Delta is that of all together. That of clients whom fewer runs have is no more.
+
+  Args:
+    runs: The releases, and the number of rounds of each.
+    delta: In (0, 1).
+
+  Returns:
+    The cost of all.
+
+  Raises:
+    ValueError: If there is no run, delta is out of its range, or the noise is too little for an
+      answer.
   """
   counted = tuple(runs)
   if not counted:

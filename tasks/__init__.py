@@ -39,11 +39,25 @@ def _find_tasks() -> dict[str, "task.Task"]:
 
 
 def task_names() -> tuple[str, ...]:
-  """Returns the names of all tasks, sorted."""
+  """Returns the names of all tasks, sorted.
+
+  Returns:
+    The names.
+  """
   return tuple(sorted(_find_tasks()))
 
 
 def get_task(name: str) -> "task.Task":
-  """Returns the task of that name; a `ValueError` names those that there are."""
+  """Returns the task of that name; a `ValueError` names those that there are.
+
+  Args:
+    name: The task's name, one of `task_names()` or MODULE:NAME of one from outside.
+
+  Returns:
+    The task.
+
+  Raises:
+    ValueError: If there is no such task.
+  """
   kind = __getattr__("task").Task
   return _plugins.Registry("task", "tasks", kind, _find_tasks(), of_classes=False)[name]

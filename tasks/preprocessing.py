@@ -40,6 +40,13 @@ class Preprocessing:
 
 
 def none(x_spec: tf.TensorSpec) -> Preprocessing:
-  """Builds the preprocessing of a model whose own input is what people have."""
+  """Builds the preprocessing of a model whose own input is what people have.
+
+  Args:
+    x_spec: Type of a batch of the model's x.
+
+  Returns:
+    The preprocessing, whose raw examples are x.
+  """
   raw_spec = tf.TensorSpec(x_spec.shape, x_spec.dtype, "features")
   return Preprocessing(raw_spec, "the features as the model takes them", tf.identity, x_spec)

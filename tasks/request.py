@@ -28,7 +28,14 @@ _ABOUT = {
 
 
 def table_name(path: str) -> str:
-  """Returns a table's name, that of its file without the format, or of its folder."""
+  """Returns a table's name, that of its file without the format, or of its folder.
+
+  Args:
+    path: The path of the file or folder, which need not exist.
+
+  Returns:
+    The name.
+  """
   return _FORMATS.sub("", pathlib.Path(path).absolute().name)
 
 
@@ -200,6 +207,9 @@ def of(cache_dir: str = "", name: str = "synthetic", **values: Any) -> Request:
     cache_dir: Where converted files are kept.
     name: The task's name.
     **values: `seed`, `is_private`, `columns`, and flags by their names.
+
+  Returns:
+    The request.
 
   Raises:
     TypeError: There is no such field or flag.

@@ -54,7 +54,15 @@ class Split:
 
 
 def shuffle(pools: Pools, seed: int) -> list[client_files.ClientFiles]:
-  """Shuffles the clients of each pool; the result does not depend on the order that they had."""
+  """Shuffles the clients of each pool; the result does not depend on the order that they had.
+
+  Args:
+    pools: Pools of clients.
+    seed: That of the permutations, not negative.
+
+  Returns:
+    The pools, shuffled.
+  """
   rng = np.random.default_rng(seed)
   shuffled = []
   for pool in pools:
@@ -64,12 +72,27 @@ def shuffle(pools: Pools, seed: int) -> list[client_files.ClientFiles]:
 
 
 def cut(pool: client_files.ClientFiles, num_first: int) -> list[client_files.ClientFiles]:
-  """Cuts a pool into its first clients, `num_first` of them, and the others."""
+  """Cuts a pool into its first clients and the others.
+
+  Args:
+    pool: The clients, in their order.
+    num_first: The number of first clients.
+
+  Returns:
+    Both parts, either of which may be empty.
+  """
   return [pool.subset(pool.client_ids[:num_first]), pool.subset(pool.client_ids[num_first:])]
 
 
 def too_few(min_examples: int) -> str:
-  """Returns how a sentence calls the examples of clients that are dropped."""
+  """Returns how a sentence calls the examples of clients that are dropped.
+
+  Args:
+    min_examples: The least number of examples of a client that stays.
+
+  Returns:
+    Words that follow "have".
+  """
   if min_examples <= 1:
     return "no examples"
   return f"fewer than {min_examples} examples (--min_examples_per_client)"
@@ -78,7 +101,15 @@ def too_few(min_examples: int) -> str:
 def drop_small_clients(
   pool: client_files.ClientFiles, min_examples: int
 ) -> client_files.ClientFiles:
-  """Drops clients with too few examples, with a remark on how many were dropped, for errors."""
+  """Drops clients with too few examples, with a remark on how many were dropped, for errors.
+
+  Args:
+    pool: The clients.
+    min_examples: The least number of examples of a client that stays.
+
+  Returns:
+    The clients that stay, in their order.
+  """
   ids = [i for i, n in zip(pool.client_ids, pool.num_examples) if n >= min_examples]
   num_dropped = len(pool.client_ids) - len(ids) + (pool.num_dropped or 0)
   if not num_dropped:
@@ -93,7 +124,20 @@ def drop_small_clients(
 def take(
   pool: client_files.ClientFiles, count: int, own_number: int, kind: str
 ) -> client_files.ClientFiles:
-  """Returns the first clients of a pool, in its order, whose purpose `kind` names for the error."""
+  """Returns the first clients of a pool, in its order.
+
+  Args:
+    pool: The clients.
+    count: The number that a user asks for; 0 for `own_number`.
+    own_number: The task's own number; 0 for all. A pool with fewer clients gives all.
+    kind: What the clients are for, as "training", for the error.
+
+  Returns:
+    The clients.
+
+  Raises:
+    ValueError: If `count` is more than there are.
+  """
   num_clients = len(pool.client_ids)
   if count > num_clients:
     raise ValueError(
@@ -108,8 +152,18 @@ def hold_out(
 ) -> list[client_files.ClientFiles]:
   """Divides training clients into those that stay and those held out for validation.
 
-  A client is held out if its place for that purpose is below the request's `validation_fraction`,
-  in (0, 1); in a run whose clients are shuffled, the last ones are. Neither part may be empty.
+  Held out are clients whose place for that purpose is below the request's `validation_fraction`, in
+  (0, 1); in a run whose clients are shuffled, the last ones are.
+
+  Args:
+    pool: The training clients.
+    request: What the run asks for.
+
+  Returns:
+    The clients that stay, and those held out.
+
+  Raises:
+    ValueError: If either part is empty.
   """
   num_clients, fraction = len(pool.client_ids), request.validation_fraction
   if request.is_shuffled:
@@ -139,17 +193,27 @@ def choose(
 ) -> dict[str, client_files.ClientFiles]:
   """Chooses a run's clients from pools of all, by the names of splits.
 
-  `split` takes pools and the request, which has the least number of examples of a client, and
-  returns the clients to train on, to test on and, if the task has its own, to validate on.
-  `own_number` is the task's own number of training clients, and of test clients; 0 for all. Fewer
-  clients than the run asks for are a `ValueError`.
-
   If `is_apart`, as in private runs, a training client is chosen by its own id and number of
   examples alone; its place by `split` must not follow from the others'. All training clients are
   taken. Those with too few examples are members without examples: they count, and may be drawn. So
   if one client's examples are replaced or removed, nothing changes but what that client itself has;
   and if a client comes or goes, nothing but the number of clients. Test and validation clients are
   not protected: they are dropped and taken by number, which changes nothing among training clients.
+
+  Args:
+    pools: All clients: one pool, or one to train on and one to test on.
+    request: What the run asks for, with the least number of examples of a client.
+    split: Takes pools and the request, and returns the clients to train on, to test on and, if the
+      task has its own, to validate on.
+    own_number: The task's own number of training clients, and of test clients; 0 for all.
+    is_apart: Whether nothing of a training client may follow from the others.
+
+  Returns:
+    The clients by the split's name: "train", "test", and "validation" where there is one.
+
+  Raises:
+    ValueError: If there are fewer clients than the run asks for, or none to train or to test on,
+      or, with `is_apart`, it asks for a number of training clients.
   """
   least = request.min_examples_per_client
   if is_apart and request.num_train_clients:

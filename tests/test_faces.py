@@ -1,6 +1,7 @@
 """What `import tff_superquantile` offers, and that it costs nothing until it is used."""
 
 import ast
+import importlib
 import inspect
 import pathlib
 import re
@@ -9,17 +10,12 @@ import sys
 import textwrap
 
 import pytest
+import yaml
 
-from privacy import audit
 import tff_superquantile as tsq
 from tff_superquantile import algorithms
-from tff_superquantile import analytics
-from tff_superquantile import client_work
 from tff_superquantile import engine
-from tff_superquantile import evaluation
-from tff_superquantile import secure_sums
 from tff_superquantile import simulation
-from tff_superquantile import threshold
 from tff_superquantile.engine import context
 from tff_superquantile.simulation import client_files
 
@@ -55,25 +51,30 @@ def test_nothing_is_loaded_before_it_is_used():
   subprocess.run([sys.executable, "-c", code], check=True, cwd=_ROOT)
 
 
-# Rooms whose public functions are called from outside.
-_FACES = (
-  *(tsq, algorithms, analytics, client_work, evaluation, secure_sums, simulation, client_files),
-  *(threshold, audit),
-)
+# A block of the reference: a module and its options, which may list the members to show.
+_BLOCK = re.compile(r"^::: (\S+)\n((?:    .*\n)*)", re.MULTILINE)
+
+
+def _shown(text):
+  """The public functions of the project that a page of the reference shows, by their names."""
+  found = {}
+  for name, options in _BLOCK.findall(text + "\n"):
+    module, chosen = importlib.import_module(name), yaml.safe_load(options or "options: {}")
+    for member in chosen["options"].get("members", dir(module)):
+      value = getattr(module, member)
+      offered = member in getattr(module, "__all__", ())
+      is_own = inspect.isfunction(value) and f"{value.__module__}.".startswith(f"{name}.")
+      if inspect.isfunction(value) and member[0] != "_" and (offered or is_own):
+        found[f"{value.__module__}.{member}"] = value
+  return found
 
 
 def _functions():
-  """The functions of the project that its faces offer, each once."""
-  found = {}
-  for face in _FACES:
-    for name in dir(face):
-      value = getattr(face, name)
-      is_ours = inspect.isfunction(value) and value.__module__.startswith(
-        ("tff_superquantile.", "privacy.")
-      )
-      if is_ours and name[0] != "_":
-        found[f"{value.__module__}.{name}"] = value
-  return found
+  """The functions that the reference shows, and those of the package and its parts, each once."""
+  pages = sorted((_ROOT / "docs/reference").glob("*.md"))
+  faces = [tsq, *(part for name in tsq.__all__ if inspect.ismodule(part := getattr(tsq, name)))]
+  faces = "".join(f"::: {face.__name__}\n" for face in faces)
+  return _shown("\n".join([faces, *(page.read_text(encoding="utf-8") for page in pages)]))
 
 
 def _section(text, name):
@@ -103,9 +104,17 @@ def _missing(function):
   return missing
 
 
-def test_functions_of_the_faces_say_arguments_result_and_errors():
+def test_a_page_shows_the_members_that_it_names():
+  block = "::: tff_superquantile.superquantile\n    options:\n      members: "
+  shown = [set(_shown(text)) for text in (block[:35], f"{block}[percentile]\n", f"{block}[]\n")]
+  percentile = "tff_superquantile.superquantile.percentile"
+  assert percentile in shown[0] and len(shown[0]) > 5
+  assert shown[1:] == [{percentile}, set()]
+
+
+def test_functions_of_the_reference_say_arguments_result_and_errors():
   functions = _functions()
-  assert len(functions) > 50
+  assert len(functions) > 200
   assert {n: missing for n, f in functions.items() if (missing := _missing(f))} == {}
 
 

@@ -74,21 +74,39 @@ def fresh_seed() -> tf.Tensor:
   128 bits of the operating system's entropy become a part of the graph when it is built, and what
   TensorFlow calls entropy, which differs each time, is added to them: where the graph is no secret,
   as on devices, take a source of the device's own.
+
+  Returns:
+    The seed, int64 [2].
   """
   secret = tf.constant(_as_seed(secrets.token_bytes(KEY_BYTES)))
   return tf.bitwise.bitwise_xor(_entropy(), secret)
 
 
 def split(seed: tf.Tensor, num: int) -> list[tf.Tensor]:
-  """Splits a seed, int64 [2], into `num` independent ones, functions of it."""
+  """Splits a seed into independent ones, functions of it.
+
+  Args:
+    seed: int64 [2].
+    num: The number of seeds.
+
+  Returns:
+    `num` seeds, int64 [2].
+  """
   return tf.unstack(tf.random.split(tf.cast(seed, tf.int64), num))
 
 
 def for_purpose(seed: tf.Tensor, purpose: str) -> tf.Tensor:
-  """Returns a seed, int64 [2], whose draws are independent of those of `seed` and other purposes.
+  """Returns a seed whose draws are independent of those of `seed` and other purposes.
 
   Two ops of one seed draw from the same Philox words, whatever their names. TensorFlow makes
   Philox's key of a seed by scrambling all 128 bits, so that another seed has other words.
+
+  Args:
+    seed: int64 [2].
+    purpose: A name, fixed when the graph is built.
+
+  Returns:
+    The seed, int64 [2].
   """
   digest = hashlib.blake2b(purpose.encode(), digest_size=KEY_BYTES).digest()
   return tf.bitwise.bitwise_xor(tf.cast(seed, tf.int64), _as_seed(digest))
@@ -123,5 +141,13 @@ class NoiseSource:
 
 
 def derive_key(key: bytes, purpose: str) -> bytes:
-  """Derives a key for one purpose, 16 bytes, that reveals neither the key nor others."""
+  """Derives a key for one purpose that reveals neither the key nor others.
+
+  Args:
+    key: The secret, 16 bytes.
+    purpose: A name; other names give other keys.
+
+  Returns:
+    16 bytes.
+  """
   return hashlib.blake2b(purpose.encode(), key=key, digest_size=KEY_BYTES).digest()

@@ -24,7 +24,18 @@ TAIL_MASS_TOLERANCE = 1e-9
 
 
 def check_theta(theta: float) -> float:
-  """Returns `theta` as a float; an error if it is no tail fraction, a number in (0, 1]."""
+  """Returns `theta` as a float; an error if it is no tail fraction.
+
+  Args:
+    theta: A real number in (0, 1].
+
+  Returns:
+    The number.
+
+  Raises:
+    TypeError: If it is no real number.
+    ValueError: If it is outside (0, 1].
+  """
   checks.of_type("theta", theta, numbers.Real, "a tail fraction in (0, 1]")
   if not 0.0 < float(theta) <= 1.0:  # Also refuses NaN.
     raise ValueError(
@@ -89,7 +100,17 @@ def tail_weights(
   """The paper's threshold rule: weight of each client when only the tail is averaged.
 
   pi_i is proportional to weights[i] * [losses[i] >= quantile], the line "reweigh" of the algorithm.
-  The arguments are those of `quantile`; the weights, [n], sum to one.
+
+  Args:
+    losses: [n] finite client losses.
+    theta: The tail fraction, in (0, 1].
+    weights: [n] client weights, or None for equal ones.
+
+  Returns:
+    float64 [n], of sum one.
+
+  Raises:
+    ValueError: If theta is outside (0, 1], or losses or weights are not as described.
   """
   threshold = quantile(losses, theta, weights)
   losses, weights = _check(losses, weights)
@@ -104,7 +125,17 @@ def dual_weights(
 
   Clients above the quantile get the cap weights[i] / theta, those at the quantile share what is
   left in proportion to their weights (every split among ties attains the maximum), the rest zero.
-  The arguments are those of `quantile`; the weights, [n], sum to one.
+
+  Args:
+    losses: [n] finite client losses.
+    theta: The tail fraction, in (0, 1].
+    weights: [n] client weights, or None for equal ones.
+
+  Returns:
+    float64 [n], of sum one.
+
+  Raises:
+    ValueError: If theta is outside (0, 1], or losses or weights are not as described.
   """
   threshold = quantile(losses, theta, weights)
   losses, weights = _check(losses, weights)
@@ -119,7 +150,18 @@ def superquantile(
 ) -> float:
   """The mean of the worst theta fraction of the losses, SQ_theta of the paper.
 
-  It is sum_i pi*_i losses[i], with pi* of `dual_weights`; the arguments are those of `quantile`.
+  It is sum_i pi*_i losses[i], with pi* of `dual_weights`.
+
+  Args:
+    losses: [n] finite client losses.
+    theta: The tail fraction, in (0, 1]; 1 is the mean.
+    weights: [n] client weights, or None for equal ones.
+
+  Returns:
+    A number in the unit of the losses.
+
+  Raises:
+    ValueError: If theta is outside (0, 1], or losses or weights are not as described.
   """
   return float(np.dot(dual_weights(losses, theta, weights), np.asarray(losses, np.float64)))
 
@@ -127,8 +169,18 @@ def superquantile(
 def percentile(values: npt.ArrayLike, q: float, weights: npt.ArrayLike | None = None) -> float:
   """The q-th percentile with linear interpolation, for reporting distributions.
 
-  Values [n] stand at the middles of the steps of weights [n], None for equal ones, which give
-  `numpy.percentile`; q is in [0, 100].
+  Values stand at the middles of the steps of weights; equal weights give `numpy.percentile`.
+
+  Args:
+    values: [n] finite numbers, of at least one client.
+    q: The percentile, in [0, 100].
+    weights: [n] client weights, or None for equal ones.
+
+  Returns:
+    The percentile, between two of the values.
+
+  Raises:
+    ValueError: If values or weights are not as described.
   """
   values, weights = _check(values, weights)
   kept = np.flatnonzero(weights > 0)

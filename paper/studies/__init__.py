@@ -29,7 +29,18 @@ STUDIES = {
 
 
 def load(name: str) -> types.ModuleType:
-  """Imports the module of a study by its key in `STUDIES`, or raises a `ValueError`."""
+  """Imports the module of a study by its key in `STUDIES`, or raises a `ValueError`.
+
+  Args:
+    name: The key.
+
+  Returns:
+    The module.
+
+  Raises:
+    ValueError: If there is no such study.
+    ModuleNotFoundError: If the study's module needs one that is not installed.
+  """
   if name not in STUDIES:
     raise ValueError(f"Found study {name!r}; expected one of {', '.join(STUDIES)}.")
   return importlib.import_module(f"{__name__}.{name}")

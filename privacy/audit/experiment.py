@@ -147,6 +147,12 @@ def _table(path: pathlib.Path, clients: frozenset[str]) -> Member:
 def read(folders: Sequence[str | os.PathLike[str]]) -> Members:
   """Reads the runs in and below some folders, and the tables of clients beside them.
 
+  Args:
+    folders: Each is searched with all folders below it.
+
+  Returns:
+    The runs and the tables, by population.
+
   Raises:
     ValueError: If a folder is not there, a private run's files cannot be read, or none is private.
   """
@@ -219,6 +225,12 @@ def compose(members: Sequence[Member], unread: Sequence[pathlib.Path] = ()) -> T
   Args:
     members: The runs, at least one of them private, and tables of clients beside them.
     unread: Files beside them that may be such tables, too, and cannot be read.
+
+  Returns:
+    The cost of all runs together, and what fails, limits or remarks on it.
+
+  Raises:
+    ValueError: If no cost follows, as of too little noise.
   """
   private = [member for member in members if member.ledger is not None]
   failures, copies = one_key(private)

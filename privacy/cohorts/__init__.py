@@ -37,7 +37,11 @@ SAMPLINGS: dict[str, type[Cohort]] = {
 
 
 def own_flags() -> dict[str, str]:
-  """Returns the flags that single kinds of an accountant's cohorts have, and their help."""
+  """Returns the flags that single kinds of an accountant's cohorts have, and their help.
+
+  Returns:
+    Help by the flag's name.
+  """
   kinds = SAMPLINGS.values()
   return {
     n: part.flags_by_field(kind)[field].help for kind in kinds for n, field in kind.own().items()
@@ -45,14 +49,29 @@ def own_flags() -> dict[str, str]:
 
 
 def of_one_mechanism() -> str:
-  """Returns the names of the samplings whose rounds are one mechanism, for a sentence."""
+  """Returns the names of the samplings whose rounds are one mechanism, for a sentence.
+
+  Returns:
+    The names with "or" between them.
+  """
   return " or ".join(name for name, kind in SAMPLINGS.items() if kind.is_one_mechanism)
 
 
 def of(sampling: str, population: int, expected: float, **own: Any) -> Cohort:
   """Returns the cohort of m = `expected` of n = `population` clients, by one of `SAMPLINGS`.
 
-  `own` are values of `own_flags()`, None where a kind does not have it; others are a `ValueError`.
+  Args:
+    sampling: The kind's name.
+    population: n, a whole number of at least 1.
+    expected: m, the (expected) number of clients of a round.
+    **own: Values of `own_flags()`, None where the kind does not have the flag.
+
+  Returns:
+    The cohort.
+
+  Raises:
+    ValueError: If there is no such sampling, a number is out of its range, or a flag's value is
+      missing or of another kind.
   """
   checks.one_of("sampling", sampling, tuple(SAMPLINGS))
   kind = SAMPLINGS[sampling]
@@ -68,7 +87,14 @@ def of(sampling: str, population: int, expected: float, **own: Any) -> Cohort:
 
 
 def choice(default_kind: Callable[[Mapping[str, Any]], str]) -> Any:
-  """Returns the field of a run's cohorts; `default_kind` chooses where --sampling has no value."""
+  """Returns the field of a run's cohorts.
+
+  Args:
+    default_kind: Chooses the sampling's name, of the values of all flags, where --sampling has none.
+
+  Returns:
+    A dataclass field, whose flag is --sampling.
+  """
   return part.choice(
     "sampling",
     {name: kind for name, kind in SAMPLINGS.items() if kind is not Everybody},

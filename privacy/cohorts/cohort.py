@@ -79,7 +79,17 @@ class Cohort(part.Part):
     object.__setattr__(self, "size", size)
 
   def of(self: _Cohort, population: int) -> _Cohort:
-    """Returns the cohorts of so many clients, at least one."""
+    """Returns the cohorts of so many clients.
+
+    Args:
+      population: n, a whole number of at least 1.
+
+    Returns:
+      The cohorts.
+
+    Raises:
+      ValueError: If `population` is no such number, or less than the size of a cohort.
+    """
     population = checks.whole("population", population, 1)
     return dataclasses.replace(self, population=population, is_explicit=True)
 
@@ -101,14 +111,28 @@ class Cohort(part.Part):
     return _STILL_COUNTED if self.list_is_public else _REMOVED
 
   def participation(self, num_rounds: int) -> banded.Participation | None:
-    """Returns the rounds in which a client may take part; None where rounds compose one by one."""
+    """Returns the rounds in which a client may take part; None where rounds compose one by one.
+
+    Args:
+      num_rounds: T.
+
+    Returns:
+      The rounds, or None.
+    """
     del num_rounds
     return None
 
   def likely_participations(self, num_rounds: int, probability: float) -> int:
     """Returns the number of T rounds in which a client reports; one in a thousand has more.
 
-    It is the 0.999 quantile of Binomial(T, q), which is T without sampling; `probability` is q.
+    It is the 0.999 quantile of Binomial(T, q), which is T without sampling.
+
+    Args:
+      num_rounds: T.
+      probability: q, with which a client reports in a round.
+
+    Returns:
+      A number of rounds, at most T.
     """
     if not num_rounds or probability in (0.0, 1.0):
       return int(num_rounds * probability)
@@ -121,26 +145,62 @@ class Cohort(part.Part):
   ) -> dominating_pairs.Mixture:
     """Describes a round as Gaussian mechanisms on samples of clients, with probabilities.
 
-    `pair` is the round on a Poisson sample of its probability; with the chance `overflow` the
-    others fill the cohort, so that a client takes the place of one.
+    Args:
+      pair: The round on a Poisson sample of its probability.
+      overflow: The chance that the others fill the cohort, so that a client takes the place of one.
+
+    Returns:
+      The mechanisms and their probabilities.
+
+    Raises:
+      NotImplementedError: If this sampling has no accounting by pld.
     """
     if pair.probability < 1.0 or overflow:
       raise NotImplementedError(f"Found no accounting by pld of {self.sampling} sampling.")
     return ((1.0, pair),)
 
   def event(self, gaussians: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """Builds dp_accounting's event of a round, of that of its releases with the cohort given."""
+    """Builds dp_accounting's event of a round, of that of its releases with the cohort given.
+
+    Args:
+      gaussians: The event of the releases.
+
+    Returns:
+      The event.
+
+    Raises:
+      NotImplementedError: If this sampling has no accounting by rdp.
+    """
     if self.probability < 1.0:
       raise NotImplementedError(f"Found no accounting by rdp of {self.sampling} sampling.")
     return gaussians
 
   def overflow_probability(self, probability: float, num_shares: int) -> float:
-    """Returns the chance that the others fill a round's cohort, each there with `probability`."""
+    """Returns the chance that the others fill a round's cohort.
+
+    Args:
+      probability: That with which each of them is there.
+      num_shares: K, the most clients of a round.
+
+    Returns:
+      The chance; 0 for cohorts of fixed size.
+    """
     del probability, num_shares
     return 0.0
 
   def sampler(self, draws: Draws, most: int | None = None) -> Sampler:
-    """Returns what draws the cohorts, of at most so many clients where their size varies."""
+    """Returns what draws the cohorts.
+
+    Args:
+      draws: The randomness of the run.
+      most: The most clients of a cohort where their size varies; None for no limit.
+
+    Returns:
+      A function from the round to the places of its clients.
+
+    Raises:
+      NotImplementedError: If the sampling is of the accountant alone.
+    """
     raise NotImplementedError(f"{self.sampling} is of the accountant alone.")
 
   def mean_size(self) -> float:
@@ -148,7 +208,14 @@ class Cohort(part.Part):
     return self.expected
 
   def limit(self, contacted: float) -> int:
-    """Returns K, the most clients of a round that contacts so many; each sum has K shares."""
+    """Returns K, the most clients of a round; each sum has K shares.
+
+    Args:
+      contacted: The (expected) number of clients that a round contacts.
+
+    Returns:
+      K, at least 1.
+    """
     return max(1, int(contacted))
 
   def words(self) -> str:

@@ -52,7 +52,11 @@ SOURCES: dict[str, type[Complement]] = {
 
 
 def source_choice() -> Any:
-  """Returns the field of the source of a run's noise."""
+  """Returns the field of the source of a run's noise.
+
+  Returns:
+    A dataclass field, whose flag is --noise_shares.
+  """
   return part.choice(
     "noise_shares",
     SOURCES,
@@ -66,7 +70,16 @@ def source_choice() -> Any:
 def source(protocol: str, contacted: float | None = None) -> Complement:
   """Returns the source of the noise that a cohort lacks, by a key of `SOURCES`.
 
-  `contacted` is the number of clients that a round contacts with "private_coin"; None elsewhere.
+  Args:
+    protocol: The key.
+    contacted: The number of clients that a round contacts with "private_coin"; None elsewhere.
+
+  Returns:
+    The source.
+
+  Raises:
+    ValueError: If there is no such key, or `contacted` is missing, no number or of another
+      protocol.
   """
   checks.one_of("protocol", protocol, tuple(SOURCES))
   if (contacted is not None) != (protocol == shares.PRIVATE_COIN):

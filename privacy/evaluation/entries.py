@@ -84,7 +84,16 @@ class Evaluation:
 def load(folder: pathlib.Path) -> list[dict[str, Any]]:
   """Returns the entries beside a run as they are written; none where there is no file.
 
-  Nothing may be released on top of a file that cannot be read: that is a `ValueError`.
+  Nothing may be released on top of a file that cannot be read.
+
+  Args:
+    folder: The run's folder.
+
+  Returns:
+    The entries, JSON objects, in their order.
+
+  Raises:
+    ValueError: If the file is not JSON, or no list of objects.
   """
   path = folder / FILE_NAME
   try:
@@ -101,7 +110,17 @@ def load(folder: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def read(folder: pathlib.Path) -> list[Evaluation]:
-  """Returns the evaluations beside a run, in their order; raises a `ValueError` as `load` does."""
+  """Returns the evaluations beside a run, in their order.
+
+  Args:
+    folder: The run's folder.
+
+  Returns:
+    The evaluations; none where there is no file.
+
+  Raises:
+    ValueError: As by `load`, or if an entry is no evaluation.
+  """
   return [Evaluation.from_dict(entry) for entry in load(folder)]
 
 
@@ -134,7 +153,14 @@ def append(content: Sequence[Mapping[str, Any]], new: Evaluation) -> list[Mappin
 
 
 def cost(evaluations: Sequence[Evaluation]) -> tuple[float, float]:
-  """Returns (epsilon, delta) of all evaluations of one split together; delta is the largest."""
+  """Returns (epsilon, delta) of all evaluations of one split together; delta is the largest.
+
+  Args:
+    evaluations: At least one, each with a delta or a default.
+
+  Returns:
+    Epsilon and delta.
+  """
   queries = [evaluation.query for evaluation in evaluations]
   delta = max(query.delta for query in queries if query.delta is not None)
   if len(queries) == 1:
@@ -146,7 +172,15 @@ def cost(evaluations: Sequence[Evaluation]) -> tuple[float, float]:
 def describe_costs(
   evaluations: Sequence[Evaluation], ledger: ledger_lib.Ledger | None
 ) -> list[str]:
-  """States the costs of all evaluations of a run, and how they add to that of training."""
+  """States the costs of all evaluations of a run, and how they add to that of training.
+
+  Args:
+    evaluations: Of any splits, in their order.
+    ledger: The run's; None for a run without a budget.
+
+  Returns:
+    Sentences, the last one on what is outside the guarantee.
+  """
   sentences = []
   splits = list(dict.fromkeys(evaluation.split for evaluation in evaluations))
   for split in splits:
@@ -184,7 +218,19 @@ def describe_costs(
 def audit(
   folder: pathlib.Path, ledger: ledger_lib.Ledger, manifest: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-  """Compares the evaluations beside a private run with their budgets, their chain and the run."""
+  """Compares the evaluations beside a private run with their budgets, their chain and the run.
+
+  Args:
+    folder: The run's folder.
+    ledger: The run's ledger.
+    manifest: The content of the run's manifest.json.
+
+  Returns:
+    Sentences on what fails, and, where there are evaluations, those of `describe_costs`.
+
+  Raises:
+    ValueError: As by `load`.
+  """
   content = load(folder)
   evaluations = [Evaluation.from_dict(entry) for entry in content]
   broken = broken_chain(content, manifest.get(HEAD))

@@ -95,9 +95,14 @@ def _poisson_add(epsilon: np.ndarray, q: float, mu: float) -> np.ndarray:
 
 
 def divergences(pair: SampledGaussian, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Bounds the hockey-stick divergences of one round at epsilon >= 0, float [n].
+  """Bounds the hockey-stick divergences of one round at several epsilons.
 
-  They are H_(e^epsilon)(P || Q) with the client's data in P, and H_(e^epsilon)(Q || P).
+  Args:
+    pair: The round.
+    epsilon: Numbers that are not negative, float [n].
+
+  Returns:
+    H_(e^epsilon)(P || Q) with the client's data in P, and H_(e^epsilon)(Q || P), each float [n].
   """
   q = pair.probability
   # a = 1 + (e^epsilon - 1) / q and b = e^epsilon / a.
@@ -146,7 +151,15 @@ def _convex_minorant(curve: np.ndarray, interval: float) -> np.ndarray:
 
 
 def largest_loss(mixture: Mixture, beyond: float) -> float:
-  """Returns a loss that a round exceeds with a probability of at most `beyond`."""
+  """Returns a loss that a round exceeds with a probability of at most `beyond`.
+
+  Args:
+    mixture: The mechanisms of which the round is one, with their probabilities.
+    beyond: A probability, in (0, 1).
+
+  Returns:
+    The loss, a natural logarithm.
+  """
   return max(_largest_loss(pair, beyond) for _, pair in mixture)
 
 
@@ -168,8 +181,16 @@ def losses_of_round(
 ) -> tuple[composition.Losses, ...]:
   """Returns the privacy losses of one round, rounded upwards to multiples of `interval`.
 
-  They are those if the data are P's, and if they are Q's; once if they are equal. Losses that are
-  exceeded with probability `beyond` count as infinite. Millions of points are a `ValueError`.
+  Args:
+    mixture: The mechanisms of which the round is one, with their probabilities.
+    interval: The step of the grid, positive.
+    beyond: Losses that are exceeded with this probability count as infinite.
+
+  Returns:
+    The losses if the data are P's, and if they are Q's; once if they are equal.
+
+  Raises:
+    ValueError: If the grid would have millions of points.
   """
   num_points = max(2, math.ceil(largest_loss(mixture, beyond) / interval))
   if num_points * len(mixture) > _MOST_POINTS:

@@ -78,13 +78,31 @@ _ROOM = 4.0
 
 
 def share_stddev(noise_multiplier: float, sensitivity: float, num_shares: int) -> float:
-  """Returns sigma = sqrt(((z Delta)^2 + 2) / K) of one share; Delta is in integers."""
+  """Returns sigma = sqrt(((z Delta)^2 + 2) / K) of one share.
+
+  Args:
+    noise_multiplier: z.
+    sensitivity: Delta, in integers, in the l2 norm.
+    num_shares: K.
+
+  Returns:
+    sigma, in integers.
+  """
   total = math.hypot(noise_multiplier * sensitivity, math.sqrt(ROUNDING_VARIANCE))
   return total / math.sqrt(num_shares)
 
 
 def delivered_noise_multiplier(local_stddev: float, sensitivity: float, num_shares: int) -> float:
-  """Returns z of K shares, the inverse of `share_stddev`; 0 where the noise is too little."""
+  """Returns z of K shares, the inverse of `share_stddev`; 0 where the noise is too little.
+
+  Args:
+    local_stddev: sigma, of one share, in integers.
+    sensitivity: Delta, in integers, in the l2 norm; positive.
+    num_shares: K.
+
+  Returns:
+    z, the standard deviation of all noise over the sensitivity.
+  """
   # local_stddev**2 would raise an error where a product is infinite.
   return (
     math.sqrt(max(num_shares * local_stddev * local_stddev - ROUNDING_VARIANCE, 0.0)) / sensitivity
@@ -95,6 +113,13 @@ def sum_slack(local_stddev: float, num_shares: int) -> float:
   """Bounds the absolute log-ratio of the sum of K shares to the discrete Gaussian of its variance.
 
   It is 10 sum_(j = 1)^(K - 1) exp(-2 pi^2 sigma^2 j / (j + 1)).
+
+  Args:
+    local_stddev: sigma, of one share, in integers.
+    num_shares: K.
+
+  Returns:
+    The bound; 0 for one share.
   """
   shares = np.arange(1, num_shares)
   return float(
@@ -103,7 +128,16 @@ def sum_slack(local_stddev: float, num_shares: int) -> float:
 
 
 def slack(local_stddev: float, num_shares: int, protocol: str = COMPLEMENT) -> float:
-  """Returns tau of the theorem above, for one integer of one round: 1.8e-16 at sigma = 2."""
+  """Returns tau of the theorem above, for one integer of one round: 1.8e-16 at sigma = 2.
+
+  Args:
+    local_stddev: sigma, of one share, in integers.
+    num_shares: K.
+    protocol: Who makes the shares that a cohort lacks: `COMPLEMENT`, the server, or `HELPERS`.
+
+  Returns:
+    tau, a natural logarithm.
+  """
   tau = sum_slack(local_stddev, num_shares) + _ROUNDING_SLACK
   if protocol != HELPERS and num_shares > 1:
     apart = local_stddev * local_stddev * (num_shares - 1) / num_shares
@@ -231,6 +265,17 @@ def drawn_slack(
   and of a are at most 2 R^2, and by Azuma's inequality T d of them add up to less than R u and A
   u, u = sqrt(2 T d log(1 / q)), each but for a probability q under either data set, which is the
   other half of o. QED
+
+  Args:
+    local_stddev: sigma, of one share, in integers.
+    num_shares: K.
+    num_entries: d, the integers of a sum.
+    sensitivity: That of the sum, in integers, in the l2 norm.
+    num_rounds: T.
+    room: o, the part of delta that is for what lies outside the bound.
+
+  Returns:
+    s; infinite where there is no bound.
   """
   number = float(num_rounds) * num_entries
   if not number:
@@ -253,6 +298,13 @@ def cohort_limit(population: int, clients_per_round: float) -> int:
 
   Larger cohorts lose clients at random. A lower limit would cost privacy (at K = m an epsilon of
   2.7 is 7.9), a higher one costs the server's view of the sum more.
+
+  Args:
+    population: n.
+    clients_per_round: m, the expected number of clients of a round.
+
+  Returns:
+    K, clients.
   """
   return min(population, math.ceil(clients_per_round + _ROOM * math.sqrt(clients_per_round)))
 
@@ -265,7 +317,16 @@ def _survival(successes: int, trials: int, probability: float) -> float:
 
 
 def overflow_probability(population: int, probability: float, limit: int) -> float:
-  """Returns P[Binomial(n - 1, q) >= K]: that the other clients alone fill a Poisson cohort."""
+  """Returns P[Binomial(n - 1, q) >= K]: that the other clients alone fill a Poisson cohort.
+
+  Args:
+    population: n.
+    probability: q, with which each client takes part.
+    limit: K, the most clients of a round.
+
+  Returns:
+    The probability; 0 where K is n or more.
+  """
   if limit >= population:
     return 0.0
   return _survival(limit - 1, population - 1, probability)
@@ -276,8 +337,15 @@ def reports_of_a_member(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the law of the number of reports in the rounds in which a given client reports.
 
-  Poisson samples of more than K clients are cut at random. It is the numbers of reports, int [K],
-  and their probabilities, float [K].
+  Poisson samples of more than K clients are cut at random.
+
+  Args:
+    population: n.
+    probability: q, positive, with which each client is sampled.
+    limit: K.
+
+  Returns:
+    The numbers of reports, 1 to K, int [K], and their probabilities, float [K].
   """
   probabilities = np.zeros(limit)
   if limit > 1:
@@ -299,6 +367,13 @@ def loss_ratio(num_reports: Any, num_shares: int) -> Any:
 
   The noise of k shares is worth a continuous Gaussian of variance k sigma^2 - 2. The ratio to that
   of K falls with sigma, so that sigma = 2 bounds it: (4 K - 2) / (4 k - 2).
+
+  Args:
+    num_reports: k, from 1 to K, or an array of such numbers.
+    num_shares: K.
+
+  Returns:
+    The ratio, of the type of `num_reports`.
   """
   least = MIN_STDDEV**2
   return (least * num_shares - ROUNDING_VARIANCE) / (least * num_reports - ROUNDING_VARIANCE)

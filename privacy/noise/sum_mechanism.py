@@ -53,7 +53,18 @@ def build_sum_mechanism(
 
   The scale is such that rounding adds at most a hundredth to the sensitivity and a client's noise
   is at least `shares.MIN_STDDEV`, the modulus such that nothing wraps but with a chance of 1e-6.
-  Numbers so large that sums would not fit 64 bits are a `ValueError`.
+
+  Args:
+    noise_multiplier: z, the noise's standard deviation over the sensitivity.
+    clip_norm: C, in the l2 norm.
+    num_entries: d, at least 1.
+    num_shares: K, at least 1.
+
+  Returns:
+    The parameters.
+
+  Raises:
+    ValueError: If an argument is out of its range, or sums would not fit 64 bits.
   """
   noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   clip_norm = checks.scale("clip_norm", clip_norm)

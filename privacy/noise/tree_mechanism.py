@@ -93,7 +93,17 @@ class TreeMechanism:
 
 
 def check_num_bins(num_bins: int) -> int:
-  """Returns `num_bins` if it is a power of two from 2 to 2^16; raises a ValueError otherwise."""
+  """Returns `num_bins` if it is a power of two from 2 to 2^16; raises a ValueError otherwise.
+
+  Args:
+    num_bins: b, the number of bins.
+
+  Returns:
+    b as an int.
+
+  Raises:
+    ValueError: If it is no such number.
+  """
   if num_bins != int(num_bins) or num_bins < 2 or int(num_bins) & (int(num_bins) - 1):
     raise ValueError(f"Found num_bins = {num_bins}; expected a power of two of at least 2.")
   if num_bins > _MAX_BINS:
@@ -102,13 +112,29 @@ def check_num_bins(num_bins: int) -> int:
 
 
 def least_sensitivity(noise_multiplier: float, num_shares: int) -> float:
-  """Returns the least sensitivity, in integers, with shares of noise `shares.MIN_STDDEV`."""
+  """Returns the least sensitivity, in integers, with shares of noise `shares.MIN_STDDEV`.
+
+  Args:
+    noise_multiplier: z, positive.
+    num_shares: K.
+
+  Returns:
+    The sensitivity in the l2 norm, not rounded.
+  """
   variance = num_shares * shares.MIN_STDDEV**2 - shares.ROUNDING_VARIANCE
   return math.sqrt(variance) / noise_multiplier
 
 
 def check_modulus(modulus: int, noise_multiplier: float) -> None:
-  """Raises a ValueError if sums modulo `modulus` would not fit the numbers that hold them."""
+  """Raises a ValueError if sums modulo `modulus` would not fit the numbers that hold them.
+
+  Args:
+    modulus: M.
+    noise_multiplier: That from which it follows, for the error.
+
+  Raises:
+    ValueError: If M is above 2^53.
+  """
   if modulus > _MAX_MODULUS:
     raise ValueError(
       f"Found that a noise multiplier of {noise_multiplier:g} needs sums modulo {modulus:.3g};"
@@ -123,6 +149,12 @@ def cumulative_variances(num_bins: int) -> np.ndarray:
   difference of its children. So the count of the first k bins below a node of n bins is
   (k / n) times the node's estimate plus independent noise, whose variance follows from that of the
   next smaller node.
+
+  Args:
+    num_bins: b, a power of two of at least 2.
+
+  Returns:
+    The variances, float64 [b - 1].
   """
   own = np.zeros(2)  # Variances for the first 0 or 1 bins, given the estimate of the single bin.
   height_of_bin = 1
@@ -142,7 +174,15 @@ def cumulative_variances(num_bins: int) -> np.ndarray:
 
 
 def wrap_margin(stddev: float, num_entries: int) -> int:
-  """Returns t: all noise of a release is in [-t, t] but with `_WRAP_PROBABILITY`."""
+  """Returns t: all noise of a release is in [-t, t] but with `_WRAP_PROBABILITY`.
+
+  Args:
+    stddev: That of all shares together, in integers.
+    num_entries: d, the integers of a release.
+
+  Returns:
+    t, an integer.
+  """
   return math.ceil(stddev * math.sqrt(2.0 * math.log(2.0 * num_entries / _WRAP_PROBABILITY)))
 
 
@@ -160,9 +200,18 @@ def build_tree_mechanism(
       t            = ceil(s sqrt(2 ln(2 d / 1e-6))),           s = sigma_local sqrt(K)
       M            = c K + 2 t + 1                             so that nothing wraps
 
-  z is z_q and b, a power of two, the number of bins. K, the most clients of a round, for as many of
-  which there is noise in each, is by default the expected number of reports, for cohorts of fixed
-  size.
+  Args:
+    noise_multiplier: z = z_q, the noise's standard deviation over the sensitivity.
+    num_bins: b, a power of two from 2 to 2^16.
+    expected_clients: The expected number of reports of a round, at least 1.
+    num_shares: K, the most clients of a round, for as many of which there is noise in each; by
+      default `expected_clients`, for cohorts of fixed size.
+
+  Returns:
+    The parameters.
+
+  Raises:
+    ValueError: If an argument is out of its range, or sums would not fit 64 bits.
   """
   noise_multiplier = checks.scale("noise_multiplier", noise_multiplier)
   num_bins = check_num_bins(num_bins)

@@ -27,5 +27,9 @@ from privacy.parts.updates import UpdateSum as UpdateSum
 
 
 def kinds() -> list[type[ReleasedPart]]:
-  """Returns the kinds of parts, in the order in which statements name them."""
+  """Returns the kinds of parts, in the order in which statements name them.
+
+  Returns:
+    The classes.
+  """
   return [PrivateThreshold, UpdateSum, AdaptiveClip]

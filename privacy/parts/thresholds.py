@@ -240,6 +240,12 @@ def is_accounted(kind: type[Threshold]) -> bool:
 
   It is one of the project's private ones, or extends one from outside and changes nothing of it but
   how it is built; whether it then releases the same is its author's word.
+
+  Args:
+    kind: The threshold's class.
+
+  Returns:
+    Whether its cost is accounted for.
   """
   own = next((base for base in kind.__mro__ if base in _KINDS), Exact)
   accounted = (name for name in dir(own) if name[0] != "_" and name != "check")
@@ -247,7 +253,11 @@ def is_accounted(kind: type[Threshold]) -> bool:
 
 
 def private_kinds() -> dict[str, type[PrivateThreshold]]:
-  """Returns the private thresholds by name."""
+  """Returns the private thresholds by name.
+
+  Returns:
+    The classes by the value of --threshold.
+  """
   return {name: kind for name, kind in THRESHOLDS.items() if issubclass(kind, PrivateThreshold)}
 
 

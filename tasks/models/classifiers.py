@@ -103,9 +103,16 @@ def build_classifier(
 ) -> Classifier:
   """Builds a model without non-trainable weights, with mean loss and number of examples as metrics.
 
-  `output_fn` is a pure TensorFlow function of (weights, x), the model's output, [n] or [n, ...].
-  `loss_fn` takes (output, label) and perhaps `sample_weight` [n], and returns the batch's mean
-  loss. `input_spec` is of x (or a structure of them) and of y, `keras_layers` as in `Classifier`.
+  Args:
+    initial_weights: The trainable weights, in the order in which `output_fn` takes them.
+    output_fn: A pure TensorFlow function of (weights, x), the model's output, [n] or [n, ...].
+    input_spec: Of x (or a structure of them) and of y.
+    keras_layers: As in `Classifier`; None for none.
+    loss_fn: Takes (output, label) and perhaps `sample_weight` [n], and returns the batch's mean
+      loss.
+
+  Returns:
+    The model.
   """
 
   @tf.function(autograph=False)
@@ -138,10 +145,20 @@ def count_features(x_spec: tf.TensorSpec) -> int:
 def build_linear_classifier(
   input_spec: tuple[tf.TensorSpec, tf.TensorSpec], num_classes: int, *, intercept: bool
 ) -> Classifier:
-  """Builds softmax regression on the flattened x, float32 [None, ...], from zero weights.
+  """Builds softmax regression on the flattened x from zero weights.
 
   The paper's EMNIST model (W in R^{62 x 784}, no intercept) and its synthetic one (with intercept).
-  Its weights are W [features, classes] and, with an intercept, b [classes].
+
+  Args:
+    input_spec: Of x, float32 [None, ...], and of y, int32 [None].
+    num_classes: The number of classes; labels are below it.
+    intercept: Whether there is a bias.
+
+  Returns:
+    The model, whose weights are W [features, classes] and, with an intercept, b [classes].
+
+  Raises:
+    ValueError: If a dimension of x but the first is unknown.
   """
   num_features = count_features(input_spec[0])
   initial_weights: list[np.ndarray] = [np.zeros((num_features, num_classes), np.float32)]
@@ -162,10 +179,19 @@ def build_linear_classifier(
 def build_logistic_regression(
   input_spec: tuple[tf.TensorSpec, tf.TensorSpec], *, intercept: bool
 ) -> Classifier:
-  """Builds binary logistic regression on the flattened x, float32 [None, ...], from zero weights.
+  """Builds binary logistic regression on the flattened x from zero weights.
 
-  The paper's linear Sent140 model (w in R^50, no intercept). Labels are 0 or 1; the weights are w
-  [features] and, with an intercept, b [].
+  The paper's linear Sent140 model (w in R^50, no intercept).
+
+  Args:
+    input_spec: Of x, float32 [None, ...], and of y, whose labels are 0 or 1.
+    intercept: Whether there is a bias.
+
+  Returns:
+    The model, whose weights are w [features] and, with an intercept, b [].
+
+  Raises:
+    ValueError: If a dimension of x but the first is unknown.
   """
   num_features = count_features(input_spec[0])
   initial_weights: list[np.ndarray] = [np.zeros(num_features, np.float32)]

@@ -28,11 +28,19 @@ def build_convnet(
   """Builds the paper's ConvNet: twice (5 x 5 convolution, relu, 2 x 2 max pooling), then dense.
 
   For images of 28 x 28: convolutions of 32 and 64 channels without padding leave 4 x 4 x 64 = 1024
-  features, and a dense layer scores the classes. Every layer has a bias. Images, x float32 [None,
-  height, width], may not be too small for two convolutions.
+  features, and a dense layer scores the classes. Every layer has a bias.
 
-  The weights are (kernel, bias) of each convolution [5, 5, in, out], [out], then of the dense layer
-  [features, classes], [classes]; at first Glorot uniform, and biases zero.
+  Args:
+    seed: That of the initial weights.
+    input_spec: Of x, float32 [None, height, width], and of y, int32 [None].
+    num_classes: The number of classes; labels are below it.
+
+  Returns:
+    The model. Its weights are (kernel, bias) of each convolution [5, 5, in, out], [out], then of
+    the dense layer [features, classes], [classes]; at first Glorot uniform, and biases zero.
+
+  Raises:
+    ValueError: If images are too small for two convolutions, or of unknown size.
   """
   classifiers.count_features(input_spec[0])
   height, width = input_spec[0].shape[1:]

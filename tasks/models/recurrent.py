@@ -60,11 +60,19 @@ def build_lstm(
   are unrolled in the graph: for a batch of 10 sequences of 20 vectors of dimension 50, a gradient
   takes 0.9 ms on one core, and 2.0 ms with `tf.while_loop`.
 
-  Examples are x, float32 [None, steps, features], and y, int32 [None], 0 or 1. The weights are of
-  the gates in the order i, f, g, o, as Keras has them: of x [features, 4 hidden_size], of h
-  [hidden_size, 4 hidden_size], biases [4 hidden_size]; then w [hidden_size, 1] and b [1]. At first
-  they are Glorot uniform for x and for the logit, orthogonal for h; biases are zero, but one in the
-  forget gates.
+  Args:
+    seed: That of the initial weights.
+    input_spec: Of x, float32 [None, steps, features], and of y, int32 [None], 0 or 1.
+    hidden_size: The units of the LSTM.
+
+  Returns:
+    The model. Its weights are of the gates in the order i, f, g, o, as Keras has them: of x
+    [features, 4 hidden_size], of h [hidden_size, 4 hidden_size], biases [4 hidden_size]; then w
+    [hidden_size, 1] and b [1]. At first they are Glorot uniform for x and for the logit, orthogonal
+    for h; biases are zero, but one in the forget gates.
+
+  Raises:
+    ValueError: If x is not of that shape.
   """
   classifiers.count_features(input_spec[0])
   if input_spec[0].shape.rank != 3 or input_spec[0].shape[1] < 1:
@@ -107,10 +115,21 @@ def build_character_lstm(
   The second layer reads the outputs of the first, and its last output h_T scores the characters: W
   h_T + b. See `_lstm_outputs`.
 
-  Examples are x, float32 [None, steps], the numbers of characters, and y, int32 [None], the number
-  of the next one. The weights are of the embedding [num_characters, embedding_size], at first
-  uniform in [-0.05, 0.05] as Keras'; of each LSTM as in `build_lstm`; then W [hidden_size,
-  num_characters] and b [num_characters].
+  Args:
+    seed: That of the initial weights.
+    input_spec: Of x, float32 [None, steps], the numbers of characters, and of y, int32 [None], the
+      number of the next one.
+    num_characters: The number of characters.
+    embedding_size: The numbers by which a character is embedded.
+    hidden_size: The units of each LSTM layer.
+
+  Returns:
+    The model. Its weights are of the embedding [num_characters, embedding_size], at first uniform
+    in [-0.05, 0.05] as Keras'; of each LSTM as in `build_lstm`; then W [hidden_size,
+    num_characters] and b [num_characters].
+
+  Raises:
+    ValueError: If x is not of that shape.
   """
   if input_spec[0].shape.rank != 2 or classifiers.count_features(input_spec[0]) < 1:
     raise ValueError(

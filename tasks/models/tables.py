@@ -50,13 +50,24 @@ def build_table_model(
   num_classes: int,
   hidden_size: int = 0,
 ) -> tff.learning.models.FunctionalModel:
-  """Builds a model of rows of numbers, x float32 [None, features].
+  """Builds a model of rows of numbers.
 
   Scores s are x W + b from zero weights, or relu(x V + a) W + b with a hidden layer. For two
   classes there is one score, the logit of class 1, and the binary logistic loss; for more, one a
-  class and the softmax cross entropy. For numbers y, where `num_classes` is 0, the loss of an
-  example is (s - y)^2 / 2. The weights are W [features, scores], b [scores], or V [features,
-  hidden], a [hidden], W [hidden, scores], b [scores].
+  class and the softmax cross entropy. For numbers y the loss of an example is (s - y)^2 / 2.
+
+  Args:
+    seed: That of the initial weights; without a hidden layer they are zero.
+    input_spec: Of x, float32 [None, features], and of y [None].
+    num_classes: The number of classes; 0 for numbers y.
+    hidden_size: The units of the hidden layer; 0 for none.
+
+  Returns:
+    The model. Its weights are W [features, scores], b [scores], or V [features, hidden], a
+    [hidden], W [hidden, scores], b [scores].
+
+  Raises:
+    ValueError: If the number of features is unknown.
   """
   num_features = classifiers.count_features(input_spec[0])
   num_scores = num_classes if num_classes > 2 else 1

@@ -32,12 +32,28 @@ NAMES = (*OF_EVALUATIONS, *MEASURES)
 
 
 def of_kind(error: str) -> tuple[str, ...]:
-  """Returns the names of the measures of a task by its error, a key of `errors.ERRORS`."""
+  """Returns the names of the measures of a task by its error.
+
+  Args:
+    error: A key of `errors.ERRORS`.
+
+  Returns:
+    The names, "error" and "loss" first.
+  """
   return (*OF_EVALUATIONS, *(name for name, measure in MEASURES.items() if measure.error == error))
 
 
 def check(name: str, error: str, task: str) -> None:
-  """Raises a `ValueError` if a task has no measure of this name, a value of --metric."""
+  """Raises a `ValueError` if a task has no measure of this name.
+
+  Args:
+    name: A value of --metric.
+    error: The task's error, a key of `errors.ERRORS`.
+    task: The task's name, for the error.
+
+  Raises:
+    ValueError: If the task has no such measure.
+  """
   if name not in of_kind(error):
     labels = "numbers" if error == measure.NUMBERS else "classes"
     raise ValueError(

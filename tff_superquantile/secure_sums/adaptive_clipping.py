@@ -88,10 +88,16 @@ class AdaptiveClipNorm:
 
 
 def global_norm(vector: Any) -> tf.Tensor:
-  """Returns the l2 norm over all float tensors of a structure, float64 [].
+  """Returns the l2 norm over all float tensors of a structure.
 
   In single precision that of a huge update overflows: one client would make the sum NaN, and the
   round would release no noise.
+
+  Args:
+    vector: A structure of float tensors.
+
+  Returns:
+    The norm, float64 [].
   """
   return tf.linalg.global_norm([tf.cast(v, tf.float64) for v in tf.nest.flatten(vector)])
 

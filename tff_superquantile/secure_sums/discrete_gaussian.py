@@ -23,7 +23,17 @@ _MOST_CELLS = 2**17
 
 
 def check_stddev(stddev: float) -> float:
-  """Returns a standard deviation if it is positive and its table does not fill the memory."""
+  """Returns a standard deviation if it is positive and its table does not fill the memory.
+
+  Args:
+    stddev: That of discrete noise, in integers.
+
+  Returns:
+    The same number.
+
+  Raises:
+    ValueError: If it is not positive, or too large.
+  """
   if not 0.0 < stddev <= _MAX_STDDEV:
     raise ValueError(
       f"Found stddev = {stddev} of discrete noise; expected a positive number of at most"
@@ -33,16 +43,29 @@ def check_stddev(stddev: float) -> float:
 
 
 def support(stddev: float) -> int:
-  """Returns the largest absolute value of `sample`."""
+  """Returns the largest absolute value of `sample`.
+
+  Args:
+    stddev: A number, in integers.
+
+  Returns:
+    An integer.
+  """
   return math.ceil(_HALF_WIDTH * stddev)
 
 
 def probabilities(stddev: float) -> np.ndarray:
   """Returns N_Z(0, stddev^2): P(x) proportional to exp(-x^2 / (2 stddev^2)) for integer x.
 
-  They are float64 [2 k + 1], of -k..k with k = `support(stddev)`. stddev is the square root of the
-  variance proxy, not necessarily an integer. (For small sigma the variance is less than sigma^2:
-  0.215 for sigma^2 = 1/4.)
+  Args:
+    stddev: The square root of the variance proxy, not necessarily an integer. (For small sigma the
+      variance is less than sigma^2: 0.215 for sigma^2 = 1/4.)
+
+  Returns:
+    The probabilities of -k..k with k = `support(stddev)`, float64 [2 k + 1].
+
+  Raises:
+    ValueError: If `stddev` is refused by `check_stddev`.
   """
   check_stddev(stddev)
   values = np.arange(-support(stddev), support(stddev) + 1)
@@ -163,16 +186,25 @@ def _draw_and_reject(stddev: tf.Tensor, size: tf.Tensor, seed: tf.Tensor) -> tf.
 def sample(
   shape: Sequence[int] | tf.Tensor, stddev: float | tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
-  """Draws independent discrete Gaussian noise, int64 of a shape, a function of the seed [2].
-
-  stddev is a number, see `probabilities`, and the noise is in [-support(stddev), support(stddev)];
-  or a tensor, float64 [], not negative, 0 for no noise.
+  """Draws independent discrete Gaussian noise, a function of the seed.
 
   Each probability is off by less than 1e-15. Of a number it is that of `probabilities`, rounded to
   a multiple of 2^-62 (or that of a pair is) and drawn exactly, as random bits choose among
   integers. Of a tensor it is that of `_draw_and_reject` in float64. This simulates the mechanism of
   Canonne, Kamath and Steinke (2020), whose exact sampler needs rational arithmetic. A deployment
   that must withstand an adversary who exploits floating point replaces this function by theirs.
+
+  Args:
+    shape: Of the result.
+    stddev: A number, see `probabilities`, for noise in [-support(stddev), support(stddev)]; or a
+      tensor, float64 [], not negative, 0 for no noise.
+    seed: int64 [2].
+
+  Returns:
+    The noise, int64 of the shape.
+
+  Raises:
+    ValueError: If a number is refused by `check_stddev`.
   """
   size = tf.reduce_prod(shape) if tf.is_tensor(shape) else math.prod(shape)
   draw = _draw_and_reject if tf.is_tensor(stddev) else _draw

@@ -55,13 +55,20 @@ _STEPS = 2.0**30
 
 
 def standard_normal(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-  """Draws standard normal variables, float64, a function of a seed, int64 [2].
+  """Draws standard normal variables, a function of a seed.
 
   TensorFlow's normal variables end at 5.68, as their Box-Muller transform takes uniform variables
   of 1e-7 and more. A sum beyond that end would prove that a client added to it, with a probability
   above the usual deltas. Half the sum of four variables ends at 11.35, and `privacy.accounting`
   charges the mass beyond to delta. Up to five standard deviations the density is normal to within a
   thousandth.
+
+  Args:
+    shape: Of the result, integers [rank].
+    seed: int64 [2].
+
+  Returns:
+    The variables, float64 of the shape.
   """
   shape = tf.concat([[_NUM_DRAWS], shape], axis=0)
   draws = tf.random.stateless_normal(shape, seed, dtype=tf.float64)
@@ -69,7 +76,15 @@ def standard_normal(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def scale(vector: Any, factor: Any) -> Any:
-  """Returns factor * vector, float64, of a structure of float tensors: a TensorFlow function."""
+  """Returns factor * vector of a structure of float tensors: a TensorFlow function.
+
+  Args:
+    vector: A structure of float tensors.
+    factor: A number or a tensor, float64 [].
+
+  Returns:
+    The same structure, float64.
+  """
   factor = tf.convert_to_tensor(
     factor, tf.float64
   )  # A cast would make a float32 of a number first.

@@ -37,8 +37,20 @@ def complete(
 
   Guarantee: see the theorem of `noise.shares`. The sum of the shares of `num_reports` clients and
   of one draw of N_Z(0, (num_shares - num_reports) local_stddev^2) has one law for all numbers of
-  reports up to `num_shares`; for more, nothing is added. The sums, int64 [d], are not decoded yet,
-  and the seed, int64 [2], is that of the added noise.
+  reports up to `num_shares`; for more, nothing is added.
+
+  Args:
+    sums: The sums of the reports, int64 [d], not decoded yet.
+    num_reports: Clients that sent a share, an integer [].
+    local_stddev: sigma, of one share, in integers.
+    num_shares: K.
+    seed: That of the added noise, int64 [2].
+
+  Returns:
+    The sums with the noise of K shares, int64 [d].
+
+  Raises:
+    ValueError: If the noise of all shares is refused by `discrete_gaussian.check_stddev`.
   """
   discrete_gaussian.check_stddev(local_stddev * math.sqrt(num_shares))
   missing = tf.cast(tf.maximum(num_shares - num_reports, 0), tf.float64)

@@ -20,7 +20,16 @@ _HABIT_STDDEV_HOURS = 1.5
 def build_helpers_sampler(
   client_ids: Sequence[str], num_shares: int, seed: seeds.Seed
 ) -> Callable[[int, Sequence[str]], list[str]]:
-  """Returns a function from (round, cohort) to clients who send noise alone."""
+  """Returns a function from (round, cohort) to clients who send noise alone.
+
+  Args:
+    client_ids: The ids of all clients.
+    num_shares: K; the helpers and the cohort together are so many.
+    seed: The run's seed, or its key.
+
+  Returns:
+    The function; helpers are drawn from the clients outside the cohort, without replacement.
+  """
 
   def sample(round_num: int, cohort: Sequence[str]) -> list[str]:
     members = set(cohort)
@@ -32,7 +41,15 @@ def build_helpers_sampler(
 
 
 def build_coin(probability: float, seed: seeds.Seed) -> Callable[[int, str], bool]:
-  """Returns a function from (round, client id) to whether the client adds its data."""
+  """Returns a function from (round, client id) to whether the client adds its data.
+
+  Args:
+    probability: That of adding, in each round anew, by each client by itself.
+    seed: The run's seed, or its key.
+
+  Returns:
+    The function; its answers follow from its arguments and the seed.
+  """
 
   def toss(round_num: int, client_id: str) -> bool:
     return bool(seeds.generator(seed, f"coin of {client_id}", round_num).random() < probability)

@@ -18,9 +18,15 @@ Seed: TypeAlias = int | bytes
 
 
 def generator(seed: Seed, purpose: str, round_num: int = 0) -> np.random.Generator:
-  """Returns the random generator of one purpose, such as "cohort", in one round.
+  """Returns the random generator of one purpose in one round; different purposes are independent.
 
-  Different purposes are independent; the seed is a run's, not negative, or its key.
+  Args:
+    seed: A run's, not negative, or its key, 16 bytes.
+    purpose: A name, such as "cohort".
+    round_num: The round, from 0.
+
+  Returns:
+    A new generator, in the same state for the same arguments.
   """
   if isinstance(seed, bytes):
     digest = hashlib.blake2b(f"{purpose}:{round_num}".encode(), digest_size=16, key=seed).digest()
@@ -34,12 +40,20 @@ def _key_of(seed: int) -> bytes:
 
 
 def client_seed(seed: Seed, round_num: int, client_id: str) -> np.ndarray:
-  """Returns the seed of all that a client draws in a round, its noise for one: int64 [2].
+  """Returns the seed of all that a client draws in a round, its noise for one.
 
   Keyed hashing (BLAKE2b): from a client's seed neither the run's seed or key nor the seeds, and so
   the noise, of other clients can be computed, except by guessing the run's seed. Private runs have
   a key instead, which cannot be guessed and gives all 128 bits; deployments take each client's own
-  entropy. Of a seed the numbers are not negative.
+  entropy.
+
+  Args:
+    seed: The run's seed, not negative, or its key, 16 bytes.
+    round_num: The round, from 0.
+    client_id: The client's id.
+
+  Returns:
+    int64 [2]; of a seed that is no key the numbers are not negative.
   """
   key = seed if isinstance(seed, bytes) else _key_of(seed)
   digest = hashlib.blake2b(f"{round_num}:{client_id}".encode(), digest_size=16, key=key).digest()

@@ -124,7 +124,16 @@ ThresholdFn = Callable[[float], ThresholdProcess]
 
 
 def share_at_or_above(loss: tf.Tensor, threshold: tf.Tensor, client: Client) -> tf.Tensor:
-  """Returns the share of a client for a threshold: 1.0 if its loss is at or above it, else 0.0."""
+  """Returns the share of a client for a threshold: 1.0 if its loss is at or above it, else 0.0.
+
+  Args:
+    loss: The client's loss, float32 [].
+    threshold: The threshold, float32 [].
+    client: Not used.
+
+  Returns:
+    The share, float32 [].
+  """
   del client
   return tf.cast(loss >= threshold, tf.float32)
 

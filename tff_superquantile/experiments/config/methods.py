@@ -33,7 +33,16 @@ _THETA = 0.5  # The default of both methods that have a theta.
 
 
 def tail_fraction(name: str, theta: float) -> None:
-  """The rule of theta: raises a `ValueError` unless it is in (0, 1]."""
+  """The rule of theta: raises a `ValueError` unless it is in (0, 1].
+
+  Args:
+    name: The flag's name, which is not used.
+    theta: The tail fraction.
+
+  Raises:
+    TypeError: If theta is no real number.
+    ValueError: If theta is outside (0, 1].
+  """
   del name
   tsq.superquantile.check_theta(theta)
 
@@ -291,13 +300,29 @@ METHODS = plugins.Registry(
 
 
 def parameters(kind: type[Method]) -> list[flag.Flag]:
-  """Returns the parameters of a method that its name tells, in their order."""
+  """Returns the parameters of a method that its name tells, in their order.
+
+  Args:
+    kind: The method's class.
+
+  Returns:
+    Flags, those that are required first.
+  """
   named = [parameter for parameter in part.flags_by_field(kind).values() if parameter.short]
   return sorted(named, key=lambda parameter: not parameter.is_required)
 
 
 def check(method: Method, is_private: bool, cohort: cohorts.Cohort) -> None:
-  """Refuses a method whose parameters are missing or contradict each other or its run."""
+  """Refuses a method whose parameters are missing or contradict each other or its run.
+
+  Args:
+    method: The method.
+    is_private: Whether the run is private.
+    cohort: The run's cohorts.
+
+  Raises:
+    ValueError: If the method lacks a parameter, or does not go with the run.
+  """
   algorithm = METHODS.name_of(type(method))
   for name, parameter in part.flags_by_field(type(method)).items():
     if parameter.is_required and getattr(method, name) is None:

@@ -226,7 +226,11 @@ def _flags(*kinds: tuple[type[part.Part], ...]) -> Mapping[str, flag.Flag]:
 
 
 def flags() -> Mapping[str, flag.Flag]:
-  """Returns the flags of a run by name, in their order, also of all parts from outside so far."""
+  """Returns the flags of a run, also of all parts from outside so far.
+
+  Returns:
+    The flags by name, in their order.
+  """
   return _flags(*(tuple(table.values()) for table in TABLES.values()))
 
 
@@ -234,7 +238,11 @@ _OWN = flags()
 
 
 def defaults() -> dict[str, Any]:
-  """Returns the defaults of the flags of a run by name, without those of parts from outside."""
+  """Returns the defaults of the flags of a run, without those of parts from outside.
+
+  Returns:
+    The defaults by the flag's name.
+  """
   return {name: flag.default for name, flag in _OWN.items()}
 
 
@@ -262,6 +270,9 @@ def from_values(*, secure: bool = False, **values: Any) -> RunConfig:
     secure: Whether clients make the noise in secure sums of integers: --threshold=tree where
       there is a threshold, and --update_sum=distributed.
     **values: The values.
+
+  Returns:
+    The config.
 
   Raises:
     TypeError: If there is no such flag, or a value is not of its type.
@@ -297,7 +308,19 @@ def _secured(config: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_values(config: RunConfig, **values: Any) -> RunConfig:
-  """Returns a config with other values of flags, by their names; see `of`."""
+  """Returns a config with other values of flags.
+
+  Args:
+    config: The config, which stays as it is.
+    **values: Values by the flag's name.
+
+  Returns:
+    The new config.
+
+  Raises:
+    TypeError: As by `from_values`.
+    ValueError: As by `from_values`.
+  """
   return from_values(**{**config.values(), **values})
 
 
@@ -311,7 +334,18 @@ def with_defaults(
 
 
 def from_flags(texts: Mapping[str, str]) -> RunConfig:
-  """Returns a run's config from the texts of its flags by name, as its `flags.txt` holds them."""
+  """Returns a run's config from the texts of its flags.
+
+  Args:
+    texts: Texts by the flag's name, as `flags.txt` holds them; flags without a text keep their
+      defaults.
+
+  Returns:
+    The config.
+
+  Raises:
+    ValueError: If a text is no value of its flag, or a part that it names cannot be imported.
+  """
   import_plugins(texts)
   values = {name: flag.parse(texts[name]) for name, flag in flags().items() if name in texts}
   return part.build(RunConfig, values, is_strict=False)

@@ -14,7 +14,14 @@ tsq: Any = tff_superquantile  # Its names are loaded on first use.
 
 
 def histogram(inputs: BuildInputs) -> dict[str, Any]:
-  """Returns the keywords of all that is built on the private histogram of a run."""
+  """Returns the keywords of all that is built on the private histogram of a run.
+
+  Args:
+    inputs: The values of the run, whose threshold is a `parts.Tree`.
+
+  Returns:
+    The mechanism, `max_loss` and the noise key.
+  """
   threshold = inputs.threshold
   assert isinstance(threshold, parts.Tree)  # Methods choose it.
   return dict(
@@ -25,7 +32,15 @@ def histogram(inputs: BuildInputs) -> dict[str, Any]:
 
 
 def tracker(threshold: parts.OneBit, inputs: BuildInputs) -> dict[str, Any]:
-  """Returns the keywords of all that follow a quantile by one private bit a client."""
+  """Returns the keywords of all that follow a quantile by one private bit a client.
+
+  Args:
+    threshold: The part, with its noise.
+    inputs: The values of the run.
+
+  Returns:
+    The noise multiplier, the expected clients of a round and the noise key.
+  """
   return dict(
     noise_multiplier=threshold.z,
     expected_clients=inputs.clients_per_round,
@@ -58,7 +73,17 @@ BUILDERS: dict[type[parts.Threshold], Callable[[Any, BuildInputs], Any]] = {
 
 
 def build(inputs: BuildInputs) -> Any:
-  """Returns the run's threshold for `build_superquantile_fed_avg`; None for none."""
+  """Returns the run's threshold for `build_superquantile_fed_avg`; None for none.
+
+  Args:
+    inputs: The values of the run.
+
+  Returns:
+    A function from theta to a `ThresholdProcess`, or None.
+
+  Raises:
+    TypeError: If the threshold's class has no builder.
+  """
   if inputs.threshold is None:
     return None
   for kind in type(inputs.threshold).__mro__:

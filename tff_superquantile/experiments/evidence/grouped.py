@@ -207,5 +207,12 @@ class Grouped(dict[names.Name, Sequence[run_folder.Run]]):
 
 
 def by_method(runs: Iterable[run_folder.Run]) -> Grouped:
-  """Groups finished runs of one task by method."""
+  """Groups finished runs of one task by method.
+
+  Args:
+    runs: At least one run.
+
+  Returns:
+    The runs by method, FedAvg first.
+  """
   return Grouped(run_folder.group_by_method(runs))

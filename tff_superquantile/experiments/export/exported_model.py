@@ -132,7 +132,19 @@ def _with_an_example(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
-  """Returns the model of a finished run; no client's data are read."""
+  """Returns the model of a finished run; no client's data are read.
+
+  Args:
+    run: The finished run.
+    config: Its config.
+
+  Returns:
+    The model with its weights, preprocessing and labels.
+
+  Raises:
+    ValueError: If the run's weights do not fit the model, or the labels are not as many as the
+      classes.
+  """
   if run.columns:
     config = run_config.with_values(config, data_dir="")  # The table need not be there.
   task = finished_run.get_task(run, config)
@@ -154,7 +166,15 @@ def load(run: run_folder.Run, config: run_config.RunConfig) -> ExportedModel:
 
 
 def tuning(model: ExportedModel, config: run_config.RunConfig) -> formats.Tuning:
-  """Returns how clients tune a run's model: as the run did, or as they choose."""
+  """Returns how clients tune a run's model: as the run did, or as they choose.
+
+  Args:
+    model: The run's model.
+    config: The run's config.
+
+  Returns:
+    The settings that stand beside the model.
+  """
   own = config.task.own
   of_table = own if isinstance(own, own_flags.TableFlags) else own_flags.TableFlags()
   asked = config.personalization or personal.Personalization(epochs=personal.CHOSEN)

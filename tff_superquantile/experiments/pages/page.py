@@ -148,12 +148,29 @@ def terminal_text(page: Page, paths: Sequence[pathlib.Path]) -> str:
 
 
 def publish(page: Page, folder: pathlib.Path) -> str:
-  """Writes the page into a folder and describes it for a terminal."""
+  """Writes the page into a folder and describes it for a terminal.
+
+  Args:
+    page: The page.
+    folder: An existing folder; files of the page's name are replaced.
+
+  Returns:
+    Markdown for a terminal, with the names of the files.
+  """
   return terminal_text(page, list(write(page, folder).values()))
 
 
 def markdown_table(table: tables.Table, for_terminal: bool = False) -> str:
-  """Lays a table out in lines of equal length, numbers to the right and the best ones bold."""
+  """Lays a table out in lines of equal length, numbers to the right and the best ones bold.
+
+  Args:
+    table: The table.
+    for_terminal: Whether only the columns of `table.brief` are shown, if it has any, and nothing is
+      bold.
+
+  Returns:
+    Lines of Markdown.
+  """
   shown = [
     index
     for index, heading in enumerate(table.headings[1:])

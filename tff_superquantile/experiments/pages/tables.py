@@ -123,7 +123,16 @@ def to_csv(task: str, results: pd.DataFrame, name: str = "method", decision: str
 
 
 def number(value: float, decimals: int = 1, sign: bool = False) -> str:
-  """Formats a number with a true minus, and zero without any sign."""
+  """Formats a number with a true minus, and zero without any sign.
+
+  Args:
+    value: The number; infinity, of either sign, becomes "∞".
+    decimals: Digits after the point.
+    sign: Whether a positive number has a plus.
+
+  Returns:
+    The text.
+  """
   if not math.isfinite(value):
     return "NaN" if math.isnan(value) else "∞"
   text = f"{value:{'+' if sign else ''}.{decimals}f}"

@@ -99,7 +99,18 @@ _ONE_SEED_NOTE = (
 
 
 def report(output_dir: str | os.PathLike, task: str) -> page.Page:
-  """Returns a page that compares the finished runs of a task, `OUTPUT_DIR/TASK/METHOD/seed_S/`."""
+  """Returns a page that compares the finished runs of a task, `OUTPUT_DIR/TASK/METHOD/seed_S/`.
+
+  Args:
+    output_dir: The folder of all results.
+    task: The name of a task's folder there.
+
+  Returns:
+    The page.
+
+  Raises:
+    ValueError: If the task has no finished run and no diverged one.
+  """
   runs = [run for run in run_folder.find_runs(output_dir) if run.task == task]
   finished = [run for run in runs if run.finished]
   unfinished = [run for run in runs if not run.finished]
@@ -264,7 +275,19 @@ def table(
   focus: str = "",
   **texts: Any,
 ) -> tables.Table:
-  """Returns a table with a row for each method, and below them out of the contest references."""
+  """Returns a table with a row for each method, and below them out of the contest references.
+
+  Args:
+    groups: The runs, by method.
+    columns: The columns, None or empty for those of the report.
+    results: Numbers by method, as of `tables.of_values`; None for those of `groups`.
+    references: The reference models, rows below the methods; None for none.
+    focus: The metric whose column matters most; "" for the first of `groups`.
+    **texts: Further texts of the table, such as `title` and `brief`.
+
+  Returns:
+    The table.
+  """
   is_private = groups.at_one_budget[1] is not None
   references = references or in_reports.ReferencesBySeed({})
   labels = references.labels

@@ -309,7 +309,17 @@ def leave_failure(config: run_config.RunConfig, why: str) -> None:
 
 
 def find_finished(folder: pathlib.Path) -> Run:
-  """Returns the finished run of a folder OUTPUT_DIR/TASK/METHOD/seed_S; refuses other folders."""
+  """Returns the finished run of a folder OUTPUT_DIR/TASK/METHOD/seed_S; refuses other folders.
+
+  Args:
+    folder: The run's folder.
+
+  Returns:
+    The run.
+
+  Raises:
+    ValueError: If it is no folder of a run, or the run is not finished.
+  """
   path = folder.resolve()
   seed = path.name.removeprefix("seed_")
   is_run = seed.isdecimal() and path.name != seed
@@ -329,7 +339,14 @@ def find_finished(folder: pathlib.Path) -> Run:
 
 
 def find_runs(output_dir: str | os.PathLike[str]) -> list[Run]:
-  """Returns the runs of all tasks below a directory that may be missing, finished or not."""
+  """Returns the runs of all tasks below a directory, finished or not.
+
+  Args:
+    output_dir: The directory, which may be missing.
+
+  Returns:
+    The runs, by task, method and seed.
+  """
   runs = []
   for path in pathlib.Path(output_dir).glob("*/*/seed_*"):
     seed = path.name.removeprefix("seed_")
@@ -340,7 +357,14 @@ def find_runs(output_dir: str | os.PathLike[str]) -> list[Run]:
 
 
 def group_by_method(runs: Iterable[Run]) -> dict[names.Name, list[Run]]:
-  """Groups runs by method, FedAvg first; runs of a method keep their order."""
+  """Groups runs by method, FedAvg first; runs of a method keep their order.
+
+  Args:
+    runs: Runs of one task.
+
+  Returns:
+    The runs by the method's name.
+  """
   groups: dict[names.Name, list[Run]] = {}
   for run in sorted(runs, key=lambda run: run.method.order):
     groups.setdefault(run.method, []).append(run)

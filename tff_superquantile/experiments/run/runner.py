@@ -36,6 +36,9 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
   Args:
     config: The config that was asked for.
 
+  Returns:
+    The run, with its results.
+
   Raises:
     ValueError: If the run cannot be carried out; nothing has been computed then.
     training_loop.DivergedError: If training diverged.

@@ -77,7 +77,14 @@ class ClientFiles:
     return math.prod(self.x_shape) * np.dtype(self.x_dtype).itemsize
 
   def path(self, client_id: str) -> str:
-    """Returns the path of a client's file."""
+    """Returns the path of a client's file.
+
+    Args:
+      client_id: The client's id.
+
+    Returns:
+      The path.
+    """
     return client_path(self.directory, client_id)
 
   def _indices(self, client_ids: Sequence[str]) -> list[int]:
@@ -90,7 +97,17 @@ class ClientFiles:
     return [self._positions[client_id] for client_id in client_ids]
 
   def subset(self, client_ids: Sequence[str]) -> "ClientFiles":
-    """Returns the same files, seen as these different clients only, in this order."""
+    """Returns the same files, seen as these clients only, in this order.
+
+    Args:
+      client_ids: Different ids among those of the files.
+
+    Returns:
+      The files.
+
+    Raises:
+      ValueError: If an id is given twice, or is not there.
+    """
     indices = self._indices(client_ids)
     if len(set(indices)) != len(indices):
       raise ValueError(f"Found a client id given twice for a subset of {self.directory}.")
@@ -103,9 +120,17 @@ class ClientFiles:
   ) -> collections.OrderedDict[str, Any]:
     """Returns the handle of a client for its graph, a value of `HANDLE_TYPE`.
 
-    The seed, two integers, is that of what the client draws, such as its shuffle. The handle has
-    the path of the client's file (so the graphs of all directories are equal), the seed, int64 [2],
-    and the client's index among `client_ids`, int32, or `WITHOUT_EXAMPLES`; see `min_examples`.
+    Args:
+      client_id: The client's id.
+      seed: Two integers, of what the client draws, such as its shuffle.
+
+    Returns:
+      The path of the client's file (so the graphs of all directories are equal), the seed, int64
+      [2], and the client's index among `client_ids`, int32, or `WITHOUT_EXAMPLES`; see
+      `min_examples`.
+
+    Raises:
+      ValueError: If the seed is not two integers, or the client is not there.
     """
     (index,) = self._indices([client_id])
     array = np.asarray(seed)
@@ -126,13 +151,33 @@ class ClientFiles:
     """Returns the handle of a client without examples in this round; it may send noise alone.
 
     For graphs built by `build_examples_fn(..., may_lack_examples=True)`.
+
+    Args:
+      client_id: The client's id.
+      seed: Two integers, of what the client draws.
+
+    Returns:
+      The handle, as `handle` has it.
+
+    Raises:
+      ValueError: As by `handle`.
     """
     handle = self.handle(client_id, seed)
     handle["index"] = np.int32(WITHOUT_EXAMPLES)
     return handle
 
   def decode(self, x: np.ndarray | tf.Tensor) -> tf.Tensor:
-    """Decodes stored x (as `load` returns it) to the model's float32 x; nothing else scales it."""
+    """Decodes stored x (as `load` returns it) to the model's x; nothing else scales it.
+
+    Args:
+      x: Numbers of the type `x_dtype`.
+
+    Returns:
+      float32, of the same shape.
+
+    Raises:
+      ValueError: If x is of another type.
+    """
     x = tf.convert_to_tensor(x)
     if x.dtype.name != self.x_dtype:
       raise ValueError(
@@ -145,10 +190,17 @@ class ClientFiles:
   def load(
     self, client_ids: Sequence[str] | None = None
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Reads some clients into memory, None for all, as they are stored.
+    """Reads some clients into memory as they are stored.
 
-    They are x [n, ...] of type `x_dtype` (`decode` makes it the model's input), y [n], and offsets
-    int64 [clients + 1]: client i owns rows offsets[i]:offsets[i + 1].
+    Args:
+      client_ids: The ids, None for all.
+
+    Returns:
+      x [n, ...] of type `x_dtype` (`decode` makes it the model's input), y [n], and offsets int64
+      [clients + 1]: client i owns rows offsets[i]:offsets[i + 1].
+
+    Raises:
+      ValueError: If a client is not there.
     """
     client_ids = self.client_ids if client_ids is None else client_ids
     counts = self.num_examples[self._indices(client_ids)]
