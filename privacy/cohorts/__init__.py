@@ -90,7 +90,7 @@ def choice(default_kind: Callable[[Mapping[str, Any]], str]) -> Any:
   """Returns the field of a run's cohorts.
 
   Args:
-    default_kind: Chooses the sampling's name, of the values of all flags, where --sampling has none.
+    default_kind: Chooses the sampling by the values of all flags, where --sampling has none.
 
   Returns:
     A dataclass field, whose flag is --sampling.
