@@ -37,6 +37,7 @@ _RED_LINES = (
 
 
 def define(parser: command_line.Parser) -> None:
+  """Adds no flag."""
   del parser  # It has no flags.
 
 
@@ -68,6 +69,7 @@ def _failure(packages: list[str]) -> str:
 
 
 def main(args: argparse.Namespace) -> int:
+  """Installs what is missing, and prepares the import; returns the exit status."""
   del args
   missing = [package for package in PACKAGES if not _is_there(package)]
   try:
