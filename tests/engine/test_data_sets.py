@@ -505,7 +505,7 @@ def test_orders_drawn_in_each_call_have_tensorflows_law(monkeypatch):
 def test_what_is_not_read_before_is_read_by_each_use_and_says_why(form, monkeypatch):
   calls, said = _read_once(monkeypatch), []
   monkeypatch.setattr(
-    traces.logging, "log_first_n", lambda level, text, n, *args: said.append(text % args)
+    traces.errors, "warn_once", lambda logger, text, *args: said.append(text % args)
   )
   (base,) = numbers(np.arange(20))
   drawn = base.shuffle(20)
