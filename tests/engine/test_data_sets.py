@@ -626,7 +626,7 @@ def _look_up(keys):
 def test_what_cannot_be_at_once_says_why_in_one_warning(native, monkeypatch):
   said = []
   monkeypatch.setattr(
-    cohort_context.logging, "log", lambda level, text, *args: said.append((level, text % args))
+    cohort_context._LOG, "log", lambda level, text, *args: said.append((level, text % args))
   )
   both = cohort_context.CohortContext(lambda: native)
   computation = at_clients(_look_up)
