@@ -104,11 +104,10 @@ COMMANDS
     download        Downloads a data set now, checks it and keeps it in the
                     cache, such as for machines that have no network. An
                     experiment does the same before its first run.
-    train, report, describe, evaluate, export, personalize, account,
-    private_evaluation, references, sweep
-                    One run, and what is done with runs; each has --help. Where
-                    the project is installed, `superquantile COMMAND` does the
-                    same.
+    train           Trains one model. Each command has --help. The others are
+                    report, describe, evaluate, export, personalize, account,
+                    private_evaluation, references and sweep. Where the project
+                    is installed, `superquantile COMMAND` does the same.
 
 OPTIONS
     --quick            Shortens any experiment to few rounds and one seed, to

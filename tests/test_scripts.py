@@ -199,7 +199,7 @@ def test_manual_needs_no_python_and_names_every_experiment(machine, arguments):
   words = " ".join(result.stdout.split()).lower()
   for method in methods.METHODS.values():
     assert method.title.lower() in words
-  assert described("COMMANDS", "OPTIONS") == ["doctor", "download"]
+  assert described("COMMANDS", "OPTIONS") == ["doctor", "download", "train"]
   assert max(map(len, result.stdout.splitlines())) <= 80
   for module in re.findall(r"-m \\?\s*([\w.]+)", result.stdout):
     assert importlib.util.find_spec(module) is not None
