@@ -1,6 +1,8 @@
 """Models with variables that no optimizer trains, and models with several outputs."""
 
 import collections
+import pathlib
+import re
 
 from helpers import problems
 import numpy as np
@@ -14,6 +16,7 @@ from tff_superquantile import evaluation
 from tff_superquantile import threshold
 
 pytestmark = pytest.mark.usefixtures("simulation_context")
+_PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/how_to/other_models.md"
 _RATE = 0.1
 _START, _SHIFT, _COUNT = 0.3, 0.5, 1.0
 
@@ -144,7 +147,7 @@ def test_tff_warns_of_batch_normalisation_or_refuses_it():
   with pytest.warns(UserWarning, match="won't be updated during the training"):
     problems.keras_model_fn()
   spec = (tf.TensorSpec([None, 5], tf.float32), tf.TensorSpec([None], tf.int32))
-  with pytest.raises(Exception, match="BatchNormalization layer"):
+  with pytest.raises(Exception, match="batch normalization layer"):
     tff.learning.models.functional_model_from_keras(
       problems.keras_model(), tf.keras.losses.SparseCategoricalCrossentropy(), spec
     )
@@ -167,23 +170,11 @@ def _examples(seed, n):
 
 
 def _two_outputs():
-  def predict(weights, x, training=True):
-    (kind, size), _ = weights
-    return collections.OrderedDict(kind=tf.matmul(x, kind), size=tf.matmul(x, size))
-
-  def loss(output, label, sample_weight=None):
-    entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(label["kind"], output["kind"])
-    return tf.reduce_mean(entropy) + tf.reduce_mean(tf.square(output["size"] - label["size"]))
-
-  labels = collections.OrderedDict(
-    kind=tf.TensorSpec([None], tf.int32), size=tf.TensorSpec([None, 1], tf.float32)
-  )
-  return tff.learning.models.FunctionalModel(
-    initial_weights=((np.zeros([3, 2], np.float32), np.zeros([3, 1], np.float32)), ()),
-    predict_on_batch_fn=tf.function(predict),
-    loss_fn=loss,
-    input_spec=(tf.TensorSpec([None, 3], tf.float32), labels),
-  )
+  """Returns the model that the page writes by hand."""
+  text = _PAGE.read_text(encoding="utf-8")
+  (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+  exec(block, names := {})
+  return names["model"]
 
 
 def test_a_model_with_two_outputs_trains_by_the_sum_of_their_losses():

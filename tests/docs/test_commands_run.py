@@ -45,9 +45,8 @@ def _write_tables(folder):
         label = 1 if x[sensor % 2] > 0 else -1
         lines.append(",".join([f"s{sensor}", str(label), *map("{:.3f}".format, x)]))
     (folder / file).write_text("\n".join(lines) + "\n")
-  lines = [",".join(["label", *(f"features_{i}" for i in range(20))])]
-  lines += [",".join(["3", *map("{:.3f}".format, x)]) for x in rng.normal(size=[12, 20])]
-  (folder / "my_rows.csv").write_text("\n".join(lines) + "\n")
+  x = rng.normal(size=[12, 20]).astype(np.float32)
+  np.savez(folder / "my_rows.npz", x=x, y=np.full(12, 3))
 
 
 @pytest.fixture
@@ -69,9 +68,12 @@ def _small(module, arguments, lab):
   """The arguments of a command with small sizes, which are its last."""
   if module != "train":
     return arguments
-  is_own = "--task=own" in arguments
-  sizes = [] if is_own else lab.small([])
-  return [*arguments, *sizes, "--num_rounds=2", "--rounds_per_evaluation=1"]
+  names = {argument.partition("=")[0] for argument in arguments}
+  small = [*([] if "--task=own" in arguments else lab.small([])), "--num_rounds=2"]
+  small += ["--averaged_rounds=2"] if "--averaged_rounds" in names else []
+  # Beside the runs that are there, which have other sizes.
+  small += [] if "--output_dir" in names else ["--output_dir=trained"]
+  return [*arguments, *small, "--rounds_per_evaluation=1"]
 
 
 def _train_on_folds(lab):
