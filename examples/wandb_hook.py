@@ -1,6 +1,6 @@
 """Shows a run at Weights & Biases, whose own variables say where (WANDB_PROJECT, WANDB_MODE ...).
 
-    PYTHONPATH=examples .venv/bin/superquantile train --hook=wandb_hook:Wandb
+    PYTHONPATH=examples ./run_experiments.sh train --hook=wandb_hook:Wandb
 
 A resumed run goes on there; one that is interrupted is shown as failed.
 """

@@ -53,7 +53,8 @@ TOML
 
 # _find LOCK EXTRAS ARGUMENT...: finds the packages that setup.cfg's extras come to.
 _find() {
-  uv run --quiet --no-project python - "$ROOT/setup.cfg" "$2" >requirements.in <<'PYTHON'
+  uv run --quiet --no-project python - "$ROOT/setup.cfg" "$2" \
+    "$ROOT/tff_superquantile/install_tff.py" >requirements.in <<'PYTHON'
 import configparser, re, sys
 config = configparser.ConfigParser()
 config.read(sys.argv[1])
@@ -61,7 +62,7 @@ print(config["options"]["install_requires"])
 for extra in sys.argv[2].split():
   packages = config["options.extras_require"][extra]
   print(re.sub("(?m)^tensorflow(?=[<>=])", "tensorflow-cpu", packages))
-print(*re.findall(r"tensorflow-[a-z-]+==[\d.]+", open(sys.argv[1]).read()), sep="\n")
+print(*re.findall(r"tensorflow-[a-z-]+==[\d.]+", open(sys.argv[3]).read()), sep="\n")
 PYTHON
   uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: --generate-hashes \
     --no-annotate --no-header "${@:3}" requirements.in -o "$1" >/dev/null

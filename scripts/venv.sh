@@ -209,7 +209,7 @@ _install() {
   { "${pip[@]}" </dev/null; } >>"$_log" 2>&1 || _explain_pip_failure "$?"
   if [[ "$part" == project ]]; then
     # Scripts of the user's may import TFF before anything of ours.
-    "$VENV/bin/python" -I -m tff_superquantile.stack </dev/null >>"$_log" 2>&1 ||
+    "$VENV/bin/python" -I -m tff_superquantile.install_tff </dev/null >>"$_log" 2>&1 ||
       _die "Could not prepare the import of TFF; see $_log."
   fi
   printf '%s\n' "$stamp" >"$VENV/.stamp-$part"

@@ -8,15 +8,17 @@ The pool is always the same; the seed draws the class distributions and deals th
 """
 
 from collections.abc import Iterator
+import logging
 import os
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
 
 from tasks import models
 from tasks import task
 from tff_superquantile.simulation import client_files
+
+_LOG = logging.getLogger("tff_superquantile.tasks")
 
 _VERSION = "v1"  # A change of the recipe below changes this too.
 _NUM_CLASSES = 10
@@ -83,7 +85,7 @@ def deal(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> np
 
 def _make_clients(seed: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
   """Yields (client id, x float32 [100, 20], y int32 [100]) of all splits."""
-  logging.info("Making the synthetic split of seed %d, once; this takes a few seconds.", seed)
+  _LOG.info("Making the synthetic split of seed %d, once; this takes a few seconds.", seed)
   x, y = make_pool()
   rng = np.random.default_rng(seed)
   q = np.concatenate([draw_class_distributions(rng, n, a) for n, a in _SPLITS.values()])

@@ -8,15 +8,17 @@ test/*.json, each file {"users": [...], "num_samples": [...], "user_data": {user
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import hashlib
 import json
+import logging
 import os
 import re
 from typing import Any
 
-from absl import logging
 import numpy as np
 from pyarrow import parquet
 
 from tasks import data_set
+
+_LOG = logging.getLogger("tff_superquantile.tasks")
 
 _LEAF_KEYS = {"users": list, "num_samples": list, "user_data": dict}
 
@@ -109,7 +111,7 @@ def _iterate_file(
   object_hook: Callable[[dict], Any] | None,
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
   """Yields the users of one file, none of whom may be in `seen`."""
-  logging.info("Reading %s.", path)
+  _LOG.info("Reading %s.", path)
   try:
     with open(path, encoding="utf-8") as f:
       data = json.load(f, object_hook=object_hook)

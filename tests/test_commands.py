@@ -92,7 +92,7 @@ def test_a_wrong_argument_is_one_sentence(name, arguments, capsys):
   assert re.fullmatch(r"Error: Found .*; expected .*\n", printed.err), printed.err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["stack", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["install_tff", "--help"]])
 def test_a_reader_may_go(arguments):
   reading, writing = os.pipe()
   os.close(reading)

@@ -17,6 +17,7 @@ import yaml
 from paper import studies
 import tff_superquantile
 from tff_superquantile import commands
+from tff_superquantile import install_tff
 from tff_superquantile.experiments.config import methods
 from tff_superquantile.experiments.plan import presets
 
@@ -153,7 +154,7 @@ def machine(tmp_path):
   signal.signal(signal.SIGINT, old)
 
 
-_STACK = "-m tff_superquantile.stack"
+_STACK = "-m tff_superquantile.install_tff"
 _SET_UP = ["venv", "pip -r requirements.lock", "pip -e {project}", _STACK]
 
 
@@ -198,12 +199,12 @@ def test_manual_needs_no_python_and_names_every_experiment(machine, arguments):
   words = " ".join(result.stdout.split()).lower()
   for method in methods.METHODS.values():
     assert method.title.lower() in words
-  assert described("COMMANDS", "OPTIONS") == ["doctor", "download"]
+  assert described("COMMANDS", "OPTIONS") == ["doctor", "download", "train"]
   assert max(map(len, result.stdout.splitlines())) <= 80
   for module in re.findall(r"-m \\?\s*([\w.]+)", result.stdout):
     assert importlib.util.find_spec(module) is not None
-  names = re.findall(r"\.venv/bin/superquantile (\w+)", result.stdout)
-  assert len(names) >= 2 and set(names) <= commands.COMMANDS.keys()
+  names = re.findall(r"run_experiments\.sh (\w+) --help", result.stdout)
+  assert len(names) >= 2 and set(names) <= {*commands.COMMANDS, *alone}
   assert not (machine.project / ".venv").exists()
 
 
@@ -437,7 +438,7 @@ def test_what_changed_is_installed_again(machine):
 
 def test_import_that_cannot_be_prepared(machine):
   machine.python()
-  result = machine.run("run_experiments.sh", FAILING_MODULE="tff_superquantile.stack")
+  result = machine.run("run_experiments.sh", FAILING_MODULE="tff_superquantile.install_tff")
   _assert_one_sentence(result, "Could not prepare the import of TFF", after="Installing ")
   assert machine.stamps() == [".stamp-packages"]
 
@@ -623,9 +624,8 @@ def test_locks_have_what_the_metadata_ask_for(python):
   experiments, tests = (_versions(lock, python) for lock in _LOCKS)
   assert not experiments.keys() & tests.keys()
   experiments["tensorflow"] = experiments["tensorflow-cpu"]  # scripts/lock.sh says why.
-  federated = re.findall(r"(tensorflow-[a-z-]+)==([\d.]+)", (_ROOT / "setup.cfg").read_text())
-  assert len(federated) == 3
-  for name, version in federated:
+  assert len(install_tff.PACKAGES) == 3
+  for name, version in (package.split("==") for package in install_tff.PACKAGES):
     assert experiments[name] == version
   everything = {**experiments, **tests}
   for text, versions in (

@@ -52,8 +52,8 @@ COMMANDS = {
   "doctor": Command(
     "tff_superquantile.doctor.__main__", "Checks this machine, and says how to mend it.", ()
   ),
-  "stack": Command(
-    "tff_superquantile.stack.__main__", "Lets this Python import TensorFlow Federated.", ()
+  "install_tff": Command(
+    "tff_superquantile.install_tff", "Installs TensorFlow Federated into this Python.", ()
   ),
 }
 

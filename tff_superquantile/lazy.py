@@ -12,8 +12,7 @@ from typing import Any
 
 NOT_INSTALLED = (
   "Found no package {}, which training needs; install what belongs to it by pip install"
-  " 'tff-superquantile[training]' and pip install --no-deps --ignore-requires-python"
-  " tensorflow-federated==0.87.0 tensorflow-privacy==0.9.0 tensorflow-model-optimization==0.8.1."
+  " 'tff-superquantile[training]' and then superquantile install_tff."
 )
 
 

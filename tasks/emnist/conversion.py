@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import functools
+import logging
 import lzma
 import os
 import shutil
 
-from absl import logging
 import numpy as np
 
 from tasks import downloads
@@ -17,6 +17,8 @@ from tasks.emnist import readers
 from tasks.emnist import standin
 from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
+
+_LOG = logging.getLogger("tff_superquantile.tasks")
 
 _CACHE_VERSION = 1  # A change of the conversion changes this too.
 # LEAF's and TFF's pixels are k / 255; a copy rounded to four decimals is still within this.
@@ -58,7 +60,7 @@ def _open_or_convert(
   except _NotEightBitError:
     if request.keeps_apart:
       return open_quantized(f"{directory}_rounded", True)
-    logging.info("The pixels of %s are not multiples of 1/255: kept as float32.", paths[0])
+    _LOG.info("The pixels of %s are not multiples of 1/255: kept as float32.", paths[0])
     return client_files.open_or_write_client_files(directory, iterate)
   if request.keeps_apart and opened.x_dtype != "uint8":
     return open_quantized(f"{directory}_rounded", True)
@@ -67,7 +69,7 @@ def _open_or_convert(
 
 def decompress(path: str, target: str) -> None:
   """Writes the decompressed contents of an lzma file to `target`, all or nothing."""
-  logging.info("Decompressing %s to %s, once.", path, target)
+  _LOG.info("Decompressing %s to %s, once.", path, target)
   with atomic_files.temporary_folder(target) as temporary:
     made = os.path.join(temporary, readers.DATABASE_NAME)
     try:

@@ -8,18 +8,20 @@ in 0..61).
 
 from collections.abc import Iterable, Iterator
 import contextlib
+import logging
 import pathlib
 import sqlite3
 import string
 from typing import Any
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
 
 from tasks import data_set
 from tasks import downloads
 from tasks import user_files
+
+_LOG = logging.getLogger("tff_superquantile.tasks")
 
 CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
 SIDE = 28
@@ -144,7 +146,7 @@ def iterate_sqlite(path: str) -> Iterator[Writer]:
   TFF divides every writer's examples in "all_train" and "all_test"; here a client is a writer, so
   the two are put together, train first. The "digits_only" splits repeat some of them: not read.
   """
-  logging.info("Reading %s.", path)
+  _LOG.info("Reading %s.", path)
   uri = pathlib.Path(path).absolute().as_uri() + "?mode=ro"  # Nothing is made or changed.
   try:
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
@@ -182,7 +184,7 @@ def _iterate_parquet(path: str) -> Iterator[Writer]:
   as in EMNIST's own files, the writer's images are turned. So no writer's images follow from
   another's.
   """
-  logging.info("Reading %s.", path)
+  _LOG.info("Reading %s.", path)
   with user_files.open_parquet(path, _PARQUET_COLUMNS, _OTHER_PARQUET) as file:
     try:
       table = file.read(list(_PARQUET_COLUMNS)).combine_chunks()

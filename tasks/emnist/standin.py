@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 import functools
+import logging
 
-from absl import logging
 import numpy as np
+
+_LOG = logging.getLogger("tff_superquantile.tasks")
 
 VERSION = "v1"  # A change of the drawing changes this too.
 NUM_WRITERS = 400
@@ -73,7 +75,7 @@ def make_writers() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
   A writer is (id, x uint8 [n, 28, 28] with paper = 255 and ink = 0, y int32 [n] in 0..61).
   """
-  logging.info("Making %d writers of invented handwriting, once.", NUM_WRITERS)
+  _LOG.info("Making %d writers of invented handwriting, once.", NUM_WRITERS)
   classes = _draw_classes(np.random.default_rng(_SEED))
   for i in range(NUM_WRITERS):
     rng = np.random.default_rng([_SEED, i])

@@ -7,10 +7,9 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import os
 from typing import Any
-
-from absl import logging
 
 from tasks import own_flags
 from tasks import task
@@ -21,6 +20,8 @@ from tasks.own import summary as summary_lib
 from tasks.own import user_table
 from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
+
+_LOG = logging.getLogger("tff_superquantile.tasks")
 
 _VERSION = 2  # Part of the digest that identifies a table; it must not change.
 _FORMAT = 10  # A change of the converted files, or of what is kept beside them, changes this.
@@ -84,7 +85,7 @@ def open_clients(
     converted = _open_converted(_directories(directory, request))
   if converted is not None:
     return converted
-  logging.info("Reading %s, once.", request.data_dir)
+  _LOG.info("Reading %s, once.", request.data_dir)
   features = list(dict.fromkeys((*columns.features, *needed)))
   frame, put_right = source.read(columns.client, columns.label, features)
   table = user_table.UserTable(frame, columns, request, split, known)
@@ -130,6 +131,6 @@ def _open_converted(
     encoding = encoding_lib.from_json(values.pop("encoding"))
     summary = summary_lib.Summary(columns=columns, encoding=encoding, **values)
   except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-    logging.warning("%s cannot be read (%s); it is made anew from the table.", path, error)
+    _LOG.warning("%s cannot be read (%s); it is made anew from the table.", path, error)
     return None
   return [*map(client_files.open_client_files, directories)], summary

@@ -1,9 +1,9 @@
 """Opens Sent140, or generated tweets in its place, as client files that are written once."""
 
 from collections.abc import Iterable, Iterator
+import logging
 import os
 
-from absl import logging
 import numpy as np
 
 from tasks import own_flags
@@ -14,6 +14,8 @@ from tasks.sent140 import glove
 from tasks.sent140 import readers
 from tasks.sent140 import standin
 from tff_superquantile.simulation import client_files
+
+_LOG = logging.getLogger("tff_superquantile.tasks")
 
 _CACHE_VERSION = 1  # A change of the conversion changes this too.
 
@@ -36,7 +38,7 @@ def _convert(
   vectors, known = glove.read_vectors(glove_path, vocabulary)
   num_words = sum(len(words) for _, tweets, _ in numbered for words in tweets)
   num_known = sum(int(known[words].sum()) for _, tweets, _ in numbered for words in tweets)
-  logging.info(
+  _LOG.info(
     "%.1f %% of %d words have no word vector, and are zeros.",
     100.0 * (1.0 - num_known / max(1, num_words)),
     num_words,

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 import contextlib
+import logging
 import math
 import os
 
-from absl import logging
 import numpy as np
 
 from tasks import downloads
+
+_LOG = logging.getLogger("tff_superquantile.tasks")
 
 FILE_NAME = "glove.6B.50d.txt"
 DOWNLOAD = downloads.Download(
@@ -90,7 +92,7 @@ def read_vectors(path: str, vocabulary: Mapping[str, int]) -> tuple[np.ndarray, 
   v_1 ... v_d`, with single spaces and the first line's d. A word that is there twice has its first
   vector. `vocabulary` numbers the words, from 0; a file that knows none is refused.
   """
-  logging.info("Reading word vectors from %s.", path)
+  _LOG.info("Reading word vectors from %s.", path)
   # Bytes: the real files hold characters that Python takes for spaces or ends of lines.
   numbers = {word.encode("utf-8", "surrogatepass"): i for word, i in vocabulary.items()}
   known = np.zeros(len(vocabulary), bool)

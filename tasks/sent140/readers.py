@@ -13,15 +13,17 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 import csv
 import dataclasses
 import itertools
+import logging
 from typing import Any, NamedTuple
 
-from absl import logging
 import numpy as np
 
 from tasks import data_set
 from tasks import downloads
 from tasks import user_files
 from tasks.sent140 import glove
+
+_LOG = logging.getLogger("tff_superquantile.tasks")
 
 CSV_NAME = "training.1600000.processed.noemoticon.csv"
 PARQUET_NAME = "0000.parquet"
@@ -103,8 +105,8 @@ class Users:
         " --min_examples_per_client, or get more of Sent140."
       )
     if num_repeated:
-      logging.info("Dropped %d tweets with the id of an earlier tweet of the user.", num_repeated)
-    logging.info(
+      _LOG.info("Dropped %d tweets with the id of an earlier tweet of the user.", num_repeated)
+    _LOG.info(
       "Kept the %d of %d users who have at least %d tweets.",
       *(num_kept, num_users, self.min_examples),
     )
@@ -203,7 +205,7 @@ def iterate_table(path: str, min_examples: int) -> Users:
   iterate = _iterate_parquet if path.endswith(_PARQUET) else _iterate_rows
 
   def read() -> _Tweeters:
-    logging.info("Reading %s.", path)
+    _LOG.info("Reading %s.", path)
     counts = collections.Counter(user for user, _ in iterate(path))
     # Users with too few tweets come along without their texts, to be counted.
     tweets: dict[str, list[_Tweet]] = {user: [] for user in sorted(counts)}

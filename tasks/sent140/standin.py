@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 import dataclasses
+import logging
 
-from absl import logging
 import numpy as np
+
+_LOG = logging.getLogger("tff_superquantile.tasks")
 
 VERSION = "v1"  # A change of the drawing changes this too.
 NUM_USERS = 400
@@ -67,7 +69,7 @@ def _write_tweet(
 
 def make_users(dimension: int) -> Iterator[tuple[str, list[np.ndarray], np.ndarray]]:
   """Yields users, always the same, as (user, n tweets float32 [words, d], y int32 [n])."""
-  logging.info("Making %d users of invented tweets, once.", NUM_USERS)
+  _LOG.info("Making %d users of invented tweets, once.", NUM_USERS)
   vocabulary = _draw_vocabulary(np.random.default_rng(_SEED), dimension)
   for i in range(NUM_USERS):
     rng = np.random.default_rng([_SEED, i])

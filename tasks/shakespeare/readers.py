@@ -8,10 +8,10 @@ characters, one role at a time; n may be 0 for a role that says little.
 
 from collections.abc import Iterable, Iterator
 import contextlib
+import logging
 import os
 from typing import Any
 
-from absl import logging
 import h5py
 import numpy as np
 
@@ -19,6 +19,8 @@ from tasks import data_set
 from tasks import downloads
 from tasks import user_files
 from tasks.shakespeare import characters
+
+_LOG = logging.getLogger("tff_superquantile.tasks")
 
 TRAIN_NAME = "shakespeare_train.h5"
 TEST_NAME = "shakespeare_test.h5"
@@ -89,7 +91,7 @@ def iterate_hdf5(paths: Iterable[str]) -> Iterator[_Role]:
   """
   with contextlib.ExitStack() as stack:
     opened = {path: stack.enter_context(_open(path)) for path in paths}
-    logging.info("Reading %s.", ", ".join(opened))
+    _LOG.info("Reading %s.", ", ".join(opened))
     for role in sorted(set().union(*(file[_GROUP] for file in opened.values()))):
       texts = [
         text

@@ -1,14 +1,16 @@
 """Generates plays with the shapes of Shakespeare's: roles and what they say, all invented."""
 
 from collections.abc import Iterator
+import logging
 import os
 
-from absl import logging
 import numpy as np
 
 from tasks import task
 from tasks.shakespeare import characters
 from tff_superquantile.simulation import client_files
+
+_LOG = logging.getLogger("tff_superquantile.tasks")
 
 _VERSION = "v1"  # A change of the drawing changes this too.
 NUM_ROLES = 200
@@ -43,7 +45,7 @@ def _say(rng: np.random.Generator, words: list[str], favourites: np.ndarray, len
 
 def make_roles() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
   """Yields roles, always the same, as (role, x uint8 [n, 80], y int32 [n]), n about 32 to 400."""
-  logging.info("Making %d roles of invented plays, once.", NUM_ROLES)
+  _LOG.info("Making %d roles of invented plays, once.", NUM_ROLES)
   words = _make_words(np.random.default_rng(_SEED))
   common = 1.0 / np.arange(1, _NUM_WORDS + 1)  # Zipf's law.
   for i in range(NUM_ROLES):

@@ -6,21 +6,19 @@ import math
 import os
 import pathlib
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
-import textwrap
 
 from helpers import commands
 from helpers import flat
+from helpers import pages
 from helpers import run_folders
 import pytest
 
 from privacy import account
 from privacy import accounting
 from privacy import ledger
-from tff_superquantile import commands as front
 from tff_superquantile.experiments.plan import presets
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -47,78 +45,26 @@ _NUM_FOLDERS = {
   "tff_superquantile.experiments.export.personalize": 2,
   "tff_superquantile.experiments.references": 1,
 }
-_PYTHONS = (".venv/bin/python", "python3")
+_PYTHONS = (pages.PYTHON, "python3")
 _FLAGS_OF_ALL = {"help", "flagfile"}
-# Not ours, or (PYTHON) carried out by test_additions: what is given to them is not checked.
+# Not ours: what is given to them is not checked.
 _OTHERS = {
-  *("PYTHON", "cd", "curl", "git", "mkdir", "sbatch", "tar", "unzip", "xargs"),
+  *("cd", "curl", "git", "hf", "mkdir", "pip", "sbatch", "tar", "true", "unzip", "xargs"),
   "./preprocess.sh",
 }
 _IMAGE = "tff_superquantile"
-_DOCKER_FLAGS = {"--rm", "-it", "-v", "--user", "--shm-size", "--entrypoint", "--memory", "--cpus"}
+_DOCKER_FLAGS = {"--rm", "-it", "-v", "--user", "--shm-size", "--platform", "--memory", "--cpus"}
 
 
 # Reading pages.
 
 
-def _fenced(text):
-  """Yields (language, content, whether only blank lines lie since the block before)."""
-  end = 0
-  for match in re.finditer(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE):
-    follows = end > 0 and not text[end : match.start()].strip()
-    end = match.end()
-    yield match[2], textwrap.dedent(match[3]), follows
-
-
-def _indented(text):
-  """Yields code blocks that are marked by four spaces, which lists also are made of."""
-  text = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.DOTALL | re.MULTILINE)
-  for block in re.findall(r"(?:\A|\n)\n((?: {4}.*\n)+)", text):
-    if re.match(r" {4}(\./|\.venv/|docker )", block):
-      yield textwrap.dedent(block)
-
-
-def _split(shell):
-  """The simple commands of some lines of shell, as lists of words."""
-  lexer = shlex.shlex(
-    "\n".join(re.sub(r"(^|\s)#.*", "", line) for line in shell.replace("\\\n", " ").split("\n")),
-    posix=True,
-    punctuation_chars="();<>|&\n",
-  )
-  lexer.whitespace = " \t"
-  lexer.whitespace_split = True
-  lexer.commenters = ""
-  commands, words, redirected = [], [], False
-  for token in lexer:
-    if set(token) <= set("<>"):
-      redirected = True
-    elif set(token) <= set("();|&\n"):
-      commands.append(words)
-      words, redirected = [], False
-    elif not redirected:
-      words.append(token)
-  return [_as_module(command) for command in [*commands, words] if command]
-
-
-def _as_module(words):
-  """A command of the front as that of its module."""
-  if words[0] not in (".venv/bin/superquantile", "superquantile"):
-    return words
-  module = front.COMMANDS[words[1]].module.removesuffix(".__main__")
-  return [_PYTHONS[0], "-m", module, *words[2:]]
-
-
 def _commands():
-  found = []
-  for page in _PAGES:
-    text = page.read_text(encoding="utf-8")
-    blocks = [content for language, content, _ in _fenced(text) if language == "sh"]
-    inline = re.findall(r"`((?:\./run_|\.venv/bin/|[A-Z]+=\S+ \./)[^`]*)`", text)
-    for shell in [*blocks, *_indented(text), *(" ".join(code.split()) for code in inline)]:
-      found += [
-        pytest.param(words, id=f"{page.stem}: {' '.join(words)}") for words in _split(shell)
-      ]
-  return found
+  return [
+    pytest.param(words, id=f"{page.stem}: {' '.join(words)}")
+    for page in _PAGES
+    for words in pages.commands(page)
+  ]
 
 
 # What exists.
@@ -140,6 +86,8 @@ def _flags_of(module, *command):
 
 def _check_flags(arguments, module, *command):
   flags = _flags_of(module, *command)
+  if any(re.fullmatch(r"--\w+=\w+:\w+", argument) for argument in arguments):
+    return  # Of a part from outside, which has flags of its own: test_additions carries it out.
   for argument in arguments:
     assert argument.startswith("--"), f"{argument} is no flag"
     name, _, value = argument[2:].partition("=")
@@ -175,24 +123,22 @@ def _check_account(arguments, capsys):
 
 
 def _check_docker(verb, arguments):
+  if arguments[0] == "--platform=linux/amd64":
+    del arguments[0]
   if verb == "build":
     assert arguments == ["-t", _IMAGE, "."] and (_ROOT / "Dockerfile").exists()
     return
-  entrypoint = None
   while arguments[0].startswith("-"):
-    name, _, value = arguments.pop(0).partition("=")
+    name = arguments.pop(0).partition("=")[0]
     assert name in _DOCKER_FLAGS
     if name == "-v":
       arguments.pop(0)
-    entrypoint = value if name == "--entrypoint" else entrypoint
   assert (verb, arguments.pop(0)) == ("run", _IMAGE)
-  if entrypoint is None:
-    _check_experiment(arguments)
+  _, *words = pages.as_module(["./run_experiments.sh", *arguments])
+  if words[:1] == ["-m"]:
+    _check_flags(words[2:], words[1])
   else:
-    assert entrypoint == "/opt/tff_superquantile/.venv/bin/python"
-    assert entrypoint.rpartition("/.venv")[0] in (_ROOT / "Dockerfile").read_text()
-    assert arguments[0] == "-m"
-    _check_flags(arguments[2:], arguments[1])
+    _check_experiment(words)
 
 
 _WORDS_OF_WHEEL = _ROOT / "tests" / "helpers" / "glove_from_wheel.py"
@@ -202,8 +148,6 @@ _PAGE_OF_DATA = _ROOT / "docs" / "how_to" / "get_data.md"
 @pytest.mark.parametrize("words", _commands())
 def test_command_exists(words, capsys, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)  # Where files are written.
-  while re.fullmatch(r"[A-Z_]+=.*", words[0]):
-    words = words[1:]
   program, *arguments = words
   if program == "./run_experiments.sh":
     _check_experiment(arguments)
@@ -213,11 +157,11 @@ def test_command_exists(words, capsys, tmp_path, monkeypatch):
     end = 2 + _NUM_FOLDERS[arguments[1]]
     assert not any(argument.startswith("--") for argument in arguments[2:end])
     _check_flags(arguments[end:], arguments[1])
-  elif program in _PYTHONS and arguments[:3] == ["-m", "pip", "install"]:
-    (requirement,) = arguments[3:]
+  elif program == ".venv/bin/pip" and arguments[0] == "install":
+    (requirement,) = arguments[1:]
     assert requirement in (_ROOT / "setup.cfg").read_text(encoding="utf-8")
-  elif program in _PYTHONS and arguments[:3] == ["-m", "pip", "download"]:
-    assert " ".join(arguments[1:]) in _WORDS_OF_WHEEL.read_text(encoding="utf-8")
+  elif program == ".venv/bin/pip":
+    assert " ".join(["pip", *arguments]) in _WORDS_OF_WHEEL.read_text(encoding="utf-8")
   elif program in _PYTHONS and arguments[0].endswith(".py"):
     assert _ROOT / arguments[0] == _WORDS_OF_WHEEL and len(arguments) == 3
     assert f"`{arguments[1].split('-')[0].replace('_', '-')}`" in _PAGE_OF_DATA.read_text()
@@ -269,10 +213,10 @@ def _assert_shown(shown, output):
 def _shown_answers():
   """(arguments, output) of each budget that the page shows with its answer."""
   command = None
-  for language, content, follows in _fenced(_BUDGET_PAGE.read_text(encoding="utf-8")):
+  for language, content, follows in pages.fenced(_BUDGET_PAGE.read_text(encoding="utf-8")):
     if language == "text" and follows and command and command[2] == _ACCOUNT:
       yield pytest.param(command[3:], content, id=" ".join(command[2:5]))
-    commands = _split(content) if language == "sh" else []
+    commands = pages.split(content) if language == "sh" else []
     command = commands[0] if len(commands) == 1 else None
 
 
@@ -281,9 +225,9 @@ def _private_run():
   text = _BUDGET_PAGE.read_text(encoding="utf-8")
   (words,) = [
     words
-    for language, content, _ in _fenced(text)
+    for language, content, _ in pages.fenced(text)
     if language == "sh"
-    for words in _split(content)
+    for words in pages.split(content)
     if any(word.startswith("--clip_norm") for word in words) and words[2] != _ACCOUNT
   ]
   return dict(word[2:].split("=") for word in words[3:])
@@ -349,7 +293,9 @@ def test_shown_output_is_compared(shown):
 def _first_comparison(page):
   """(code before it, arguments of the script, output) of the first comparison with its output."""
   code, command, shown = "", [], []
-  for language, content, _ in _fenced((_ROOT / "docs/how_to" / page).read_text(encoding="utf-8")):
+  for language, content, _ in pages.fenced(
+    (_ROOT / "docs/how_to" / page).read_text(encoding="utf-8")
+  ):
     if language == "text" and command:
       shown.append(content)
     elif language == "python":
@@ -357,7 +303,7 @@ def _first_comparison(page):
     elif language == "sh" and shown:
       break
     elif language == "sh":
-      command = _split(content)[0] if content.count("./run_experiments.sh") == 1 else []
+      command = pages.split(content)[0] if content.count("./run_experiments.sh") == 1 else []
   return code, command[1:], "...\n".join([*shown, ""])
 
 

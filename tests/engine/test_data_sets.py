@@ -505,7 +505,7 @@ def test_orders_drawn_in_each_call_have_tensorflows_law(monkeypatch):
 def test_what_is_not_read_before_is_read_by_each_use_and_says_why(form, monkeypatch):
   calls, said = _read_once(monkeypatch), []
   monkeypatch.setattr(
-    traces.logging, "log_first_n", lambda level, text, n, *args: said.append(text % args)
+    traces.errors, "warn_once", lambda logger, text, *args: said.append(text % args)
   )
   (base,) = numbers(np.arange(20))
   drawn = base.shuffle(20)
@@ -626,7 +626,7 @@ def _look_up(keys):
 def test_what_cannot_be_at_once_says_why_in_one_warning(native, monkeypatch):
   said = []
   monkeypatch.setattr(
-    cohort_context.logging, "log", lambda level, text, *args: said.append((level, text % args))
+    cohort_context._LOG, "log", lambda level, text, *args: said.append((level, text % args))
   )
   both = cohort_context.CohortContext(lambda: native)
   computation = at_clients(_look_up)

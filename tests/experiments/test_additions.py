@@ -17,6 +17,7 @@ import pytest
 from privacy import parts
 from privacy import statements
 import tasks
+from tff_superquantile import commands as front
 from tff_superquantile.experiments import run
 from tff_superquantile.experiments.config import methods
 from tff_superquantile.experiments.config import run_config
@@ -49,9 +50,10 @@ def carry_out(user):
 
   def carry_out(words, *arguments, run_dir=""):
     (line,) = [
-      line for line in re.findall(r"^PYTHON -m (.*)", _PAGE, re.MULTILINE) if words in line
+      line for line in re.findall(r"^\./run_experiments.sh (.*)", _PAGE, re.M) if words in line
     ]
-    module, *own = shlex.split(line.replace("RUN_DIR", run_dir))
+    command, *own = shlex.split(line.replace("RUN_DIR", run_dir))
+    module = front.COMMANDS[command].module.removesuffix(".__main__")
     result = user.fork("-m", module, *own, *arguments).wait()
     assert result.code == 0, result.err
     return result

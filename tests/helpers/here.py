@@ -5,6 +5,7 @@ and context.
 """
 
 import contextlib
+import logging as stdlib_logging
 import os
 import runpy
 import signal
@@ -29,7 +30,7 @@ class _Run:
   """A run of a sweep, in place of a fork: carried out in this process, at once."""
 
   def __init__(self, function, *, output, cores=None):
-    bars, logger = tqdm.tqdm, logging.get_absl_logger()
+    bars, logger = tqdm.tqdm, stdlib_logging.getLogger("tff_superquantile")
     with (
       _streams(output, output),
       mock.patch.object(logger, "handlers", [*logger.handlers]),

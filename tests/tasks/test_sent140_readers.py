@@ -86,7 +86,7 @@ def test_the_first_of_a_users_tweets_of_one_id_counts(tmp_path, caplog):
     ["4", "5", "d", "q", "eve", "one again"],
   ]
   path = write_rows(tmp_path / "a.csv", rows)
-  with caplog.at_level(logging.INFO, logger="absl"):
+  with caplog.at_level(logging.INFO, logger="tff_superquantile"):
     found = read_all(readers.iterate_table(path, min_examples=2))
   # Eve has two rows but a single tweet.
   assert found == {

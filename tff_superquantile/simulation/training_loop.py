@@ -7,15 +7,17 @@ a run that was killed continues from its last checkpoint to the same weights.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 import dataclasses
+import logging
 import time
 from typing import Any, Protocol
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.engine.processes import interruptions
+
+_LOG = logging.getLogger(__name__)
 
 Metrics = Mapping[str, Any]
 
@@ -111,7 +113,7 @@ def _load(
     try:
       return wait(loop.state_manager.load(round_num, initial_state)), round_num, unreadable
     except Exception as error:  # Whatever a full disk or a loss of power left there.
-      logging.warning("The checkpoint of round %d cannot be read: %s", round_num, error)
+      _LOG.warning("The checkpoint of round %d cannot be read: %s", round_num, error)
       unreadable.add(round_num)
   return initial_state, 0, unreadable
 
@@ -131,7 +133,7 @@ def _warn_if_unmoved(before: Any, after: Any) -> None:
   """Says so if a model's weights are what they were."""
   pairs = zip(tf.nest.flatten(before), tf.nest.flatten(after))
   if all(np.array_equal(old, new) for old, new in pairs):
-    logging.warning(
+    _LOG.warning(
       "Found the weights of the model unmoved after %d rounds; expected training to change them:"
       " see whether the learning rate is too small, the threshold above all losses (a private one"
       " starts from max_loss), or nobody in the cohorts.",

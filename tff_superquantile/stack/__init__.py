@@ -16,8 +16,8 @@ runs beside Python 3.13, TensorFlow 2.21 and numpy 2 once these are settled, her
     Python waits for it for ever: `engine.processes.worker` starts it instead.
 
 Importing any package of this project calls `install`. Where a script imports TFF first, the
-environment must do it: `python -m tff_superquantile.stack` writes a file that has TensorFlow's
-import do so. scripts/venv.sh has done that for .venv. This module imports next to nothing.
+environment must do it: `superquantile install_tff` writes a file that has TensorFlow's import do
+so. scripts/venv.sh has done that for .venv. This module imports next to nothing.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable, Sequence
 import inspect
+import logging
 import math
 import threading
 from typing import Any
 import weakref
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -17,6 +17,8 @@ from tff_superquantile.engine.cohort import programs
 from tff_superquantile.engine.cohort import reading
 from tff_superquantile.engine.cohort.graphs import calls
 from tff_superquantile.engine.cohort.graphs import errors
+
+_LOG = logging.getLogger(__name__)
 
 
 class CohortContext(tff.framework.SyncContext):
@@ -92,7 +94,7 @@ class CohortContext(tff.framework.SyncContext):
       return program.to_python(program.whole(arrays))
     if isinstance(program.stages, str):
       message = "The engine computes all %d clients in one block, as it cannot cut %s"
-      logging.log_first_n(logging.WARNING, message, 1, num_clients, program.stages)
+      errors.warn_once(_LOG, message, num_clients, program.stages)
       return program.to_python(program.whole(arrays))
     num_blocks = math.ceil(num_clients / self._block_size)
     return program.to_python(program.stages(arrays, num_blocks))
@@ -114,7 +116,7 @@ class CohortContext(tff.framework.SyncContext):
     if self._make_fallback is None:
       raise error
     # One warning is enough to say that computations are slower; the log has the others.
-    logging.log(
+    _LOG.log(
       logging.INFO if self._fallback_context else logging.WARNING,
       "A computation of type %.200s is done client by client, since all at once cannot be: %s",
       comp.type_signature.compact_representation(),

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 import copy
 import hashlib
+import logging
 from typing import Any
 
-from absl import logging
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -19,6 +19,8 @@ from tff_superquantile.engine.cohort.graphs import ops as op_types
 from tff_superquantile.engine.cohort.graphs import purity
 from tff_superquantile.engine.cohort.graphs import rewriting
 from tff_superquantile.engine.cohort.graphs import sessions
+
+_LOG = logging.getLogger(__name__)
 
 # Ops that make a resource anew in each run, and variables, which are values here. Resources of
 # other ops would be shared by all clients and runs, unless each has a session.
@@ -219,7 +221,7 @@ class Library:
     except errors.UnsupportedError as error:
       if any(leaf.made is not None for leaf in leaves):  # These are computed as parts of it.
         raise
-      logging.info("The engine maps a component as it is, as it cannot take apart %s", error)
+      _LOG.info("The engine maps a component as it is, as it cannot take apart %s", error)
       return None
     of_made = [effect for leaf in leaves if leaf.made is not None for effect in leaf.made.effects]
     body = self._bodies[key]

@@ -1,9 +1,9 @@
 """Traces functions of a cohort, and gives them what the clients have read."""
 
 from collections.abc import Callable, Mapping, Sequence
+import logging
 from typing import Any
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
 
@@ -17,6 +17,8 @@ from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
 from tff_superquantile.engine.cohort.graphs import ops
 from tff_superquantile.engine.cohort.graphs import walks
+
+_LOG = logging.getLogger(__name__)
 
 
 class Discovery(mapping.Mapper):
@@ -182,7 +184,7 @@ class CohortFunction:
       except (tf.errors.OpError, errors.UnsupportedError) as error:
         # A client may need less than all elements, which are endless, wrong or too many.
         self._why_not_before = why = errors.sentence(error)
-    logging.log_first_n(logging.WARNING, _HINT, 1, why)
+    errors.warn_once(_LOG, _HINT, why)
     return []
 
   def _function(

@@ -20,6 +20,7 @@ from tff_superquantile.experiments.evidence import grouped
 from tff_superquantile.experiments.evidence import in_reports
 from tff_superquantile.experiments.evidence import paired
 from tff_superquantile.experiments.export import formats
+from tff_superquantile.experiments.export import front_matter
 from tff_superquantile.experiments.pages import page
 from tff_superquantile.experiments.pages import tables
 from tff_superquantile.experiments.pages import units
@@ -79,7 +80,7 @@ def build(run: run_folder.Run, *, raw: str, labels: Sequence[str], example: str 
     summary=_summary(errors, leading),
     blocks=blocks,
   )
-  text = page.render(card, "md")
+  text = front_matter.build(run) + page.render(card, "md")
   return text if not example else f"{text}\n## Example\n\n```python\n{example}```\n"
 
 
@@ -226,7 +227,7 @@ def _privacy(run: run_folder.Run) -> list[page.Block]:
     "Guarantee": f"(epsilon, delta)-differential privacy of a client, epsilon = {spent}, delta ="
     f" {ledger.claim['delta']:.3g}, after {ledger.rounds_done} rounds",
     "Ledger": f"{ledger_lib.FILE_NAME} with SHA-256 {hashlib.sha256(content).hexdigest()};"
-    " python -m privacy.account audit RUN_DIR computes the numbers again",
+    " superquantile account audit RUN_DIR computes the numbers again",
   }
   gaps = (f"Not covered: {gap}" for gap in ledger.not_covered.values())
   rows = [

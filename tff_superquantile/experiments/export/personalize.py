@@ -33,6 +33,7 @@ from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import finished_run
 from tff_superquantile.experiments.config import flags as train_flags
 from tff_superquantile.experiments.export import formats
+from tff_superquantile.experiments.export import front_matter
 
 Weights = Sequence[np.ndarray]
 Model: TypeAlias = "LinearModel | SavedModel"
@@ -290,8 +291,9 @@ def main(args: argparse.Namespace) -> None:
     shutil.copytree(args.export, folder, dirs_exist_ok=True)
     if own is not None:
       model.write(own, folder)
-      with open(folder / formats.CARD, "a", encoding="utf-8") as card:
-        card.write(f"\nPersonal: tuned to {len(y)} rows of one client, of whom it may tell.\n")
+      card = front_matter.without((folder / formats.CARD).read_text(encoding="utf-8"))
+      told = f"\nPersonal: tuned to {len(y)} rows of one client, of whom it may tell.\n"
+      (folder / formats.CARD).write_text(card + told, encoding="utf-8")
     os.rename(folder, args.out)
   kept = "the shared model, as its own is no better" if own is None else "a model of its own"
   print(f"By its {len(y)} rows the client keeps {kept}.\nWritten: {args.out}")

@@ -10,17 +10,15 @@ import contextlib
 import csv
 import dataclasses
 import gc
-import logging as stdlib_logging
+import logging
 import math
 from multiprocessing import connection as connections
 import os
-import pathlib
 import random
 import signal
 import sys
 import threading
 
-from absl import logging
 import threadpoolctl
 import tqdm
 
@@ -36,7 +34,7 @@ from tff_superquantile.simulation import progress
 _SECONDS_BETWEEN_LOOKS = 0.5
 _MOST_RUNS = 20  # Of a process; its memory is flat for as many.
 _DONE, _WARNING, _FAILURE = "done", "warning", "failure"  # What a fork tells its parent.
-_PACKAGE = pathlib.Path(__file__).parents[2]
+_LOGGER = "tff_superquantile"  # Above those of its modules and tasks.
 
 
 def command(config: run_config.RunConfig) -> list[str]:
@@ -47,17 +45,15 @@ def command(config: run_config.RunConfig) -> list[str]:
   return [sys.executable, "-m", module, *flags]
 
 
-class _Warnings(stdlib_logging.Handler):
+class _Warnings(logging.Handler):
   """Tells the parent of a fork the warnings that this project logs."""
 
   def __init__(self, parent: connections.Connection) -> None:
-    super().__init__(stdlib_logging.WARNING)
+    super().__init__(logging.WARNING)
     self._parent = parent
 
-  def emit(self, record: stdlib_logging.LogRecord) -> None:
-    if (
-      record.levelno == stdlib_logging.WARNING and _PACKAGE in pathlib.Path(record.pathname).parents
-    ):
+  def emit(self, record: logging.LogRecord) -> None:
+    if record.levelno == logging.WARNING:
       self._parent.send((_WARNING, record.getMessage()))
 
 
@@ -65,7 +61,7 @@ def _work(
   configs: Sequence[run_config.RunConfig], num_cores: int, parent: connections.Connection
 ) -> int:
   """Carries out in a fork the runs that its parent asks for, until one fails; returns its code."""
-  logging.get_absl_logger().addHandler(_Warnings(parent))
+  logging.getLogger(_LOGGER).addHandler(_Warnings(parent))
   # The bars of this process, and what locks them, are none of the fork's.
   tqdm.tqdm._instances.clear()
   tqdm.tqdm.set_lock(threading.RLock())

@@ -4,16 +4,18 @@ from collections.abc import Callable, Iterable
 import contextlib
 import functools
 import json
+import logging
 import os
 import zlib
 
-from absl import logging
 import numpy as np
 
 from privacy import checks
 from tff_superquantile import atomic_files
 from tff_superquantile.simulation.client_files import files
 from tff_superquantile.simulation.client_files import reading
+
+_LOG = logging.getLogger(__name__)
 
 _MAX_NAME_BYTES = 250  # File systems allow 255.
 _X_DTYPES = ("uint8", "float32")
@@ -209,7 +211,7 @@ def open_or_write_client_files(
   directory = os.path.abspath(directory)
   if not os.path.exists(directory):
     parent = os.path.dirname(directory)
-    waiting = functools.partial(logging.info, "Waiting for a process that writes to %s.", parent)
+    waiting = functools.partial(_LOG.info, "Waiting for a process that writes to %s.", parent)
     with contextlib.suppress(OSError):  # Writing will say what is wrong.
       os.makedirs(parent, exist_ok=True)
     with atomic_files.lock(parent, waiting):

@@ -1,5 +1,6 @@
 """What the engine raises for what it does not know; it lies below all of the engine's modules."""
 
+import logging
 import re
 
 import tensorflow as tf
@@ -18,6 +19,7 @@ _PLACES = re.compile(
 )
 _FUNCTIONS = re.compile(r"\{\{function_node [^{}]*\}\} ")
 _NO_BATCH = "Batch size must be greater than zero"
+_SAID: set[str] = set()
 
 
 def sentence(error: Exception) -> str:
@@ -30,3 +32,10 @@ def sentence(error: Exception) -> str:
     )
   lines = (line for line in message.splitlines() if line.strip() and not _PLACES.match(line))
   return _FUNCTIONS.sub("", "\n".join(lines))
+
+
+def warn_once(logger: logging.Logger, message: str, *args: object) -> None:
+  """Logs a warning, the first time in this process, whatever its arguments are."""
+  if message not in _SAID:
+    _SAID.add(message)
+    logger.warning(message, *args)

@@ -1,11 +1,12 @@
 """A run whose loss grows without bound ends, and one whose loss has grown is worth a word."""
 
 from collections.abc import Mapping
-
-from absl import logging
+import logging
 
 from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.simulation import training_loop
+
+_LOG = logging.getLogger(__name__)
 
 # So many times the loss before training are worth a word, or end the run.
 _SUSPICIOUS_GROWTH, _LARGEST_GROWTH = 10.0, 1e6
@@ -41,7 +42,7 @@ class DivergenceGuard(hook.Hook):
   def complete(self) -> None:
     """Warns if the loss of the model that is left is far above that before training."""
     if sentence := self._complaint(self.job.outcome.metrics["test"]["loss"], _SUSPICIOUS_GROWTH):
-      logging.warning("%s", sentence + _REMEDY)
+      _LOG.warning("%s", sentence + _REMEDY)
 
   def _complaint(self, loss: Mapping[str, float], growth: float) -> str:
     if self._initial is None or loss["p50"] <= growth * self._initial:

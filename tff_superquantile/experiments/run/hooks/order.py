@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import inspect
+import logging
 import pathlib
 import traceback
 from typing import Any, NoReturn
-
-from absl import logging
 
 from privacy.settings import plugins
 import tasks
@@ -26,6 +25,8 @@ from tff_superquantile.experiments.run.hooks import outputs
 from tff_superquantile.experiments.run.hooks import personalizing
 from tff_superquantile.experiments.run.hooks import private_rounds
 from tff_superquantile.experiments.run.hooks import siblings
+
+_LOG = logging.getLogger(__name__)
 
 HOOKS: Sequence[type[hook.Hook]] = (
   client_split.ClientSplit,
@@ -85,7 +86,7 @@ def _warning(of: hook.Hook | type[hook.Hook], moment: str, said: set | None = No
       raise ValueError(f"{head} refuses the run in {place}: {error}") from None
     if said is not None and (kind, moment) in said:
       return
-    logging.warning(
+    _LOG.warning(
       "%s failed in %s: %s: %s; the run goes on without what it would have done there: mend it, or"
       " leave it out.",
       *(head, place, type(error).__name__, error),
