@@ -225,7 +225,19 @@ def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
 
 @functools.lru_cache(maxsize=1024)  # `calibrate` asks again for the cost of what it has found.
 def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Spent:
-  """Returns the cost by PLD; see `Accountant.spent` and `pld_epsilon`."""
+  """Returns the cost by PLD; see `Accountant.spent` and `pld_epsilon`.
+
+  Args:
+    release: What a round releases, with its noise.
+    num_rounds: T.
+    delta: That of the whole run.
+
+  Returns:
+    The cost.
+
+  Raises:
+    ValueError: As by `pld_epsilon`.
+  """
   rest, tail = _rest_of_delta(release, num_rounds, delta)
   slack = num_rounds * events.round_slack(release)
   cost, rounding = events.with_drawn_noise(

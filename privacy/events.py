@@ -177,6 +177,12 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
   for as replacing a client, which includes it, but at no more than the cost to an adversary that
   knows the cohort: exp((alpha - 1) D_alpha) is jointly convex, so that it is at most the mean over
   cohorts.
+
+  Args:
+    release: What a round releases, with its noise.
+
+  Returns:
+    Orders and divergences.
   """
   overflow = release.overflow_probability
   release = release.without_mechanisms()
@@ -198,7 +204,14 @@ def round_curve(release: releases.Release) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.lru_cache(maxsize=64)  # Every round of a run needs it.
 def round_slack(release: releases.Release) -> float:
-  """Returns the log of the ratio between a round's law and that with continuous Gaussian noise."""
+  """Returns the log of the ratio between a round's law and that with continuous Gaussian noise.
+
+  Args:
+    release: What a round releases, with its noise.
+
+  Returns:
+    The log; 0 where the server makes all noise.
+  """
   return sum(part.slack(release.noise.protocol) for part in release.parts)
 
 
@@ -262,6 +275,12 @@ def tail_probability(release: releases.Release) -> float:
   The server's noise ends at `GAUSSIAN_SUPPORT` standard deviations; a client whose contribution is
   in a single number moves that end by 1 / z of them. The probability is charged to delta; it is at
   most 1e-16, unless there is next to no noise, and 0 where the clients make all noise.
+
+  Args:
+    release: What a round releases, with its noise.
+
+  Returns:
+    The probability.
   """
   total, reach = 0.0, 1.0
   participation = release.cohort.participation(1)

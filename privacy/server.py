@@ -111,7 +111,17 @@ def server_epsilon(
 ) -> ServerSpent:
   """Returns the cost of T rounds for a client against the server, or why there is none to speak of.
 
-  The client takes part in `participations` of the rounds; None for `likely_participations`.
+  Args:
+    release: What a round releases, with its noise.
+    num_rounds: T.
+    delta: In (0, 1).
+    participations: The rounds in which the client takes part; None for `likely_participations`.
+
+  Returns:
+    Epsilon, or the reason.
+
+  Raises:
+    ValueError: If an argument is out of its range.
   """
   delta = checks.fraction("delta", delta)
   num_rounds = checks.whole("num_rounds", num_rounds, 0)

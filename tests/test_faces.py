@@ -61,7 +61,7 @@ def _shown(text):
   for name, options in _BLOCK.findall(text + "\n"):
     module, chosen = importlib.import_module(name), yaml.safe_load(options or "options: {}")
     for member in chosen["options"].get("members", dir(module)):
-      value = getattr(module, member)
+      value = inspect.unwrap(getattr(module, member))  # Of a cache.
       offered = member in getattr(module, "__all__", ())
       is_own = inspect.isfunction(value) and f"{value.__module__}.".startswith(f"{name}.")
       if inspect.isfunction(value) and member[0] != "_" and (offered or is_own):

@@ -165,7 +165,16 @@ def _sum_of_exp(logs: np.ndarray) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def drawn_law(local_stddev: float, num_shares: int, bulk: float) -> DrawnLaw:
-  """Bounds the law of the sum of K drawn shares, in `bulk` standard deviations of it and beyond."""
+  """Bounds the law of the sum of K drawn shares, in `bulk` standard deviations of it and beyond.
+
+  Args:
+    local_stddev: sigma, of one share, in integers.
+    num_shares: K.
+    bulk: Standard deviations of the sum within which its law is bounded.
+
+  Returns:
+    The bounds.
+  """
   sigma, k, t = local_stddev, num_shares, _POINTS
   are_pairs, values, step = sigma < _OF_PAIRS, 24.0 * sigma + 3.0, (t[1] - t[0]) * sigma
   law = np.exp(-0.5 * t * t) / (math.sqrt(2.0 * math.pi) * sigma)
