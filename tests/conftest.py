@@ -100,11 +100,12 @@ def pytest_unconfigure():
 
 # Files that take minutes; whichever process gets one last holds up the end.
 _LONG = (
-  *("experiments/test_sweep", "experiments/run/test_private_run", "experiments/test_train"),
+  *("experiments/test_sweep", "experiments/run/test_private_methods", "experiments/test_train"),
   *("experiments/run/test_folder_histories", "experiments/run/test_training_options"),
   *("engine/test_cohort_engine", "algorithms/test_private_superquantile_fed_avg"),
   *("algorithms/test_superquantile_fed_avg", "algorithms/test_baselines"),
-  *("engine/test_data_sets", "experiments/test_additions", "experiments/run/test_baseline_runs"),
+  *("engine/test_data_sets", "experiments/test_additions", "experiments/run/test_private_run"),
+  *("experiments/run/test_private_resumed", "experiments/run/test_baseline_runs"),
   *("experiments/run/test_own_runs", "test_stack", "docs/test_examples"),
   *("tasks/test_downloads", "tasks/test_emnist"),
   *("experiments/run/register/test_experiment_histories", "threshold/test_tree"),
