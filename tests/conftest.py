@@ -10,6 +10,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Where every core is busy, NumPy's threads wait for one another in each small product, and spin.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from helpers import processes  # noqa: E402
 import pytest  # noqa: E402  TensorFlow and NumPy read these when they are imported.
 
 import tff_superquantile  # noqa: E402, F401  It lets TFF in, which tests import before ours.
@@ -75,7 +76,8 @@ def pytest_xdist_auto_num_workers():
   return max(1, min(len(os.sched_getaffinity(0)) + 1, int(memory / 6e9)))
 
 
-def pytest_configure():
+def pytest_configure(config):
+  processes.pytest_configure(config)
   # Until everything is imported: the collector would go over TensorFlow's modules again and again.
   gc.disable()
 
