@@ -10,6 +10,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Where every core is busy, NumPy's threads wait for one another in each small product, and spin.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from helpers import processes  # noqa: E402
 import pytest  # noqa: E402  TensorFlow and NumPy read these when they are imported.
 
 import tff_superquantile  # noqa: E402, F401  It lets TFF in, which tests import before ours.
@@ -75,7 +76,8 @@ def pytest_xdist_auto_num_workers():
   return max(1, min(len(os.sched_getaffinity(0)) + 1, int(memory / 6e9)))
 
 
-def pytest_configure():
+def pytest_configure(config):
+  processes.pytest_configure(config)
   # Until everything is imported: the collector would go over TensorFlow's modules again and again.
   gc.disable()
 
@@ -100,11 +102,12 @@ def pytest_unconfigure():
 
 # Files that take minutes; whichever process gets one last holds up the end.
 _LONG = (
-  *("experiments/test_sweep", "experiments/run/test_private_run", "experiments/test_train"),
+  *("experiments/test_sweep", "experiments/run/test_private_methods", "experiments/test_train"),
   *("experiments/run/test_folder_histories", "experiments/run/test_training_options"),
   *("engine/test_cohort_engine", "algorithms/test_private_superquantile_fed_avg"),
   *("algorithms/test_superquantile_fed_avg", "algorithms/test_baselines"),
-  *("engine/test_data_sets", "experiments/test_additions", "experiments/run/test_baseline_runs"),
+  *("engine/test_data_sets", "experiments/test_additions", "experiments/run/test_private_run"),
+  *("experiments/run/test_private_resumed", "experiments/run/test_baseline_runs"),
   *("experiments/run/test_own_runs", "test_stack", "docs/test_examples"),
   *("tasks/test_downloads", "tasks/test_emnist"),
   *("experiments/run/register/test_experiment_histories", "threshold/test_tree"),

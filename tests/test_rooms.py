@@ -16,6 +16,7 @@ _FOLDERS = ("benchmarks", "paper", *_LIBRARY)
 _MODULES = [path for folder in _FOLDERS for path in sorted((_ROOT / folder).rglob("*.py"))]
 _MOST_MODULES = 16
 _MOST_LINES = 400
+_MOST_LINES_OF_TESTS = 600
 _MOST_LINES_OF_A_FUNCTION = 60
 _ENGINE = "tff_superquantile.engine.cohort"
 _EXPERIMENTS = "tff_superquantile.experiments"
@@ -83,6 +84,19 @@ def test_modules_are_short_and_one_sentence_says_what_they_are():
   texts = {path: path.read_text(encoding="utf-8") for path in _MODULES}
   said = {path: ast.get_docstring(ast.parse(text)) or "" for path, text in texts.items() if text}
   assert [path for path, says in said.items() if not says.partition("\n\n")[0].endswith(".")] == []
+
+
+def test_modules_of_tests_are_short_and_lie_in_the_rooms_of_what_they_test():
+  modules = sorted((_ROOT / "tests").rglob("*.py"))
+  assert len(modules) > 200
+  long = {
+    str(path.relative_to(_ROOT)) for path in modules if _num_lines(path) > _MOST_LINES_OF_TESTS
+  }
+  assert not long
+  folders = {path.parent for path in (_ROOT / "tests/experiments").rglob("test_*.py")}
+  rooms = {folder.relative_to(_ROOT / "tests") for folder in folders}
+  assert len(rooms) > 10
+  assert not [room for room in rooms if not (_ROOT / "tff_superquantile" / room).is_dir()]
 
 
 def _name(path):

@@ -18,198 +18,10 @@ import tensorflow_federated as tff
 from tff_superquantile.engine import context
 from tff_superquantile.engine import runtime
 from tff_superquantile.engine.cohort import cohort_context
-from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import ops
 
 pytestmark = pytest.mark.usefixtures("restored_context")
 _NUMBERS = tff.SequenceType(np.float32)
-_FAILS = "fails"
-
-
-def outcome(of_context, computation, *arguments):
-  """The result, or that there is none; that the engine does not know a program is neither."""
-  try:
-    return invoke(of_context, computation, *arguments)
-  except errors.UnsupportedError:
-    raise
-  except Exception:  # Errors of several libraries.
-    return _FAILS
-
-
-def assert_same(found, expected):
-  assert (found is _FAILS) == (expected is _FAILS)
-  for ours, theirs in zip(tf.nest.flatten(found), tf.nest.flatten(expected)):
-    if ours is not _FAILS:
-      np.testing.assert_array_equal(ours, theirs)
-
-
-def check(x):
-  """An effect: it fails for numbers from four on."""
-  tf.debugging.Assert(x < 4, [x])
-
-
-def beside_the_result(x):
-  check(x)
-  return 2 * x
-
-
-def in_a_called_function(x):
-  tf.function(check)(x)
-  return 2 * x
-
-
-def in_one_branch(x):
-  if x > 2:
-    check(x)
-  return 2 * x
-
-
-def in_a_known_branch(x):
-  return tf.cond(tf.constant(3) > 2, lambda: [check(x), x][1], lambda: -x)
-
-
-def in_a_loop(x):
-  for _ in tf.range(3):
-    check(x)
-  return x
-
-
-def in_a_loop_of_one_step(x):
-  for _ in tf.range(1):
-    check(x)
-    x += 1
-  return x
-
-
-def in_what_follows_a_loop(x):
-  for _ in tf.range(2):
-    x += 1
-  check(x - 2)
-  return 0 * x
-
-
-def in_a_loops_condition(x):
-  return tf.while_loop(lambda i, v: [check(v), i < 2][1], lambda i, v: (i + 1, v), (0, x))
-
-
-def component_of(function, has_variable):
-  """One without variables may be mapped as it is; one with variables is taken apart."""
-
-  def component(x):
-    return tf.function(function)(x + tf.Variable(0.0) if has_variable else x)
-
-  return tff.tensorflow.computation(component, np.float32)
-
-
-EFFECTS = [
-  beside_the_result,
-  in_a_called_function,
-  in_one_branch,
-  in_a_known_branch,
-  in_a_loop,
-  in_a_loop_of_one_step,
-  in_what_follows_a_loop,
-  in_a_loops_condition,
-]
-
-
-@pytest.mark.parametrize("has_variable", [False, True])
-@pytest.mark.parametrize("function", EFFECTS, ids=lambda f: f.__name__)
-def test_effects_happen_as_in_tffs_runtime(native, function, has_variable):
-  component = component_of(function, has_variable)
-  for clients in ([1.0, 3.0], [1.0, 9.0]):
-    expected = outcome(native, at_clients(component), clients)
-    assert (expected is _FAILS) == (max(clients) > 4)
-    ours = cohort_context.CohortContext()
-    if function is in_a_loops_condition:  # Which may be left to TFF's runtime in this process.
-      context.set_simulation_context()
-      ours = tff.framework.get_context_stack().current
-    assert_same(outcome(ours, at_clients(component), clients), expected)
-
-
-def test_effects_of_an_initializer_happen_as_in_tffs_runtime(native):
-  @tff.tensorflow.computation(np.float32)
-  def component(x):
-    def initial():
-      with tf.control_dependencies([tf.debugging.Assert(tf.constant(False), ["never"])]):
-        return tf.identity(3.0)
-
-    return x + tf.Variable(initial)
-
-  for of_context in (native, cohort_context.CohortContext()):
-    assert outcome(of_context, at_clients(component), [1.0]) is _FAILS
-
-
-def in_a_fold(data_set):
-  def add(total, x):
-    check(x)
-    return total + 1
-
-  return data_set.reduce(np.float32(0), add)
-
-
-def in_a_loop_over_it(data_set):
-  total = 0.0
-  for x in data_set:
-    check(x)
-    total += x
-  return total
-
-
-def of_one_batch(data_set):
-  batch = data_set.batch(2).take(1).get_single_element()
-  check(tf.reduce_max(batch))
-  return tf.reduce_sum(batch)
-
-
-@pytest.mark.parametrize(
-  "function", [in_a_fold, in_a_loop_over_it, of_one_batch], ids=lambda f: f.__name__
-)
-def test_effects_of_what_is_read_happen_for_each_client(native, function):
-  component = tff.tensorflow.computation(lambda d: tf.function(function)(d), _NUMBERS)
-  for last in (2.0, 9.0):
-    elements = [[1.0, 2.0]] * 16 + [[1.0, last]]
-    held = [tf.data.Dataset.from_tensor_slices(np.float32(own)) for own in elements]
-    expected = outcome(native, at_clients(component), held)
-    assert (expected is _FAILS) == (last > 4)
-    assert_same(outcome(cohort_context.CohortContext(), at_clients(component), held), expected)
-
-
-def test_prints_come_in_the_programs_order(native, tmp_path):
-  """Each of them once, also in a loop whose steps are known."""
-  path = tmp_path / "printed"
-
-  def prints(x):
-    tf.print(x, output_stream=f"file://{path}")
-    i = tf.constant(0)
-    while i < 3:
-      tf.print(i, output_stream=f"file://{path}")
-      i += 1
-    if x > 0:
-      tf.print(2 * x, output_stream=f"file://{path}")
-    return x
-
-  printed = []
-  for of_context in (native, cohort_context.CohortContext()):
-    invoke(of_context, at_clients(component_of(prints, True)), [4.0])
-    printed.append(path.read_text().split())
-    path.unlink()
-  assert printed == [["4", "0", "1", "2", "8"]] * 2
-
-
-def test_a_fold_that_stacks_rows_keeps_its_effects(native):
-  @tf.function
-  def append(rows, row):
-    check(row)
-    return tf.concat([rows, [row]], axis=0)
-
-  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
-  def stack(values):
-    return calls.stacked(values, lambda rows, row: append(rows, row))
-
-  for clients in ([3.0, 1.0], [3.0, 9.0]):
-    expected = outcome(native, stack, clients)
-    assert_same(outcome(cohort_context.CohortContext(), stack, clients), expected)
 
 
 def counts_in_a_queue(number):
@@ -290,7 +102,7 @@ def test_clients_and_calls_share_no_state(native, function):
   expected = invoke(native, twice, [7, 2, 7])
   for of_context in (cohort_context.CohortContext(), runtime.create_sync_context(2)):
     for _ in range(3):
-      assert_same(invoke(of_context, twice, [7, 2, 7]), expected)
+      calls.assert_same(invoke(of_context, twice, [7, 2, 7]), expected)
 
 
 def test_many_clients_have_queues_at_once():
@@ -420,9 +232,9 @@ def of_steps(steps):
   "function", [squares_in_a_branch, grows(0), grows(1), *map(of_steps, range(4))]
 )
 def test_branches_and_loops_give_what_tffs_runtime_gives(native, function):
-  component = component_of(function, True)
+  component = calls.component_of(function, True)
   expected = invoke(native, at_clients(component), [0.0, 1.0, 4.0])
-  assert_same(
+  calls.assert_same(
     invoke(cohort_context.CohortContext(), at_clients(component), [0.0, 1.0, 4.0]), expected
   )
 
@@ -456,7 +268,7 @@ def test_what_clients_make_beside_an_effect_has_it(native):
   def make(data_set, x):
     @tf.function
     def checked(x):
-      check(x)
+      calls.check(x)
       return x
 
     with tf.control_dependencies([checked(x)]):
@@ -470,8 +282,10 @@ def test_what_clients_make_beside_an_effect_has_it(native):
 
   held = [tf.data.Dataset.from_tensor_slices(np.zeros(20, np.float32))] * 2
   for numbers in ([1.0, 3.0], [1.0, 9.0]):
-    expected = outcome(native, count, held, numbers)
-    assert_same(outcome(cohort_context.CohortContext(), count, held, numbers), expected)
+    expected = calls.result_or_failure(native, count, held, numbers)
+    calls.assert_same(
+      calls.result_or_failure(cohort_context.CohortContext(), count, held, numbers), expected
+    )
 
 
 def _lines(name):
@@ -571,11 +385,11 @@ def test_variables_keep_their_shape_as_in_tffs_runtime(native, method):
   for declared in ([3], [None]):
     program = _assigned(method, declared)
     for held in ([full, full], [full, short]):
-      expected = outcome(native, program, held)
+      expected = calls.result_or_failure(native, program, held)
       for of_context in (cohort_context.CohortContext(), runtime.create_sync_context(2)):
-        assert_same(outcome(of_context, program, held), expected)
+        calls.assert_same(calls.result_or_failure(of_context, program, held), expected)
       is_refused = held[1] is short and (declared == [3] or method != "assign")
-      assert (expected is _FAILS) == is_refused
+      assert (expected is calls.FAILS) == is_refused
 
 
 def test_variables_of_each_type_change_as_in_tffs_runtime(native):
@@ -591,7 +405,7 @@ def test_variables_of_each_type_change_as_in_tffs_runtime(native):
     return results
 
   expected = invoke(native, at_clients(component), [5, 2])
-  assert_same(invoke(cohort_context.CohortContext(), at_clients(component), [5, 2]), expected)
+  calls.assert_same(invoke(cohort_context.CohortContext(), at_clients(component), [5, 2]), expected)
 
 
 def _compiled(function):
@@ -624,11 +438,11 @@ def test_xla_computes_nothing_that_raises_in_tffs_worker(native, name):
   one = tf.data.Dataset.from_tensor_slices
   for value in (1, 5):
     for component, held in zip(components, ([value], [value], [one([value])], [one([value])])):
-      expected = outcome(native, at_clients(component), held)
-      found = outcome(cohort_context.CohortContext(), at_clients(component), held)
-      assert_same(found, expected)
+      expected = calls.result_or_failure(native, at_clients(component), held)
+      found = calls.result_or_failure(cohort_context.CohortContext(), at_clients(component), held)
+      calls.assert_same(found, expected)
     sums = tff.tensorflow.computation(lambda d: d.reduce(0.0, lambda total, x: total + x), _NUMBERS)
     held = [one([value]).map(function)]
-    expected = outcome(native, at_clients(sums), held)
+    expected = calls.result_or_failure(native, at_clients(sums), held)
     for of_context in (cohort_context.CohortContext(), runtime.create_sync_context(2)):
-      assert_same(outcome(of_context, at_clients(sums), held), expected)
+      calls.assert_same(calls.result_or_failure(of_context, at_clients(sums), held), expected)

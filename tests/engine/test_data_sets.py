@@ -4,6 +4,7 @@ import collections
 import functools
 import gc
 
+from helpers import calls
 from helpers import problems
 from helpers.calls import at_clients
 from helpers.calls import invoke
@@ -14,20 +15,11 @@ import tensorflow_federated as tff
 
 from tff_superquantile import algorithms
 from tff_superquantile.engine.cohort import cohort_context
-from tff_superquantile.engine.cohort import reading
-from tff_superquantile.engine.cohort import traces
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import shuffles
 
 _NUMBERS = tff.SequenceType(np.float32)
-
-
 pytestmark = pytest.mark.usefixtures("restored_context")
-
-
-def numbers(*held, **kwargs):
-  """One data set a client."""
-  return [tf.data.Dataset.from_tensor_slices(np.float32(own), **kwargs) for own in held]
 
 
 def sgd():
@@ -211,24 +203,13 @@ def test_endless_data_sets_and_iterators():
     ]
 
 
-@tff.tensorflow.computation(_NUMBERS)
-def _order(data_set):
-  return tf.ensure_shape(data_set.take(20).batch(20).get_single_element(), [20])
-
-
-@tff.tensorflow.computation(_NUMBERS)
-def _orders(data_set):
-  looks = [data_set.take(20 - k).batch(20).get_single_element() for k in range(2)]
-  return tf.ensure_shape(tf.concat(looks, 0), [39])
-
-
 def test_a_shuffled_data_set_with_a_seed_begins_anew(native):
-  held = [data_set.shuffle(20, seed=4) for data_set in numbers(np.arange(20), -np.arange(20))]
+  held = [data_set.shuffle(20, seed=4) for data_set in calls.numbers(np.arange(20), -np.arange(20))]
   of_context = cohort_context.CohortContext()
-  expected = invoke(native, at_clients(_order), held)
+  expected = invoke(native, at_clients(calls.order), held)
   assert list(expected[0]) != list(np.arange(20))
   for _ in range(3):
-    np.testing.assert_array_equal(invoke(of_context, at_clients(_order), held), expected)
+    np.testing.assert_array_equal(invoke(of_context, at_clients(calls.order), held), expected)
   assert of_context._store._bytes == 2 * 20 * 4
 
 
@@ -290,14 +271,14 @@ def _by_epochs(data_set):
 
 @tff.tensorflow.computation(_NUMBERS)
 def _first_twenty(data_set):
-  """The elements of `_order` by other ops."""
+  """The elements of `calls.order` by other ops."""
   looked = data_set.map(lambda value: value + 1).batch(20).take(1).get_single_element()
   return tf.ensure_shape(looked, [20])
 
 
 @tff.federated_computation(tff.FederatedType(_NUMBERS, tff.CLIENTS))
 def _by_several_components(held):
-  parts = [_order, _first_twenty, _reductions, _order]
+  parts = [calls.order, _first_twenty, _reductions, calls.order]
   return tuple(tff.federated_map(part, held) for part in parts)
 
 
@@ -352,8 +333,6 @@ SHUFFLED = {
     lambda _: one.shuffle(9, seed=4).repeat(2)
   ),
 }
-
-
 # One of each kind always; the others, in the long run.
 _ALWAYS = (
   *("as it is", "shuffled", "shuffled, kept"),
@@ -370,7 +349,7 @@ _ALWAYS = (
 )
 def test_each_read_gets_what_tffs_runtime_gives(native, shuffle):
   """Whatever has read a data set before, and however often."""
-  held = [SHUFFLED[shuffle](one) for one in numbers(np.arange(20), -np.arange(20) * 0.5)]
+  held = [SHUFFLED[shuffle](one) for one in calls.numbers(np.arange(20), -np.arange(20) * 0.5)]
   expected = {name: invoke(native, reader, held) for name, reader in READERS.items()}
   list(held[0])  # The user looks, too.
   of_context = cohort_context.CohortContext()
@@ -382,10 +361,10 @@ def test_each_read_gets_what_tffs_runtime_gives(native, shuffle):
 
 
 def test_what_is_kept_of_a_draw_is_drawn_anew_in_each_round(native):
-  (data_set,) = numbers(np.arange(20))
+  (data_set,) = calls.numbers(np.arange(20))
   kept = data_set.shuffle(20).cache()
   for of_context in (native, cohort_context.CohortContext()):
-    found = [tuple(invoke(of_context, at_clients(_order), [kept])[0]) for _ in range(3)]
+    found = [tuple(invoke(of_context, at_clients(calls.order), [kept])[0]) for _ in range(3)]
     assert len(set(found)) == 3
 
 
@@ -423,9 +402,9 @@ def test_mime_lite_trains_in_the_second_order(native):
   ids=["shuffled", "mapped", "from Python"],
 )
 def test_what_is_drawn_without_a_seed_is_drawn_each_time(draw, is_shuffled):
-  (data_set,) = numbers(np.arange(20))
+  (data_set,) = calls.numbers(np.arange(20))
   of_context = cohort_context.CohortContext()
-  computation = at_clients(_order)
+  computation = at_clients(calls.order)
   # Beside one that is kept.
   kept = invoke(of_context, computation, [data_set])[0]
   found = [invoke(of_context, computation, [draw(data_set), data_set]) for _ in range(2)]
@@ -435,7 +414,7 @@ def test_what_is_drawn_without_a_seed_is_drawn_each_time(draw, is_shuffled):
   for _, constant in found:
     np.testing.assert_array_equal(constant, kept)
   # Each look is a draw of its own, also within one component.
-  twice = invoke(of_context, at_clients(_orders), [again])[0]
+  twice = invoke(of_context, at_clients(calls.orders), [again])[0]
   assert list(twice[:19]) != list(twice[20:])
   if is_shuffled:
     assert all(set(one) == set(range(20)) for one in [*(own for own, _ in found), twice[:20]])
@@ -453,140 +432,14 @@ def test_what_lies_below_a_shuffle_is_kept(monkeypatch, most):
     scale = tf.constant(factor, tf.float32)
     drawn, seeded = [
       one.map(lambda x, scale=scale: x * scale).shuffle(20, seed).repeat(1).map(lambda x: x + 1)
-      for one, seed in zip(numbers(np.arange(20), np.arange(20) + 50), (None, 4))
+      for one, seed in zip(calls.numbers(np.arange(20), np.arange(20) + 50), (None, 4))
     ]
-    order, order_of_seed = invoke(of_context, at_clients(_order), [drawn, seeded])
+    order, order_of_seed = invoke(of_context, at_clients(calls.order), [drawn, seeded])
     orders.add(tuple(order))
     assert sorted(order) == list(factor * np.arange(20) + 1)
     np.testing.assert_array_equal(order_of_seed, list(seeded.as_numpy_iterator()))
   assert len(orders) == 6
   assert len(read) == (6 if "_MAX_BYTES" in most else 4)  # When they are there for the second time.
-
-
-@tff.tensorflow.computation(tff.SequenceType(np.float32))
-def _first_and_sum(data_set):
-  first, total = np.float32(-1.0), np.float32(0.0)
-
-  def step(before, x):
-    return tf.where(before[0] < 0, x, before[0]), before[1] + x * x
-
-  return data_set.reduce((first, total), step)
-
-
-def _read_once(monkeypatch):
-  calls = []
-  read_once = reading.Store.read_once
-  monkeypatch.setattr(
-    reading.Store, "read_once", lambda *a: calls.append(a) or read_once(*a), raising=True
-  )
-  return calls
-
-
-def test_orders_drawn_in_each_call_have_tensorflows_law(monkeypatch):
-  """A buffer of 2 of 3: the first is each of two with 1/2, as of `tf.data` itself."""
-  calls = _read_once(monkeypatch)
-  (base,) = numbers(np.arange(3))
-  held = [base.shuffle(2)] * 200  # One object, of which each client draws its own order.
-  of_context = cohort_context.CohortContext()
-  firsts = []
-  for _ in range(3):
-    results = invoke(of_context, at_clients(_first_and_sum), held)
-    firsts += [float(first) for first, _ in results]
-    assert {float(total) for _, total in results} == {5.0}
-  assert len(calls) == 3
-  assert set(firsts) == {0.0, 1.0}
-  assert abs(np.mean(firsts) - 0.5) < 5 * 0.5 / len(firsts) ** 0.5
-  fixed = numbers(np.arange(10))[0].repeat(2).shuffle(20, reshuffle_each_iteration=False)
-  counts = {tuple(invoke(of_context, at_clients(_order), [fixed])[0]) for _ in range(8)}
-  assert len(counts) > 1 and {tuple(sorted(c)) for c in counts} == {tuple(sorted([*range(10)] * 2))}
-
-
-@pytest.mark.parametrize("form", ["twice in one", "by two", "from Python"])
-def test_what_is_not_read_before_is_read_by_each_use_and_says_why(form, monkeypatch):
-  calls, said = _read_once(monkeypatch), []
-  monkeypatch.setattr(
-    traces.errors, "warn_once", lambda logger, text, *args: said.append(text % args)
-  )
-  (base,) = numbers(np.arange(20))
-  drawn = base.shuffle(20)
-  computation = at_clients(_orders if form == "twice in one" else _order)
-  if form == "from Python":
-    drawn = base.map(lambda x: tf.ensure_shape(tf.numpy_function(lambda x: x, [x], tf.float32), []))
-  if form == "by two":
-
-    @tff.tensorflow.computation(tff.SequenceType(np.float32))
-    def negative(data_set):
-      elements = data_set.batch(20).get_single_element()
-      return tf.ensure_shape(tf.concat([elements[:1], -elements], 0), [21])
-
-    @tff.tensorflow.computation(tff.SequenceType(np.float32))
-    def positive(data_set):
-      return tf.ensure_shape(data_set.batch(20).get_single_element(), [20])
-
-    @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS))
-    def both(held):
-      return tff.federated_map(negative, held), tff.federated_map(positive, held)
-
-    computation = both
-  result = invoke(cohort_context.CohortContext(), computation, [drawn])
-  if form == "by two":
-    (first,), (second,) = result
-    assert list(-first[1:]) != list(second) and sorted(-first[1:]) == sorted(second)
-  assert not calls
-  assert len(said) == 1 and "`seed=`" in said[0]
-  assert ("calls Python" if form == "from Python" else "several times") in said[0]
-
-
-def test_what_a_client_does_not_reach_is_not_read_before(monkeypatch):
-  calls = _read_once(monkeypatch)
-
-  @tff.tensorflow.computation(tff.SequenceType(np.float32))
-  @tf.function
-  def first(data_set):
-    total = tf.constant(0.0)
-    for x in data_set:
-      total += x
-      if total > 0:
-        break
-    return total
-
-  (base,) = numbers([1.0, 1.0, 2.0])
-  broken = base.shuffle(1).map(  # The third is a division by zero.
-    lambda x: tf.cast(2 // (2 - tf.cast(x, tf.int32)), tf.float32)
-  )
-  of_context = cohort_context.CohortContext()
-  for _ in range(2):
-    assert invoke(of_context, at_clients(first), [broken]) == [2.0]
-  assert len(calls) == 2
-
-
-def test_a_data_set_is_read_once_and_kept_while_it_lives(monkeypatch):
-  read = []
-  call = reading.Reader.__call__
-  monkeypatch.setattr(
-    reading.Reader,
-    "__call__",
-    lambda self, clients: read.append(len(clients)) or call(self, clients),
-  )
-  of_context, computation = cohort_context.CohortContext(), at_clients(_order)
-  first, second, third = numbers(*np.arange(60).reshape(3, 20))
-
-  def results(*held):
-    return [own[0] for own in invoke(of_context, computation, list(held))]
-
-  assert results(first, second) == [0, 20]
-  assert results(second, third, first, third) == [20, 40, 0, 40]
-  assert read == [2, 1]
-  assert of_context._store._bytes == 3 * 80
-  del second
-  gc.collect()
-  assert results(first) == [0]
-  assert read == [2, 1, 0]
-  assert of_context._store._bytes == 2 * 80
-  small = cohort_context.CohortContext(max_bytes=100)
-  for _ in range(2):
-    assert [own[0] for own in invoke(small, computation, [first, third])] == [0, 40]
-    assert small._store._bytes == 80
 
 
 def test_no_clients_and_one():
@@ -596,9 +449,9 @@ def test_no_clients_and_one():
   def total(held):
     return tff.federated_sum(tff.federated_map(_running, held))
 
-  assert invoke(of_context, total, numbers([1, 2])) == (4.0, 5)
+  assert invoke(of_context, total, calls.numbers([1, 2])) == (4.0, 5)
   assert invoke(of_context, total, []) == (0.0, 0)
-  assert invoke(of_context, total, numbers([])) == (0.0, 1)
+  assert invoke(of_context, total, calls.numbers([])) == (0.0, 1)
 
 
 def test_other_values_than_data_sets_of_the_type(native):

@@ -4,7 +4,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.processes import limits
+
+_FLOATS = tff.SequenceType(np.float32)
+# The result of a call that raises.
+FAILS = "fails"
 
 
 def tffs_runtime(default_num_clients=0):
@@ -91,3 +96,50 @@ def outcome(of_context, program, *arguments):
     return plain(program(*arguments)), None
   except Exception as error:  # Whatever kind: TFF's are those of another process.
     return None, error
+
+
+def result_or_failure(of_context, computation, *arguments):
+  """The result, or that there is none; that the engine does not know a program is neither."""
+  try:
+    return invoke(of_context, computation, *arguments)
+  except errors.UnsupportedError:
+    raise
+  except Exception:  # Errors of several libraries.
+    return FAILS
+
+
+def assert_same(found, expected):
+  assert (found is FAILS) == (expected is FAILS)
+  for ours, theirs in zip(tf.nest.flatten(found), tf.nest.flatten(expected)):
+    if ours is not FAILS:
+      np.testing.assert_array_equal(ours, theirs)
+
+
+def numbers(*held, **kwargs):
+  """One data set a client."""
+  return [tf.data.Dataset.from_tensor_slices(np.float32(own), **kwargs) for own in held]
+
+
+def check(x):
+  """An effect: it fails for numbers from four on."""
+  tf.debugging.Assert(x < 4, [x])
+
+
+def component_of(function, has_variable):
+  """One without variables may be mapped as it is; one with variables is taken apart."""
+
+  def component(x):
+    return tf.function(function)(x + tf.Variable(0.0) if has_variable else x)
+
+  return tff.tensorflow.computation(component, np.float32)
+
+
+@tff.tensorflow.computation(_FLOATS)
+def order(data_set):
+  return tf.ensure_shape(data_set.take(20).batch(20).get_single_element(), [20])
+
+
+@tff.tensorflow.computation(_FLOATS)
+def orders(data_set):
+  looks = [data_set.take(20 - k).batch(20).get_single_element() for k in range(2)]
+  return tf.ensure_shape(tf.concat(looks, 0), [39])

@@ -13,6 +13,7 @@ import time
 
 from helpers import forks
 from helpers import here
+from helpers import processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SECONDS = 400  # Of patience with a command, not what one takes.
@@ -66,25 +67,6 @@ class Result:
     assert len(self.err.splitlines()) == 1, self.err
 
 
-def _stat(pid):
-  """(parent's id, start time) of a process that has not ended; None if it has."""
-  try:
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-  except (FileNotFoundError, ProcessLookupError):
-    return None
-  return None if fields[0] in "ZX" else (int(fields[1]), int(fields[19]))
-
-
-def _processes_below(pid):
-  """The process, and all that it or they started: {(process id, start time)}."""
-  stats = {int(path.name): _stat(path.name) for path in pathlib.Path("/proc").glob("[0-9]*")}
-  below, found = {pid}, True
-  while found:
-    found = {p for p, s in stats.items() if s and s[0] in below} - below
-    below |= found
-  return {(p, stats[p][1]) for p in below if stats.get(p)}
-
-
 class Command:
   """A started command, and the processes that it was seen to start."""
 
@@ -107,7 +89,7 @@ class Command:
 
   def look(self):
     """Remembers the processes that are there now."""
-    self._seen |= _processes_below(self.process.pid)
+    self._seen |= processes.below(self.process.pid)
 
   def wait_until(self, condition):
     """Waits until there is something to see, or the command has ended."""
@@ -152,7 +134,7 @@ class Command:
     """The ids of processes that it started, and that are still there some seconds later."""
     end = time.monotonic() + seconds
     while True:
-      left = [pid for pid, start in self._seen if (_stat(pid) or (0, 0))[1] == start]
+      left = [pid for pid, start in self._seen if (processes.stat(pid) or (0, 0))[1] == start]
       if not left or time.monotonic() > end:
         return left
       time.sleep(0.1)

@@ -47,3 +47,30 @@ def of_site(name, how):
 def added(*new, at=None):
   """Returns a change that adds rows, after so many others."""
   return lambda rows: [*rows[: at or len(rows)], *map(list, new), *rows[at or len(rows) :]]
+
+
+def check(one, clients, expected):
+  """Checks that clients, inputs and labels are those of another table, to the last bit."""
+  other, of_other = expected
+  assert one.labels == other.labels and list(clients) == list(of_other)
+  for client, (x, y) in of_other.items():
+    np.testing.assert_array_equal(clients[client][0], x)
+    np.testing.assert_array_equal(clients[client][1], y)
+
+
+def comma(text):
+  return text.replace(".", ",")
+
+
+def thousands(text, group=",", mark="."):
+  whole, _, rest = text.partition(".")
+  return f"{whole[:-3]}{group}{whole[-3:]}{mark}{rest}"
+
+
+def labels(how):
+  """Labels of a charge, as `how` has it, and its place."""
+
+  def change(rows):
+    return [[*row[:5], how(row[4], i) if i else row[5]] for i, row in enumerate(rows)]
+
+  return change

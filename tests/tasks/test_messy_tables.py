@@ -2,221 +2,15 @@
 
 import gzip
 import io
-import json
 import re
 
 from helpers import messy
-from helpers import own_tables
-from helpers import pools
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 import pytest
 
-from tasks.own import doubts
-from tasks.own import notation
-from tasks.own import values
-
 _TEXT = messy.text(messy.clean())
-
-
-@pytest.fixture
-def ask(tmp_path):
-  """Asks for the task of a file of this content, or of a folder of {name: content}."""
-
-  def ask(content, name="visits.csv", **changes):
-    path = tmp_path / name
-    files = content if isinstance(content, dict) else {"": content}
-    for inner, of_file in files.items():
-      file = path / inner if inner else path
-      file.parent.mkdir(parents=True, exist_ok=True)
-      file.write_bytes(of_file if isinstance(of_file, bytes) else of_file.encode())
-    one, splits = own_tables.load(path, **{"seed": 1, **changes})
-    return one, pools.by_client(splits)
-
-  return ask
-
-
-def _check(one, clients, expected):
-  """Checks that clients, inputs and labels are those of another table, to the last bit."""
-  other, of_other = expected
-  assert one.labels == other.labels and list(clients) == list(of_other)
-  for client, (x, y) in of_other.items():
-    np.testing.assert_array_equal(clients[client][0], x)
-    np.testing.assert_array_equal(clients[client][1], y)
-
-
-def _comma(text):
-  return text.replace(".", ",")
-
-
-def _thousands(text, group=",", mark="."):
-  whole, _, rest = text.partition(".")
-  return f"{whole[:-3]}{group}{whole[-3:]}{mark}{rest}"
-
-
-@pytest.mark.parametrize(
-  "mark",
-  [
-    *(
-      " ",
-      "?",
-      "-",
-      ".",
-      "Not Available",
-      "#DIV/0!",
-      "unknown",
-      "n.a.",
-      "\u2014",
-      "N/D",
-      "no data",
-    ),
-    *("zzz", "see file", "<NA>"),
-  ],
-)
-@pytest.mark.parametrize("is_private", [False, True])
-def test_marks_of_missing_numbers(ask, mark, is_private):
-  every = 22 if mark in ("zzz", "see file") else 7  # These must be few.
-
-  def table(mark):
-    return messy.text(messy.change("charge", lambda _: mark, every)(messy.clean()))
-
-  asked = dict(is_private=is_private, validation_fraction=0.25)
-  found = ask(table(mark), **asked)
-  _check(*found, ask(table(""), "empty.csv", **asked))
-  listed = re.search(r"charge +number +(\d+) +2 +read as missing: (\d+) (.*)", found[0].description)
-  if mark not in ("<NA>", " "):  # These are so in each column.
-    assert listed[1] == listed[2] and listed[3] == repr(mark)
-  if mark not in ("zzz", "see file"):
-    # Where the user names it, it is so in texts, too.
-    wards = messy.text(messy.change("ward", lambda _: mark, every=7)(messy.clean()))
-    none = messy.text(messy.change("ward", lambda _: "", every=7)(messy.clean()))
-    _check(*ask(wards, "wards.csv", missing=f'"{mark}"'), ask(none, "none.csv"))
-
-
-_NOTATIONS = {
-  "thousands": (_thousands, "commas between thousands"),
-  "points and commas": (lambda t: _thousands(t, ".", ","), "decimal commas"),
-  "blanks": (lambda t: _thousands(t, " "), ""),
-  "narrow blanks": (lambda t: _thousands(t, "\u202f", ","), "decimal commas"),
-  "Swiss": (lambda t: _thousands(t, "'"), ""),
-  "commas": (_comma, "decimal commas"),
-  "dollars": (lambda t: f"${_thousands(t)}", "in \\$; commas between thousands"),
-  "euros": (lambda t: f"{_thousands(t, '.', ',')} \u20ac", "in \u20ac; decimal commas"),
-  "code of a currency": (lambda t: f"USD {t}", "in USD"),
-  "pounds of some": (lambda t: f"\u00a3{t}" if t < "5" else t, "in \u00a3"),
-  "unit": (lambda t: f"{t} mg", "in mg"),
-  "long unit": (lambda t: f"{t}kg/m2", "in kg/m2"),
-  "unit of two words": (lambda t: f"{t} mm Hg", "in mm Hg"),
-  "per cent": (lambda t: f"{t}%", "in %"),
-  "points between thousands": (None, "points between thousands"),
-  "plus": (lambda t: f"+{t}", ""),
-  "marks beside": (
-    lambda t: "?" if t[0] == "4" else f"{t} \u20ac",
-    "in \u20ac; read as missing: \\d+ '\\?'",
-  ),
-}
-
-
-@pytest.mark.parametrize("is_private", [False, True])
-@pytest.mark.parametrize("name", _NOTATIONS)
-def test_numbers_in_another_notation_are_the_same(ask, name, is_private):
-  how, remark = _NOTATIONS[name]
-  if how is None:  # As the doses tell, which have decimal commas.
-    whole = messy.change("charge", lambda t: t[:-3])(messy.clean())
-    grouped = messy.change("charge", lambda t: f"{t[:-3]}.{t[-3:]}" if len(t) > 3 else t)(whole)
-    table = messy.text(messy.change("dose", _comma)(grouped))
-    _check(
-      *ask(table, is_private=is_private), ask(messy.text(whole), "w.csv", is_private=is_private)
-    )
-    return
-  asked = dict(is_private=is_private, validation_fraction=0.25)
-  rows = messy.clean()
-  plain = messy.change("charge", lambda t: "" if name == "marks beside" and t[0] == "4" else t)(
-    rows
-  )
-  expected = ask(messy.text(plain), "clean.csv", **asked)
-  found = ask(messy.text(messy.change("charge", how)(rows)), **asked)
-  _check(*found, expected)
-  assert re.search(f"charge +number +\\d+ +.( +{remark})?(\n|$)", found[0].description)
-  # One site writes so, and the others do not; a unit that none of the reference has is unknown.
-  if name not in ("per cent", "marks beside") and not (is_private and "in " in remark):
-    mixed = messy.of_site("site 07", messy.change("charge", how))(rows)
-    _check(*ask(messy.text(mixed), "mixed.csv", **asked), expected)
-  # A later table is read alike, and a model's card has the unit.
-  one = found[0]
-  again = ask(messy.text(messy.change("charge", how)(rows)), "later.csv", columns=one.columns)[1]
-  np.testing.assert_array_equal(again["site 03"][0], found[1]["site 03"][0])
-  unit = json.loads(one.columns)["features"][-1]["unit"]
-  assert remark.replace("\\", "").startswith(f"in {unit}" * bool(unit))
-  assert not unit or f"charge in {unit}" in one.preprocessing(None).description
-
-
-@pytest.mark.parametrize(
-  "text, point, comma, alone",  # The number by each mark of decimals, and by the text alone.
-  [
-    ("3,125", 3125, 3.125, None),
-    ("3.125", 3.125, 3125, 3.125),
-    ("0,125", 0.125, 0.125, 0.125),
-    ("1.234.567", 1234567, 1234567, 1234567),
-    ("1,23,456.75", 123456.75, 123456.75, 123456.75),
-    ("12,5", 12.5, 12.5, 12.5),
-    ("(1,234.50)", -1234.5, -1234.5, -1234.5),
-    ("\u22127", -7, -7, -7),
-    ("12-", -12, -12, -12),
-    ("5e3", 5000, 5000, 5000),
-    ("inf", np.inf, np.inf, np.inf),
-    ("1_000", *[None] * 3),
-    ("12,34,5", *[None] * 3),
-    ("1,2345.6", *[None] * 3),
-    ("10:30", *[None] * 3),
-    ("2024-01-05", *[None] * 3),
-    ("192.168.0.1", *[None] * 3),
-    ("--5", *[None] * 3),
-    ("5 mg", *[None] * 3),  # Its unit is not the column's.
-    ("(5", *[None] * 3),
-    (".", *[None] * 3),
-  ],
-)
-def test_texts_are_the_numbers_that_people_mean(text, point, comma, alone):
-  numbers = [notation.Notation(mark, "kg").number(text) for mark in (".", ",", "")]
-  assert numbers == [point, comma, alone]
-  column = values.Column.of("v", [text, None, text])
-  spread = column.spread(notation.Notation(",", "kg").numbers(column))
-  np.testing.assert_array_equal(spread[[0, 2]], [np.nan if comma is None else comma] * 2)
-
-
-@pytest.mark.parametrize(
-  "column, how, remark",
-  [
-    ("charge", lambda t: f"{t[0]},500", None),  # Doses have points before decimals.
-    ("age", lambda t: f"{t[0]},500", "'.,500' is one of two"),
-    ("age", lambda t: f"{t} {'mg' if t < '5' else 'g'}", "their units are 'g', 'mg'"),
-    ("age", lambda t: f"{t}A" if t < "3" else t, "some have 'A' and some have not"),
-    ("age", lambda t: f"{t} %" if t < "3" else t, "some have '%' and some have not"),
-    ("age", lambda t: f"<{t}" if t < "3" else t, "others are not, first '<"),
-  ],
-)
-def test_what_looks_like_numbers_is_said(ask, column, how, remark):
-  rows = messy.change(column, how)(messy.clean())
-  if remark and "one of two" in remark:  # Nothing else tells.
-    rows = [[*row[:2], *row[3:4], *row[5:]] for row in rows]
-  described = ask(messy.text(rows))[0].description
-  if remark is None:
-    assert re.search(f"{column} +number.*commas between thousands", described)
-  else:
-    assert re.search(
-      f"{column} +(category|dropped).*values look like numbers, but .*{remark}", described
-    )
-
-
-def _labels(how):
-  """Labels of a charge, as `how` has it, and its place."""
-
-  def change(rows):
-    return [[*row[:5], how(row[4], i) if i else row[5]] for i, row in enumerate(rows)]
-
-  return change
 
 
 @pytest.mark.parametrize(
@@ -251,7 +45,7 @@ def _labels(how):
   ],
 )
 def test_labels_that_are_nearly_alike_or_numbers_are_refused(ask, how, said):
-  table = messy.text(_labels(how)(messy.clean()))
+  table = messy.text(messy.labels(how)(messy.clean()))
   with pytest.raises(ValueError, match=said):
     ask(table)
   if "classes .* " in said:  # The remedy is one.
@@ -260,13 +54,13 @@ def test_labels_that_are_nearly_alike_or_numbers_are_refused(ask, how, said):
 
 
 def test_labels_in_another_notation_are_numbers_and_letters_are_classes(ask):
-  plain = ask(messy.text(_labels(lambda t, i: t)(messy.clean())), "clean.csv")
-  for how in (_comma, lambda t: f"{t} kg", _thousands):
-    found = ask(messy.text(_labels(lambda t, i, how=how: how(t))(messy.clean())))
-    _check(*found, plain)
-  letters = ask(messy.text(_labels(lambda t, i: "aAb"[i % 3])(messy.clean())))[0]
+  plain = ask(messy.text(messy.labels(lambda t, i: t)(messy.clean())), "clean.csv")
+  for how in (messy.comma, lambda t: f"{t} kg", messy.thousands):
+    found = ask(messy.text(messy.labels(lambda t, i, how=how: how(t))(messy.clean())))
+    messy.check(*found, plain)
+  letters = ask(messy.text(messy.labels(lambda t, i: "aAb"[i % 3])(messy.clean())))[0]
   assert letters.labels == ("A", "a", "b")
-  doses = ask(messy.text(_labels(lambda t, i: f"{1 + i % 3} mg")(messy.clean())))[0]
+  doses = ask(messy.text(messy.labels(lambda t, i: f"{1 + i % 3} mg")(messy.clean())))[0]
   assert doses.labels == ("1 mg", "2 mg", "3 mg")
 
 
@@ -277,7 +71,7 @@ def test_blanks_around_values_are_left_out_and_counted(ask):
   rows = messy.clean()
   spaced = [[row[0], *(blanks(t, i) for t in row[1:])] if i else row for i, row in enumerate(rows)]
   plain, found = ask(messy.text(rows), "clean.csv"), ask(messy.text(spaced))
-  _check(*found, plain)
+  messy.check(*found, plain)
   assert found[0].labels == plain[0].labels
   for column in ("ward", "outcome"):
     assert f"160 values of column {column} have blanks around them" in found[0].description
@@ -294,11 +88,11 @@ def test_na_is_missing_with_blanks_too(ask):
   plain = ask(ward("NA"), "clean.csv")
   for mark in (" NA ", "\tNA", "  ", ""):
     found = ask(ward(mark))
-    _check(*found, plain)
+    messy.check(*found, plain)
     assert " 48 " in re.search("ward +category.*", found[0].description)[0]
 
 
-_COUNTRIES = messy.text(_labels(lambda t, i: ("NA", "ZA", "BW")[i % 3])(messy.clean()))
+_COUNTRIES = messy.text(messy.labels(lambda t, i: ("NA", "ZA", "BW")[i % 3])(messy.clean()))
 
 
 def test_na_may_be_a_label(ask):
@@ -329,7 +123,7 @@ def test_rows_without_a_client_are_refused_or_dropped(ask, is_private):
     ask(table, **asked)
   found = ask(table, rows_without_client="drop", **asked)
   kept = messy.text([row for i, row in enumerate(rows) if i % 9 != 4])
-  _check(*found, ask(kept, "clean.csv", **asked))
+  messy.check(*found, ask(kept, "clean.csv", **asked))
   said = "27 rows without a client are left out." in found[0].description
   assert said != is_private
 
@@ -351,13 +145,13 @@ def test_codes_with_an_e_are_names(ask, column):
   if column == "outcome":
     assert (found[0].labels, plain[0].labels) == (codes, tuple("abcde"))
     plain = found[0], plain[1]
-  _check(*found, plain)
+  messy.check(*found, plain)
   assert "1e+12" not in found[0].description
   # A small e is how programs write numbers: it is one, and said to be.
   small, numbers = (
     ask(table(write), f"{write.__name__}.csv") for write in (str.lower, _as_whole_number)
   )
-  _check(*small, numbers)
+  messy.check(*small, numbers)
   assert f"Values of column {column} such as '3e2' are read as powers of" in small[0].description
   assert "powers of" not in numbers[0].description
 
@@ -482,7 +276,9 @@ def _padded(rows):
 _SAME = {
   "blanks around names": lambda rows: messy.text(_padded(rows)),
   "semicolons": lambda rows: messy.text(rows, ";"),
-  "semicolons and commas": lambda rows: messy.text([[_comma(t) for t in r] for r in rows], ";"),
+  "semicolons and commas": lambda rows: messy.text(
+    [[messy.comma(t) for t in r] for r in rows], ";"
+  ),
   "tabs": lambda rows: messy.text(rows, "\t"),
   "bars": lambda rows: messy.text(rows, "|"),
   "BOM with semicolons": lambda rows: b"\xef\xbb\xbf" + messy.text(rows, ";").encode(),
@@ -503,7 +299,7 @@ _SAME = {
 @pytest.mark.parametrize("name", _SAME)
 def test_other_dialects_hold_the_same(ask, name):
   one, clients = ask(_SAME[name](messy.clean()))
-  _check(one, clients, ask(_TEXT, "clean.csv"))
+  messy.check(one, clients, ask(_TEXT, "clean.csv"))
   separator = {"semicolons": "';'", "tabs": "'\\t'", "bars": "'|'", "BOM with semicolons": "';'"}
   assert name not in separator or f"separated by {separator[name]}" in one.description
   assert name != "a title" or "2 rows before the names of columns are left" in one.description
@@ -561,34 +357,17 @@ def test_rows_within_stray_quotes_are_named(ask, first, last, column):
   assert said and abs(int(said[1]) - ((last or 240) - first)) <= 1
 
 
-@pytest.mark.parametrize("code", ["-999", "-200", "9999", "-1000.0", "999", "-9"])
-@pytest.mark.parametrize("column", ["age", "outcome"])
-def test_codes_far_from_all_others_are_named_and_can_be_missing(ask, column, code):
-  rows = _labels(lambda t, i: f"{float(t) / 50:.2f}" if i % 2 else f"{float(t) / 50:.1f}")(
-    messy.clean()
-  )
-  marked = messy.text(messy.change(column, lambda _: code, every=20)(rows))
-  number = f"{float(code):g}"
-  described = ask(marked)[0].description
-  assert f"5.0 % are {number}, far from all others: if that stands for missing" in described
-  assert f"pass --missing={number}" in described
-  asked = dict(missing=code, rows_without_label="drop" if column == "outcome" else None)
-  empty = messy.text(messy.change(column, lambda _: "", every=20)(rows))
-  _check(*ask(marked, **asked), ask(empty, "empty.csv", **asked))
-  assert "far from" not in ask(messy.text(rows), "clean.csv")[0].description
-
-
 def test_flags_leave_out_columns_and_rows(ask):
   rows = messy.clean()
   few = [[*row[:1], *row[2:3], *row[4:]] for row in rows]
-  _check(*ask(messy.text(rows), drop_columns="age,ward"), ask(messy.text(few), "few.csv"))
+  messy.check(*ask(messy.text(rows), drop_columns="age,ward"), ask(messy.text(few), "few.csv"))
   unlabelled = messy.change("outcome", lambda _: " ", every=5)(rows)
   labelled = [row for row in unlabelled if row[-1] != " "]
   one, clients = ask(messy.text(unlabelled), rows_without_label="drop")
-  _check(one, clients, ask(messy.text(labelled), "labelled.csv"))
+  messy.check(one, clients, ask(messy.text(labelled), "labelled.csv"))
   assert "48 rows without a label are left out." in one.description
-  _check(*ask(messy.text(rows, "#"), separator="#"), ask(messy.text(rows), "clean.csv"))
-  _check(*ask(messy.text(rows, "\t"), separator="tab"), ask(messy.text(rows), "clean.csv"))
+  messy.check(*ask(messy.text(rows, "#"), separator="#"), ask(messy.text(rows), "clean.csv"))
+  messy.check(*ask(messy.text(rows, "\t"), separator="tab"), ask(messy.text(rows), "clean.csv"))
   short = [row if i % 9 or not i else row[:-2] + [""] * 0 for i, row in enumerate(rows)]
   assert (
     "26 rows lack their last values"
@@ -597,54 +376,3 @@ def test_flags_leave_out_columns_and_rows(ask):
   others = (dict(drop_columns="age"), dict(missing="-9"), dict(separator=","))
   digests = {ask(_TEXT, **asked)[0].data_digest for asked in ({}, *others)}
   assert len(digests | {ask(_TEXT, rows_without_label="drop")[0].data_digest}) == 5
-
-
-def test_of_few_numbers_codes_are_at_one_end_alone():
-  assert doubts.on_codes(np.tile([0.0, 11.0, 15.0, 26.0, 32.0, 37.0], 9)) == ""
-
-
-def _with_far(rng, number):
-  values = rng.normal(10, 2, 500)
-  values[rng.choice(500, number, replace=False)] *= 100
-  return values
-
-
-@pytest.mark.parametrize(
-  "draw, number",
-  [
-    (lambda rng: _with_far(rng, 0), 0),
-    (lambda rng: _with_far(rng, 1), 1),
-    (lambda rng: _with_far(rng, 7), 7),
-    (lambda rng: -_with_far(rng, 7), 7),
-    (lambda rng: _with_far(rng, 60), 0),  # A kind of their own.
-    (lambda rng: np.append(_with_far(rng, 7), np.nan), 7),
-    (lambda rng: rng.lognormal(sigma=2.0, size=5000), 0),  # Long tails.
-    (lambda rng: rng.standard_cauchy(5000), 0),
-    (lambda rng: rng.pareto(1.0, 5000), 0),
-    (lambda rng: rng.poisson(0.2, 500) * 100.0, 0),  # Most are equal.
-    (lambda rng: np.zeros(0), 0),
-    (lambda rng: np.full(9, np.nan), 0),
-  ],
-)
-def test_only_gross_errors_are_far_from_all_others(draw, number):
-  numbers = draw(np.random.default_rng(1))
-  is_far = doubts.are_far(numbers)
-  assert is_far.sum() == number
-  assert not number or np.abs(numbers[is_far]).min() > np.nanmax(np.abs(numbers[~is_far]))
-
-
-@pytest.mark.parametrize("column", ["age", "outcome"])
-def test_gross_errors_are_named_with_number_share_value_and_client(ask, column):
-  rng = np.random.default_rng(2)
-  lines = ["site,age,dose,outcome"]
-  for i in range(200):
-    row = dict(age=50 + 5 * rng.normal(), dose=rng.normal(), outcome=3 + rng.normal())
-    row[column] *= 100 if i in (90, 7, 150) else 1
-    lines.append(f"s{i % 20:02d},{row['age']:.3f},{row['dose']:.3f},{row['outcome']:.3f}")
-  described = ask("\n".join(lines), label_column="outcome")[0].description
-  what = "labels outcome" if column == "outcome" else "values of column age"
-  value = lines[8].split(",")[1 if column == "age" else 3]  # Of clients in order, s07 is the first.
-  assert f"3 of 200 {what} (2 %) are far from all others (more than 20 robust deviations), the" in (
-    described
-  )
-  assert f"first {float(value):.6g} of client 's07': if these are errors, mend them." in described

@@ -14,11 +14,12 @@ def of(predictions: measure.Predictions) -> float:
 
   The confidence of an example is the probability of the predicted class, and bin b holds those in
   (b / 15, (b + 1) / 15]. Of few examples it is large by chance alone, about 1 / sqrt(n): then
-  that of all clients' examples together tells more.
+  that of all clients' examples together tells more. Without examples, or where a confidence is not
+  a number, as of a model that has diverged, neither is the error.
   """
-  if not len(predictions.labels):
-    return float("nan")
   confidence = predictions.values.max(axis=1)
+  if not (len(confidence) and np.all(np.isfinite(confidence))):
+    return float("nan")
   right = measure.predicted(predictions) == predictions.labels
   bins = np.clip(np.ceil(confidence * NUM_BINS).astype(int) - 1, 0, NUM_BINS - 1)
   gaps = np.bincount(bins, right - confidence, NUM_BINS)

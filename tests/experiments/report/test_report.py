@@ -1,22 +1,17 @@
-"""Tests of the report on fabricated run folders, and of reading and writing such folders."""
+"""Reports on fabricated folders of runs: numbers, words, figures and what is refused."""
 
 import base64
-import csv
 import html.parser
 import itertools
-import json
-import os
-import pathlib
 import re
 import shutil
 
+from helpers import fabricated_runs
 from helpers import finished_runs
 import numpy as np
-import pandas as pd
 import pytest
 
 from tff_superquantile import atomic_files
-from tff_superquantile import distribution
 from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.evidence import decision
 from tff_superquantile.experiments.evidence import grouped
@@ -28,75 +23,8 @@ from tff_superquantile.experiments.report import comparison
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 
-_SUPERQUANTILE = "superquantile_theta_0.5"
-_BY_ADAM = f"{_SUPERQUANTILE}_adam"
+_BY_ADAM = f"{fabricated_runs.SUPERQUANTILE}_adam"
 _HOSTILE = "<script>alert(1)</script>".replace("/", "|") + "$x_{$ **bold** [a](b) \"'&"
-_EVALUATED = (
-  "test_error_mean",
-  "test_error_p90",
-  "test_error_superquantile_90",
-  "test_loss_mean",
-  "test_loss_superquantile_90",
-)
-
-
-def _fabricate(
-  root, method, seed, *, task="synthetic", shift=0.0, sizes=True, finished=True, num_rounds=40
-):
-  """Writes a run folder; `shift` is taken off every client's error. Returns the test errors.
-
-  Without rounds (`num_rounds` None) there are fewer figures to draw, so the test is quicker.
-  """
-  folder = pathlib.Path(root) / task / method / f"seed_{seed}"
-  folder.mkdir(parents=True)
-  rng = np.random.default_rng(seed)
-  errors = np.clip(rng.beta(2, 6, 60) - shift, 0, 1)
-  flags = finished_runs.flags_of(method)
-  theta = flags.get("theta")
-  training = {"train_loss": 0.5, "tail_size": 50, "cohort_size": 100}
-  rows = [
-    {
-      "round": number,
-      **({"threshold": rng.normal() if number else None} if theta else {}),
-      **(training if number else {}),
-      **({name: rng.random() for name in _EVALUATED} if number % 10 == 0 else {}),
-    }
-    for number in range(0 if num_rounds is None else num_rounds + 1)
-  ]
-  if rows:
-    pd.DataFrame(rows).to_csv(folder / "rounds.csv", index=False)
-  is_standin = task.endswith("_standin")
-  # No task of the paper, whose comparisons are answered otherwise.
-  name = {"synthetic": "tiny"}.get(task, task.removesuffix("_standin"))
-  flags = {"task": name, "theta": 1, **flags, "seed": seed}
-  flags |= {"learning_rate": 0.1, **({"data": "standin"} if is_standin else {})}
-  lines = [*(f"--{name}={value}" for name, value in flags.items()), "--noverbose", ""]
-  (folder / "flags.txt").write_text("\n".join(lines))
-  manifest = {"versions": {"numpy": "1.25.2"}, "started": f"2024-01-0{seed + 1}"}
-  atomic_files.write_json(folder / "manifest.json", {**manifest, "seconds_per_round": 0.5 + seed})
-  clients = {
-    "client_id": [f"client_{index}" for index in range(60)],
-    "num_examples": 100 + 7 * sizes * np.arange(60),
-    "loss": 2 * errors,
-    "error": errors,
-  }
-  for split in ("test", "train"):
-    run_files.write_clients(folder / f"{split}_clients.csv", clients)
-  if finished:
-    described = {"error": distribution.describe(errors), "loss": distribution.describe(2 * errors)}
-    metrics = {"test": described, "train": {"loss": {"mean": 0.7 + 0.01 * seed}}}
-    atomic_files.write_json(folder / "metrics.json", metrics)
-  return errors
-
-
-def _write(root, task="synthetic"):
-  """Writes the report of a task; returns its files."""
-  return page.write(comparison.report(root, task), pathlib.Path(root, task))
-
-
-def _csv_rows(paths):
-  with open(paths["csv"], newline="", encoding="utf-8") as stream:
-    return {(row["method"], row["metric"]): row for row in csv.DictReader(stream)}
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +32,17 @@ def sweep(tmp_path_factory):
   """Three methods, three seeds, of which one run is unfinished: (folder, errors, paths)."""
   root = tmp_path_factory.mktemp("sweep")
   errors = {
-    (method, seed): _fabricate(
+    (method, seed): fabricated_runs.fabricate(
       root, method, seed, shift=shift, finished=(method, seed) != ("q_ffl_1", 2)
     )
-    for method, shift in (("q_ffl_1", -0.03), (_SUPERQUANTILE, 0.05), ("fed_avg", 0.0))
+    for method, shift in (
+      ("q_ffl_1", -0.03),
+      (fabricated_runs.SUPERQUANTILE, 0.05),
+      ("fed_avg", 0.0),
+    )
     for seed in range(3)
   }
-  return root, errors, _write(root)
+  return root, errors, fabricated_runs.write(root)
 
 
 class _Parser(html.parser.HTMLParser):
@@ -131,7 +63,7 @@ class _Parser(html.parser.HTMLParser):
 
 def test_csv_has_mean_and_sample_sd_over_seeds(sweep):
   _, errors, paths = sweep
-  rows = _csv_rows(paths)
+  rows = fabricated_runs.csv_rows(paths)
   p90 = [np.percentile(errors["fed_avg", seed], 90) for seed in range(3)]
   row = rows["fed_avg", "test.error.p90"]
   assert row["task"] == "synthetic"
@@ -154,11 +86,13 @@ def test_markdown_has_the_same_numbers_in_percent_and_marks_the_best(sweep):
   table = finished_runs.markdown_tables(text)[1]
   assert [row[0] for row in table[1:]] == ["FedAvg", "Superquantile θ = 0.5", "q_ffl_1"]
   column = table[0].index("p90")
-  for method, row in zip(("fed_avg", _SUPERQUANTILE), table[1:3]):
+  for method, row in zip(("fed_avg", fabricated_runs.SUPERQUANTILE), table[1:3]):
     p90 = [100 * np.percentile(errors[method, seed], 90) for seed in range(3)]
     expected = f"{np.mean(p90):.1f} ± {np.std(p90, ddof=1):.1f}"
     value, _, spread = expected.partition(" ")
-    assert row[column] == (f"**{value}** {spread}" if method == _SUPERQUANTILE else expected)
+    assert row[column] == (
+      f"**{value}** {spread}" if method == fabricated_runs.SUPERQUANTILE else expected
+    )
   assert [row[table[0].index("seeds")] for row in table[1:]] == ["3", "3", "2"]
   # Columns are aligned, and what has no interval is not marked.
   for lines in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
@@ -172,7 +106,7 @@ def test_summary_compares_the_best_method_with_fed_avg_seed_by_seed(sweep):
   _, errors, paths = sweep
   before, after = (
     [100 * np.percentile(errors[method, seed], 90) for seed in range(3)]
-    for method in ("fed_avg", _SUPERQUANTILE)
+    for method in ("fed_avg", fabricated_runs.SUPERQUANTILE)
   )
   change = np.array(after) - np.array(before)
   text = paths["md"].read_text(encoding="utf-8")
@@ -188,8 +122,8 @@ def test_summary_compares_the_best_method_with_fed_avg_seed_by_seed(sweep):
 
 def test_summary_finds_no_difference_in_seeds_that_disagree_and_none_of_different_seeds(tmp_path):
   for seed, shift in ((0, 0.05), (1, -0.04)):
-    _fabricate(tmp_path, "fed_avg", seed)
-    _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=shift)
+    fabricated_runs.fabricate(tmp_path, "fed_avg", seed)
+    fabricated_runs.fabricate(tmp_path, fabricated_runs.SUPERQUANTILE, seed, shift=shift)
   runs = run_folder.find_runs(tmp_path)
   groups = grouped.by_method(runs)
   text = decision.decide(groups).text
@@ -207,10 +141,15 @@ def test_summary_finds_no_difference_in_seeds_that_disagree_and_none_of_differen
 
 
 def test_a_method_is_compared_with_fed_avg_of_the_same_optimizer(tmp_path):
-  shifts = {"fed_avg": 0.0, _SUPERQUANTILE: 0.02, "fed_avg_adam": 0.1, _BY_ADAM: 0.15}
+  shifts = {
+    "fed_avg": 0.0,
+    fabricated_runs.SUPERQUANTILE: 0.02,
+    "fed_avg_adam": 0.1,
+    _BY_ADAM: 0.15,
+  }
   for method, shift in shifts.items():
     for seed in range(3):
-      _fabricate(tmp_path, method, seed, shift=shift, num_rounds=None)
+      fabricated_runs.fabricate(tmp_path, method, seed, shift=shift, num_rounds=None)
   groups = grouped.by_method(run_folder.find_runs(tmp_path))
   said = "Take Superquantile θ = 0.5, server Adam: against FedAvg with the same options it lowers"
   assert decision.decide(groups).text.startswith(said)
@@ -218,7 +157,7 @@ def test_a_method_is_compared_with_fed_avg_of_the_same_optimizer(tmp_path):
   greys = [method for method in groups if looks[method].color == style.GREY]
   assert greys == ["fed_avg", "fed_avg_adam"] and len(set(looks.values())) == 4
   del groups[greys[1]]
-  del groups[names.Name(_SUPERQUANTILE)]
+  del groups[names.Name(fabricated_runs.SUPERQUANTILE)]
   text = decision.decide(grouped.Grouped(groups)).text
   assert "there is no result of FedAvg with the same options to compare with" in text
 
@@ -282,8 +221,8 @@ def test_page_says_how_it_was_run(sweep):
 
 def test_hostile_method_name_is_shown_and_not_obeyed(tmp_path):
   for method in ("fed_avg", _HOSTILE):
-    _fabricate(tmp_path, method, 0)
-  paths = _write(tmp_path)
+    fabricated_runs.fabricate(tmp_path, method, 0)
+  paths = fabricated_runs.write(tmp_path)
   source = paths["html"].read_text(encoding="utf-8")
   assert source.count("<script") == 1 and "<script>alert" not in source
   assert _HOSTILE in _Parser(source).texts
@@ -292,15 +231,17 @@ def test_hostile_method_name_is_shown_and_not_obeyed(tmp_path):
   # An unescaped bar would start another cell.
   for lines in re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE):
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines.splitlines()}) == 1
-  assert (_HOSTILE, "test.error.p90") in _csv_rows(paths)
+  assert (_HOSTILE, "test.error.p90") in fabricated_runs.csv_rows(paths)
   assert "\x1b" not in names.printable("a\x1b[2J")
 
 
 def test_the_best_is_not_that_of_one_easy_seed(tmp_path):
   for seed in range(3):
-    _fabricate(tmp_path, "fed_avg", seed, num_rounds=None)
-    _fabricate(tmp_path, _SUPERQUANTILE, seed, shift=0.05, num_rounds=None)
-  _fabricate(tmp_path, "superquantile_theta_0.2", 1, shift=0.1, num_rounds=None)
+    fabricated_runs.fabricate(tmp_path, "fed_avg", seed, num_rounds=None)
+    fabricated_runs.fabricate(
+      tmp_path, fabricated_runs.SUPERQUANTILE, seed, shift=0.05, num_rounds=None
+    )
+  fabricated_runs.fabricate(tmp_path, "superquantile_theta_0.2", 1, shift=0.1, num_rounds=None)
   text = decision.decide(grouped.by_method(run_folder.find_runs(tmp_path))).text
   assert text.startswith("Take Superquantile θ = 0.5: against FedAvg it lowers")
   assert "shared with FedAvg by Superquantile θ = 0.2, which this leaves out" in text
@@ -313,8 +254,8 @@ def _keep_clients(root, number):
 
 
 def test_few_clients_have_a_worst_one_and_no_percentiles(tmp_path):
-  for method, shift in (("fed_avg", 0.0), (_SUPERQUANTILE, 0.05)):
-    errors = _fabricate(tmp_path, method, 0, shift=shift, num_rounds=None)
+  for method, shift in (("fed_avg", 0.0), (fabricated_runs.SUPERQUANTILE, 0.05)):
+    errors = fabricated_runs.fabricate(tmp_path, method, 0, shift=shift, num_rounds=None)
   _keep_clients(tmp_path, 6)
   report = comparison.report(tmp_path, "synthetic")
   said = report.answers[0].text
@@ -329,8 +270,8 @@ def test_few_clients_have_a_worst_one_and_no_percentiles(tmp_path):
 
 
 def test_a_single_client_has_no_interval_and_nothing_is_bold(tmp_path):
-  for method, shift in (("fed_avg", 0.0), (_SUPERQUANTILE, 0.05)):
-    _fabricate(tmp_path, method, 0, shift=shift, num_rounds=None)
+  for method, shift in (("fed_avg", 0.0), (fabricated_runs.SUPERQUANTILE, 0.05)):
+    fabricated_runs.fabricate(tmp_path, method, 0, shift=shift, num_rounds=None)
   _keep_clients(tmp_path, 1)
   report = comparison.report(tmp_path, "synthetic")
   said = report.answers[0].text
@@ -342,8 +283,8 @@ def test_a_single_client_has_no_interval_and_nothing_is_bold(tmp_path):
 
 def test_clients_are_named_with_their_changes_and_escaped(tmp_path):
   shared, errors = "</td><b>x", {}
-  for method, seed in itertools.product(("fed_avg", _SUPERQUANTILE), range(2)):
-    _fabricate(tmp_path, method, seed, num_rounds=None)
+  for method, seed in itertools.product(("fed_avg", fabricated_runs.SUPERQUANTILE), range(2)):
+    fabricated_runs.fabricate(tmp_path, method, seed, num_rounds=None)
     # The clients of the second seed are others, but for one.
     ids = [shared, *(f"client_{30 * seed + index}" for index in range(29))]
     of_seed = np.random.default_rng([seed, len(method)]).random(30)
@@ -392,25 +333,25 @@ def test_the_first_lines_have_what_all_private_runs_cost_together(tmp_path):
 
 
 def test_one_seed_has_no_spread(tmp_path):
-  for method in ("fed_avg", _SUPERQUANTILE):
-    _fabricate(tmp_path, method, 0, sizes=False, num_rounds=None)
-  paths = _write(tmp_path)
+  for method in ("fed_avg", fabricated_runs.SUPERQUANTILE):
+    fabricated_runs.fabricate(tmp_path, method, 0, sizes=False, num_rounds=None)
+  paths = fabricated_runs.write(tmp_path)
   markdown = paths["md"].read_text(encoding="utf-8")
   assert not re.search(r"± \d", markdown)
   assert "This is one seed" in markdown
-  assert _csv_rows(paths)["fed_avg", "test.error.mean"]["sd"] == ""
+  assert fabricated_runs.csv_rows(paths)["fed_avg", "test.error.mean"]["sd"] == ""
 
 
 def test_missing_files_and_columns_leave_figures_out(tmp_path):
   for method in ("fed_avg", "private"):
-    _fabricate(tmp_path, method, 0)
+    fabricated_runs.fabricate(tmp_path, method, 0)
     folder = tmp_path / "synthetic" / method / "seed_0"
     (folder / "rounds.csv").write_text("round,test_error_p90\n0,0.9\n10,0.5\n")
     for name in ("test_clients.csv", "train_clients.csv", "flags.txt", "manifest.json"):
       (folder / name).unlink()
   groups = grouped.by_method(run_folder.find_runs(tmp_path))
   assert [figure.name for figure in comparison.draw(groups)] == ["error-by-round"]
-  assert _write(tmp_path)["html"].exists()
+  assert fabricated_runs.write(tmp_path)["html"].exists()
 
 
 def test_of_many_methods_figures_show_fed_avg_and_the_best(tmp_path):
@@ -429,7 +370,7 @@ def test_of_many_methods_figures_show_fed_avg_and_the_best(tmp_path):
     "superquantile_theta_0.1": -0.05,
   }
   for method, shift in (shown | worse).items():
-    _fabricate(tmp_path, method, 0, shift=shift, num_rounds=None)
+    fabricated_runs.fabricate(tmp_path, method, 0, shift=shift, num_rounds=None)
   groups = grouped.by_method(run_folder.find_runs(tmp_path))
   assert list(groups.contenders) == list(shown)
   few = grouped.Grouped({method: groups[method] for method in list(groups)[:6]})
@@ -438,10 +379,10 @@ def test_of_many_methods_figures_show_fed_avg_and_the_best(tmp_path):
 
 def _write_tuned(root, tried, criterion="validation.error.p90", **chosen):
   """Writes a report of one run, and what had been tried for it; returns its files."""
-  _fabricate(root, "q_fed_avg_q_1", 0, num_rounds=None)
+  fabricated_runs.fabricate(root, "q_fed_avg_q_1", 0, num_rounds=None)
   search = dict(method="q_fed_avg", criterion=criterion, tried=tried, chosen=chosen)
   atomic_files.write_json(root / "synthetic" / "tuning.json", [search])
-  return _write(root)
+  return fabricated_runs.write(root)
 
 
 def test_what_was_tuned_is_in_the_report_in_its_words_and_unit(tmp_path):
@@ -462,8 +403,8 @@ def test_of_a_large_grid_the_report_has_the_best(tmp_path):
 
 
 def test_a_report_of_generated_data_says_so_in_its_title(tmp_path):
-  _fabricate(tmp_path, "fed_avg", 0, task="emnist_linear_standin", num_rounds=None)
-  paths = _write(tmp_path, "emnist_linear_standin")
+  fabricated_runs.fabricate(tmp_path, "fed_avg", 0, task="emnist_linear_standin", num_rounds=None)
+  paths = fabricated_runs.write(tmp_path, "emnist_linear_standin")
   title = re.search(r"<title>(.*?)</title>", paths["html"].read_text())[1]
   assert "stand-in: generated data" in title
   assert "stand-in" in paths["md"].read_text().splitlines()[0]
@@ -471,60 +412,18 @@ def test_a_report_of_generated_data_says_so_in_its_title(tmp_path):
 
 def test_diverged_run_is_reported_as_such(tmp_path):
   for method in ("fed_avg", "q_ffl_10"):
-    _fabricate(tmp_path, method, 0, num_rounds=None)
+    fabricated_runs.fabricate(tmp_path, method, 0, num_rounds=None)
   (tmp_path / "synthetic" / "q_ffl_10" / "seed_0" / "metrics.json").write_text(
     '{"test": {"error": {"mean": 0.9, "p90": NaN}}, "train": {"loss": {"mean": NaN}}}'
   )
-  markdown = _write(tmp_path)["md"].read_text(encoding="utf-8")
+  markdown = fabricated_runs.write(tmp_path)["md"].read_text(encoding="utf-8")
   assert " NaN |" in markdown and "**NaN" not in markdown
   assert "A run diverged (its training loss is not a number): q_ffl_10." in markdown
   assert "no result of another method" in markdown
 
 
-def test_reading_tolerates_a_run_in_progress(tmp_path):
-  _fabricate(tmp_path, _SUPERQUANTILE, 4, finished=False, num_rounds=3)
-  (run,) = run_folder.find_runs(tmp_path)
-  assert (run.task, run.method, run.seed, run.finished) == ("synthetic", _SUPERQUANTILE, 4, False)
-  rounds = run.path / "rounds.csv"
-  # A torn row in the middle, a round again after resuming, and a last line that is not complete.
-  lines = rounds.read_text().splitlines()
-  blanks = "," * (lines[0].count(",") - 1)
-  lines += ["4,0.1", f"3,7.5{blanks}", f"4,0.2{blanks}0.1"]
-  rounds.write_text("\n".join(lines))
-  (run.path / "metrics.json").write_text('{"test": {"err')
-  (run,) = run_folder.find_runs(tmp_path)
-  assert not run.finished and run.last_round == 3
-  assert run.rounds["round"].tolist() == [0, 1, 2, 3]
-  assert run.rounds["threshold"][3] == 7.5
-  assert np.isnan(run.rounds["threshold"][0]) and np.isnan(run.rounds["train_loss"][3])
-  assert run.clients("validation") == {}
-  assert run.clients("test")["client_id"][1] == "client_1"
-
-
-def test_empty_and_foreign_folders_are_no_runs(tmp_path):
-  assert run_folder.find_runs(tmp_path / "nowhere") == []
-  (tmp_path / "task" / "method" / "seed_x").mkdir(parents=True)
-  (tmp_path / "task" / ".cache" / "seed_1").mkdir(parents=True)
-  assert run_folder.find_runs(tmp_path) == []
-  (tmp_path / "task" / "method" / "seed_12").mkdir()
-  (run,) = run_folder.find_runs(tmp_path)
-  assert run.rounds == {} and run.flags == {} and run.last_round is None and not run.finished
-
-
-def test_write_atomically_replaces_and_leaves_nothing_else(tmp_path):
-  path = tmp_path / "metrics.json"
-  atomic_files.write_json(path, {"a": np.float64(0.5), "b": np.arange(2)})
-  assert json.loads(path.read_text()) == {"a": 0.5, "b": [0, 1]}
-  with pytest.raises(TypeError, match="Found"):
-    atomic_files.write_json(path, {"a": object()})
-  assert json.loads(path.read_text())["a"] == 0.5
-  with pytest.raises(OSError):
-    atomic_files.write(tmp_path / "nowhere" / "file", "text")
-  assert os.listdir(tmp_path) == ["metrics.json"]
-
-
 def test_command_without_finished_runs_exits_with_one_sentence(lab, tmp_path):
-  _fabricate(tmp_path, "fed_avg", 0, finished=False)
+  fabricated_runs.fabricate(tmp_path, "fed_avg", 0, finished=False)
   result = lab.bare("report", f"--output_dir={tmp_path}")
   assert result.code == 2
   assert result.err == (
@@ -532,7 +431,7 @@ def test_command_without_finished_runs_exits_with_one_sentence(lab, tmp_path):
     " first or pass --output_dir.\n"
   )
   with pytest.raises(ValueError, match="Found 1 unfinished"):
-    _write(tmp_path)
+    fabricated_runs.write(tmp_path)
 
 
 def test_figures_as_files(tmp_path):
@@ -544,7 +443,7 @@ def test_figures_as_files(tmp_path):
 
 
 def test_figures_that_cannot_be_written_are_refused_before_work_starts(lab, tmp_path):
-  folder = _fabricate(tmp_path, "fed_avg", 0, num_rounds=None)
+  folder = fabricated_runs.fabricate(tmp_path, "fed_avg", 0, num_rounds=None)
   result = lab.bare("report", f"--output_dir={tmp_path}", "--figures_dir=/proc/x")
   assert (result.code, result.out) == (2, "")
   assert result.err == (
@@ -554,36 +453,16 @@ def test_figures_that_cannot_be_written_are_refused_before_work_starts(lab, tmp_
   assert not list(tmp_path.glob("*/report.*")), folder
 
 
-_IDS = (
-  *("=cmd()", "+1", "-2", "@x", "\tx", "\rx", "\nx", "a\r\nb"),
-  *("'=x", "''-x", "'x", "x=1", 'a,"b', "é"),
-)
-
-
-def test_ids_are_no_formulas_and_are_read_as_they_were(tmp_path):
-  run = run_folder.Run(tmp_path, 0)
-  columns = {"client_id": _IDS, "loss": np.arange(-3.0, len(_IDS) - 3)}
-  run_files.write_clients(tmp_path / "test_clients.csv", columns)
-  with open(tmp_path / "test_clients.csv", newline="", encoding="utf-8") as file:
-    header, *rows = list(csv.reader(file))
-  assert header == ["client_id", "loss"]
-  assert [row[0] for row in rows[:3]] == ["'=cmd()", "'+1", "'-2"]
-  assert not [row[0] for row in rows if row[0][0] in "=+-@\t\r\n"]
-  assert [float(row[1]) for row in rows] == columns["loss"].tolist()
-  assert tuple(run.clients("test")["client_id"]) == _IDS
-  np.testing.assert_array_equal(run.clients("test")["loss"], columns["loss"])
-
-
 def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
   private = "superquantile_theta_0.5_epsilon_5"
   for method in ("fed_avg", "superquantile_theta_0.5", private):
-    _fabricate(tmp_path, method, 0, num_rounds=None)
+    fabricated_runs.fabricate(tmp_path, method, 0, num_rounds=None)
   groups = grouped.by_method(run_folder.find_runs(tmp_path))
   chosen, epsilon = groups.at_one_budget
   assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, None)
   assert "no result of FedAvg" not in decision.decide(groups).text
   # Where there is something to compare at a budget, the budget it is.
-  _fabricate(tmp_path, "fed_avg_epsilon_5", 0, num_rounds=None)
+  fabricated_runs.fabricate(tmp_path, "fed_avg_epsilon_5", 0, num_rounds=None)
   groups = grouped.by_method(run_folder.find_runs(tmp_path))
   chosen, epsilon = groups.at_one_budget
   assert (set(chosen), epsilon) == ({"fed_avg", "superquantile_theta_0.5"}, 5.0)
@@ -597,17 +476,21 @@ def test_one_private_run_beside_a_comparison_does_not_take_its_place(tmp_path):
 
 def test_changes_at_each_of_several_budgets(tmp_path):
   p90 = {}
-  for method, epsilon, seed in itertools.product(("fed_avg", _SUPERQUANTILE), (1, 5), range(3)):
-    shift = 0.02 * epsilon - 0.01 * seed if method == _SUPERQUANTILE else 0.0
+  for method, epsilon, seed in itertools.product(
+    ("fed_avg", fabricated_runs.SUPERQUANTILE), (1, 5), range(3)
+  ):
+    shift = 0.02 * epsilon - 0.01 * seed if method == fabricated_runs.SUPERQUANTILE else 0.0
     name = f"{method}_epsilon_{epsilon}"
-    errors = _fabricate(tmp_path, name, seed, shift=shift, num_rounds=None)
+    errors = fabricated_runs.fabricate(tmp_path, name, seed, shift=shift, num_rounds=None)
     p90.setdefault(name, []).append(100 * np.percentile(errors, 90, method="inverted_cdf"))
   groups = grouped.by_method(run_folder.find_runs(tmp_path))
   rows = {row.name: row.cells[0] for row in budgets.changes(groups).rows}
   assert len(rows) == 2
   for epsilon, is_sure in ((1, False), (5, True)):  # 0 to 2 points in three seeds; 8 to 10.
     cell = rows[f"Superquantile θ = 0.5, ε = {epsilon}"]
-    own, other = (p90[f"{name}_epsilon_{epsilon}"] for name in (_SUPERQUANTILE, "fed_avg"))
+    own, other = (
+      p90[f"{name}_epsilon_{epsilon}"] for name in (fabricated_runs.SUPERQUANTILE, "fed_avg")
+    )
     assert cell.text == f"{np.mean(np.subtract(own, other)):+.1f}".replace("-", "−")
     assert re.fullmatch(r"\([−+]?\d+\.\d to [−+]?\d+\.\d\)", cell.spread)
     assert cell.best == is_sure
@@ -617,9 +500,11 @@ def test_changes_at_each_of_several_budgets(tmp_path):
 def test_a_method_with_a_tuned_parameter_is_one_curve(tmp_path):
   tuned = {1: "q_fed_avg_q_0.3_epsilon_1", 5: "q_fed_avg_q_3_epsilon_5"}
   for epsilon, method in tuned.items():
-    _fabricate(tmp_path, f"fed_avg_epsilon_{epsilon}", 0, num_rounds=None)
-    _fabricate(tmp_path, method, 0, shift=0.1, num_rounds=None)
-    _fabricate(tmp_path, f"superquantile_theta_0.5_tree_epsilon_{epsilon}", 0, num_rounds=None)
+    fabricated_runs.fabricate(tmp_path, f"fed_avg_epsilon_{epsilon}", 0, num_rounds=None)
+    fabricated_runs.fabricate(tmp_path, method, 0, shift=0.1, num_rounds=None)
+    fabricated_runs.fabricate(
+      tmp_path, f"superquantile_theta_0.5_tree_epsilon_{epsilon}", 0, num_rounds=None
+    )
 
   def curves():
     groups = grouped.by_method(run_folder.find_runs(tmp_path))
@@ -627,14 +512,16 @@ def test_a_method_with_a_tuned_parameter_is_one_curve(tmp_path):
 
   assert curves() == {"FedAvg", "q-FFL, tuned", "Superquantile θ = 0.5, tree"}
   # Two values at one budget are two methods.
-  _fabricate(tmp_path, "q_fed_avg_q_3_epsilon_1", 0, shift=0.2, num_rounds=None)
+  fabricated_runs.fabricate(tmp_path, "q_fed_avg_q_3_epsilon_1", 0, shift=0.2, num_rounds=None)
   assert curves() == {"FedAvg", "q-FFL q = 0.3", "q-FFL q = 3", "Superquantile θ = 0.5, tree"}
 
 
 def test_methods_of_one_budget_that_differ_in_what_is_private_alone_stay_apart(tmp_path):
-  _fabricate(tmp_path, "fed_avg_epsilon_5", 0, num_rounds=None)
+  fabricated_runs.fabricate(tmp_path, "fed_avg_epsilon_5", 0, num_rounds=None)
   for k, epsilon in ((0.1, 5), (0.5, 5), (0.5, 2)):
-    _fabricate(tmp_path, f"q_fed_avg_q_1_k_{k}_epsilon_{epsilon}", 0, shift=k, num_rounds=None)
+    fabricated_runs.fabricate(
+      tmp_path, f"q_fed_avg_q_1_k_{k}_epsilon_{epsilon}", 0, shift=k, num_rounds=None
+    )
   groups = grouped.by_method(run_folder.find_runs(tmp_path))
   changes = {row.name: row.cells[0].text for row in budgets.changes(groups).rows}
   # FedAvg has no ε = 2.
