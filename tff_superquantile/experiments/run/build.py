@@ -1,6 +1,6 @@
 """Builds the resolved config of a run, its clients and its learning process."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -123,8 +123,12 @@ def build_process(
   files: client_files.ClientFiles,
   release: releases.Release | None = None,
   key: bytes | None = None,
+  build_private: Callable[..., algorithms.Private] = private.build_part,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds the learning process of a resolved config, whose clients hold handles of `files`."""
+  """Builds the learning process of a resolved config, whose clients hold handles of `files`.
+
+  With a `release` it is private, by what `build_private` makes of (config, release, noise key).
+  """
   work, build = build_options(config, model, files), config.method.build
   threshold, num_clients = config.method.threshold, len(files.client_ids)
   mean_size = config.cohort.of(num_clients).mean_size()
@@ -143,7 +147,9 @@ def build_process(
     assert isinstance(config.method, methods.PrivateMethod)  # `methods.check` sees to it.
     build = config.method.build_private
     threshold = release.find(parts.PrivateThreshold)
-    work.update(private=private.build_part(config, release, noise_key), seed_fn=_read_seed)
+    work.update(
+      private=build_private(config, release, noise_key), seed_fn=_read_seed, index_fn=_read_index
+    )
   process = build(
     thresholds.Ingredients(
       work=work,
