@@ -36,7 +36,7 @@ from privacy.noise import banded
 TradeOff = Callable[[float], float]
 
 # Guesses about so many of the canaries, of each coin a half: the surest, chosen before any run.
-_SHARES_GUESSED = (1 / 2, 1 / 4, 1 / 8)
+_SHARES_GUESSED = (1 / 2, 1 / 4)
 # Beyond, no number of canaries tells an epsilon from infinity in double precision.
 _MOST_EPSILON, _MOST_MU = 600.0, 64.0
 

@@ -8,6 +8,7 @@ import secrets
 from typing import Any
 
 import numpy as np
+from scipy import special
 import tqdm
 
 from privacy import accounting
@@ -27,9 +28,8 @@ from tff_superquantile.simulation import client_files
 
 # Canaries of a run, unless they are asked for: half of its clients, and at most so many.
 _MOST_CANARIES = 1000
-# At so many deltas, from the claim's on, the accountant says what else is claimed.
-_CLAIMED_DELTAS = 8
-_LARGEST_DELTA = 0.3
+# At so many deltas, from the claim's to this one, the accountant says what else is claimed.
+_NUM_DELTAS, _LARGEST_DELTA = 16, 0.9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,13 +144,11 @@ def audit(config: run_config.RunConfig, inquiry: Inquiry) -> Outcome:
 def claimed(config: run_config.RunConfig, release: releases.Release) -> dict[float, float]:
   """Returns the epsilons of a run of all its rounds by delta, from the claim's to larger ones."""
   assert config.privacy is not None and config.privacy.delta is not None
-  deltas = np.geomspace(config.privacy.delta, max(config.privacy.delta, _LARGEST_DELTA))
-  chosen = deltas[np.linspace(0, len(deltas) - 1, _CLAIMED_DELTAS).astype(int)]
+  delta, bound = config.privacy.delta, config.privacy.accounting
+  odds = np.linspace(special.logit(delta), special.logit(max(delta, _LARGEST_DELTA)), _NUM_DELTAS)
   return {
-    delta: accounting.epsilon(
-      release, config.num_rounds, delta, config.privacy.accounting
-    ).epsilon
-    for delta in dict.fromkeys(chosen.tolist())
+    each: accounting.epsilon(release, config.num_rounds, each, bound).epsilon
+    for each in dict.fromkeys([delta, *special.expit(odds[1:]).tolist()])
   }
 
 

@@ -19,6 +19,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from scipy import ndimage
 from scipy import signal
 
 from privacy import parts
@@ -26,6 +27,8 @@ from privacy import releases
 from tff_superquantile.simulation import client_files
 from tff_superquantile.simulation import seeds
 
+# What other clients send changes slowly: of each sum, the mean of so many rounds around it.
+_WINDOW = 11
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Canaries:
@@ -119,7 +122,8 @@ def scores(
   With y_t = s_ti <U_t, u_i> / C, z the noise multiplier of the updates, and q the chance to take
   part, secret cohorts give sum_t log(1 - q + q exp((y_t - 1 / 2) / z^2)), from which replace-one
   takes the same of -y_t. Of known cohorts with noise C^-1 z over rounds, c its coefficients, it is
-  that of two normal vectors, c * y and the same without the canary's part, in units of z.
+  that of two normal vectors, c * y and the same without the canary's part, in units of z. Of each
+  sum the mean of the rounds around it is taken first, which are the other clients' above all.
 
   Args:
     canaries: The canaries.
@@ -134,11 +138,10 @@ def scores(
   updates = release.find(parts.UpdateSum)
   assert updates is not None  # A run releases a model.
   variance, is_replaced = updates.z**2, canaries.relation == releases.REPLACE_ONE
-  seen = sums[:, canaries.directions]
+  seen = _without_others(signal.lfilter(release.coefficients, [1.0], sums, axis=0))
+  seen = seen[:, canaries.directions]
   if there is not None:
-    sent, seen = (
-      signal.lfilter(release.coefficients, [1.0], x, axis=0) for x in (there * canaries.signs, seen)
-    )
+    sent = signal.lfilter(release.coefficients, [1.0], there * canaries.signs, axis=0)
     likely = sent * (2.0 * seen) if is_replaced else sent * (seen - sent / 2.0)
     return np.sum(likely, axis=0) / variance
   share = release.cohort.probability
@@ -152,3 +155,12 @@ def scores(
 
   along = canaries.signs * seen
   return likelihood(along) - (likelihood(-along) if is_replaced else 0.0)
+
+
+def _without_others(sums: np.ndarray) -> np.ndarray:
+  """Takes from each round, of float [T, directions], the mean of those around it, if there are."""
+  if len(sums) < _WINDOW:
+    return sums
+  means = ndimage.uniform_filter1d(sums, _WINDOW, axis=0, mode="nearest")
+  rest: np.ndarray = (sums - means) * (_WINDOW / (_WINDOW - 1))  # A round is in its own mean.
+  return rest
