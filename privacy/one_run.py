@@ -15,6 +15,12 @@ run has a trade-off function f, so that each test of a canary with false positiv
 negative rate of f(x) at least, `contradicts` has a recursion that holds for all of f (Mahloujifar,
 Melis and Chaudhuri, "Auditing f-Differential Privacy in One Run", 2024).
 
+Both allow any dependence of the canaries, and pay for it: the bounds stay far below the truth however
+many there are. Where what is released of one canary tells nothing of another, as of noise that is
+independent in directions that share no weight, each canary is a test of its own (as in Andrew,
+Kairouz, Oh, Oprea, McMahan and Suriyakumar, "One-shot Empirical Privacy Estimation for Federated
+Learning", 2024), and `rates` bounds its true and false positives by Clopper and Pearson.
+
 What is too unlikely is rejected: a bound is the largest epsilon that is. It is above the truth with
 a probability of at most its significance. It proves no privacy: that a run passes says nothing of
 stronger adversaries, other data or more canaries.
@@ -37,6 +43,7 @@ TradeOff = Callable[[float], float]
 
 # Guesses about so many of the canaries, of each coin a half: the surest, chosen before any run.
 _SHARES_GUESSED = (1 / 2, 1 / 4)
+_PART_THAT_CHOOSES = 10  # One canary of so many chooses a test for the others.
 # Beyond, no number of canaries tells an epsilon from infinity in double precision.
 _MOST_EPSILON, _MOST_MU = 600.0, 64.0
 
@@ -188,21 +195,51 @@ def _largest(excess: Callable[[float], float], most: float) -> float:
   return float(optimize.brentq(excess, 0.0, end, xtol=1e-6))
 
 
+def rates(coins: np.ndarray, scores: np.ndarray, significance: float) -> tuple[float, float]:
+  """Bounds how often a test by independent scores is right, and how often it is wrong.
+
+  The test says "in" above the median of the scores of the first tenth, and is tried on the others.
+
+  Args:
+    coins: Whether each canary is in, bool [m].
+    scores: The adversary's, float [m].
+    significance: The most probability that one of the bounds is wrong.
+
+  Returns:
+    A lower bound on the rate of true positives, and an upper one on that of false positives.
+  """
+  num_choosing = -(-len(coins) // _PART_THAT_CHOOSES)
+  said = scores[num_choosing:] > np.median(scores[:num_choosing])
+  coins, level = coins[num_choosing:], 1.0 - significance / 2.0
+  bounds_of = []
+  for its, side in ((coins, "greater"), (~coins, "less")):
+    number = int(its.sum())
+    if not number:
+      return 0.0, 1.0
+    test = stats.binomtest(int(said[its].sum()), number, alternative=side)
+    bounds_of.append(test.proportion_ci(level, "exact"))
+  return float(bounds_of[0].low), float(bounds_of[1].high)
+
+
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-  """What the guesses about a run's canaries say of its epsilon; all of it with one confidence.
+  """What is found of a run's epsilon by its canaries; all of it with one confidence.
 
   Attributes:
     guesses: Of each number of guesses, what was right.
     epsilon: The lower bound on epsilon that assumes nothing about the mechanism.
     gaussian_epsilon: That of a mechanism whose trade-off function is a Gaussian's.
+    independent_epsilon: That of such a mechanism whose canaries are independent.
     contradicts_claim: Whether the guesses are too good for the claim.
+    contradicts_if_independent: Whether they or the rates are, if canaries are independent.
   """
 
   guesses: tuple[Guesses, ...]
   epsilon: float
   gaussian_epsilon: float
+  independent_epsilon: float
   contradicts_claim: bool
+  contradicts_if_independent: bool
 
 
 def bounds(
@@ -211,12 +248,12 @@ def bounds(
   """Bounds epsilon by the scores of canaries, and judges a claim.
 
   With `confidence` in all, the bounds are below the truth, and a claim that holds is not
-  contradicted: each of the three statements has its part of the significance for each number of
-  guesses (Bonferroni).
+  contradicted, where what they assume is so: each of the three methods has a third of the
+  significance, and in each all that is tested an equal part of it (Bonferroni).
 
   Args:
     coins: Whether each canary was in, bool [m], drawn fairly and seen by no score.
-    scores: The adversary's, float [m], the higher the surer that the canary is in.
+    scores: The adversary's, float [m], in an order of chance, the higher the surer that it is in.
     claim: What is claimed, epsilon by delta. The least delta is that of the bounds.
     confidence: In (0, 1).
 
@@ -227,14 +264,22 @@ def bounds(
     ValueError: If the confidence is none.
   """
   made = numbers_of_guesses(len(coins))
-  significance = (1.0 - checks.fraction("confidence", confidence)) / (3 * len(made))
+  part = (1.0 - checks.fraction("confidence", confidence)) / 3.0
   guesses = tuple(guess(coins, scores, number) for number in made)
   delta, trade_off = min(claim), trade_off_of(claim)
-  epsilon = max(epsilon_at_least(each, delta, significance) for each in guesses)
+  one = part / len(made)
+  epsilon = max(epsilon_at_least(each, delta, one) for each in guesses)
+  gaussian = max(gaussian_epsilon_at_least(each, delta, one / 2.0) for each in guesses)
+  contradicted = epsilon > claim[delta] or any(
+    contradicts(each, trade_off, one / 2.0) > 0.0 for each in guesses
+  )
+  true, false = rates(coins, scores, part)
+  mu = float(special.ndtri(true) - special.ndtri(false))
   return Bounds(
     guesses=guesses,
     epsilon=epsilon,
-    gaussian_epsilon=max(gaussian_epsilon_at_least(each, delta, significance) for each in guesses),
-    contradicts_claim=epsilon > claim[delta]
-    or any(contradicts(each, trade_off, significance) > 0.0 for each in guesses),
+    gaussian_epsilon=gaussian,
+    independent_epsilon=banded.epsilon(1.0 / mu, delta) if mu > 0.0 else 0.0,
+    contradicts_claim=contradicted,
+    contradicts_if_independent=contradicted or 1.0 - true < trade_off(false),
   )

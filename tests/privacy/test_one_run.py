@@ -115,7 +115,9 @@ def test_guesses_are_the_extremes_and_numbers_are_fixed_before():
 def test_the_trade_off_of_a_claim_is_below_the_mechanisms_own():
   # Of a Gaussian, whose f is known: touched where a claim was made, and never above.
   mu = 1.3
-  claim = {delta: banded.epsilon(1 / mu, delta) for delta in special.expit(np.linspace(-11, -0.07, 200))}
+  claim = {
+    delta: banded.epsilon(1 / mu, delta) for delta in special.expit(np.linspace(-11, -0.07, 200))
+  }
   of_claim, exact = one_run.trade_off_of(claim), one_run.gaussian_trade_off(mu)
   rates = np.linspace(1e-4, 0.9999, 300)
   gaps = np.array([exact(x) - of_claim(x) for x in rates])
@@ -136,7 +138,8 @@ def test_bounds_are_below_the_truth_in_nineteen_of_twenty_runs(mu):
   truth = {d: banded.epsilon(1 / mu, d) if mu else 0.0 for d in (delta, 1e-3, 0.1)}
   found = [one_run.bounds(*_coins_and_scores(rng, mu, 100), truth, 0.95) for _ in range(100)]
   bad = [
-    b.epsilon > truth[delta] or b.gaussian_epsilon > truth[delta] or b.contradicts_claim
+    max(b.epsilon, b.gaussian_epsilon, b.independent_epsilon) > truth[delta]
+    or b.contradicts_if_independent
     for b in found
   ]
   assert np.mean(bad) <= 0.05
@@ -184,8 +187,35 @@ def test_a_gaussian_bound_is_conservative_for_sampled_rounds():
     seen = sent + noise * rng.normal(size=sent.shape)
     ratios = np.log(1 - share + share * np.exp((seen - 0.5) / noise**2))
     found = one_run.bounds(coins, ratios.sum(axis=0), claim, 0.95)
-    bad.append(found.contradicts_claim or found.gaussian_epsilon > claim[delta])
+    highest = max(found.epsilon, found.gaussian_epsilon, found.independent_epsilon)
+    bad.append(found.contradicts_if_independent or highest > claim[delta])
   assert np.mean(bad) <= 0.05
+
+
+@pytest.mark.parametrize("mu,epsilon", [(1.0, 0.7375325027107023), (2.5, 1.401194036927944)])
+def test_rates_are_those_of_jax_privacy(mu, epsilon):
+  # `epsilon_clopper_pearson(0.05, 1e-5, threshold_strategy=Explicit(t))` of the last 360 scores
+  # with t the median of the first 40.
+  rng = np.random.default_rng(5)
+  for each in (1.0, 2.5):
+    coins = rng.random(400) < 0.5
+    scores = rng.normal(size=400) + each * coins
+    if each == mu:
+      break
+  true, false = one_run.rates(coins, scores, 0.05)
+  assert math.log((true - 1e-5) / false) == pytest.approx(epsilon, abs=1e-9)
+  # No canary is in, or none is out: no rate is known.
+  assert one_run.rates(np.zeros(20, bool), np.arange(20.0), 0.05) == (0.0, 1.0)
+  assert one_run.rates(np.ones(20, bool), np.arange(20.0), 0.05) == (0.0, 1.0)
+
+
+def test_independent_canaries_find_half_the_noise_where_the_general_bounds_do_not():
+  rng = np.random.default_rng(2)
+  claim = {d: banded.epsilon(1.0, d) for d in special.expit(np.linspace(-11.5, 2.0, 16))}
+  coins, scores = _coins_and_scores(rng, 1.6, 1000)
+  found = one_run.bounds(coins, scores, claim, 0.95)
+  assert not found.contradicts_claim and found.contradicts_if_independent
+  assert found.epsilon < found.gaussian_epsilon < max(claim.values()) < found.independent_epsilon
 
 
 def test_a_confidence_that_is_none_is_refused():

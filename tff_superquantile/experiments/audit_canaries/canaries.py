@@ -30,6 +30,7 @@ from tff_superquantile.simulation import seeds
 # What other clients send changes slowly: of each sum, the mean of so many rounds around it.
 _WINDOW = 11
 
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Canaries:
   """The canaries of one run.
@@ -96,7 +97,7 @@ def draw(
   num_rounds: int,
   relation: str,
 ) -> Canaries:
-  """Draws the canaries of a run of T = `num_rounds` rounds and d = `num_weights` weights by a key."""
+  """Draws the canaries of T = `num_rounds` rounds and d = `num_weights` weights by a key."""
   clients, coins, signs, weights = (
     seeds.generator(key, f"{purpose} of canaries")
     for purpose in ("clients", "coins", "signs", "directions")

@@ -1,4 +1,4 @@
-"""The private sum of a run with canaries, which measures what it releases along their directions."""
+"""The private sum of a run with canaries, which measures its result along their directions."""
 
 from __future__ import annotations
 
