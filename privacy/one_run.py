@@ -1,7 +1,7 @@
 """Bounds epsilon from below by guesses about canaries in one run, with a confidence.
 
 The game (Steinke, Nasr and Jagielski, "Privacy Auditing with One Training Run", 2023). Each of m
-canaries has a secret, fair coin b_i. It is in the run if b_i = 1, and if b_i = 0 it is out of it, or
+canaries has a secret, fair coin b_i. It is in the run if b_i = 1; if b_i = 0 it is out of it, or
 another takes its place. The adversary sees what the run releases, and guesses r of the coins; r is
 fixed before. Let v of its guesses be right.
 
@@ -15,11 +15,11 @@ run has a trade-off function f, so that each test of a canary with false positiv
 negative rate of f(x) at least, `contradicts` has a recursion that holds for all of f (Mahloujifar,
 Melis and Chaudhuri, "Auditing f-Differential Privacy in One Run", 2024).
 
-Both allow any dependence of the canaries, and pay for it: the bounds stay far below the truth however
-many there are. Where what is released of one canary tells nothing of another, as of noise that is
-independent in directions that share no weight, each canary is a test of its own (as in Andrew,
-Kairouz, Oh, Oprea, McMahan and Suriyakumar, "One-shot Empirical Privacy Estimation for Federated
-Learning", 2024), and `rates` bounds its true and false positives by Clopper and Pearson.
+Both allow any dependence of the canaries, and pay for it: the bounds stay far below the truth,
+however many there are. Where what is released of one canary tells nothing of another, as of noise
+that is independent in directions that share no weight, each canary is a test of its own (as in
+Andrew and others, "One-shot Empirical Privacy Estimation for Federated Learning", 2024), and
+`rates` bounds its true and false positives by Clopper and Pearson.
 
 What is too unlikely is rejected: a bound is the largest epsilon that is. It is above the truth with
 a probability of at most its significance. It proves no privacy: that a run passes says nothing of

@@ -1,10 +1,11 @@
 """Canary clients: what they send, in which rounds, and what an adversary makes of the releases.
 
 A canary i takes the place of a training client. It has a direction u_i, a unit vector over all
-weights, a public sign s_ti in each round, and a secret fair coin. If it is in, its update in a round
-in which it takes part is s_ti u_i, longer than the clip norm C, so that the clipping is under test,
-too, and its share is 1, as of a client that every threshold lets train. If it is out, it has no data
-(zero-out), or its update is -s_ti u_i (replace one). It is drawn into cohorts as any client.
+weights, a public sign s_ti in each round, and a secret fair coin. If it is in, its update in a
+round in which it takes part is along s_ti u_i, longer than the clip norm C, so that the clipping is under
+test, too, and its share is 1, as of a client that every threshold lets train. If it is out, it has
+no data (zero-out), or its update is along -s_ti u_i (replace one). It is drawn into cohorts as any
+client.
 
 Directions share no weight while there are at least as many weights as canaries: each is of d / m
 weights chosen at random, with random signs. More canaries than weights share directions, which the
@@ -68,7 +69,7 @@ class Canaries:
   ) -> tuple[list[Any], np.ndarray]:
     """Returns the handles of a cohort with its canaries, and whether each canary sends data.
 
-    The index of a canary that sends its direction is n + 2 direction + [its sign is positive], which
+    The index of one that sends is n + 2 direction + [its sign is positive], which
     `watched.Watched` reads. That of one that is out is of a client without examples.
     """
     n = len(self.files.client_ids)

@@ -48,6 +48,7 @@ class Watched(private_lib.Private):
     num_clients = len(self.canaries.files.client_ids)
 
     def report(update: Any, share: tf.Tensor, client: threshold_lib.Client) -> Any:
+      assert client.client_index is not None  # The builder of runs sees to it.
       code = client.client_index - num_clients
       is_canary = code >= 0
       sign = tf.cast(2 * (code % 2) - 1, tf.float32)
@@ -89,7 +90,7 @@ class _Projecting(tff.aggregators.UnweightedAggregationFactory):
     output_type = inner.next.type_signature.result
 
     @tff.tensorflow.computation(output_type.result.member, output_type.measurements.member)
-    def measure(result, measured):
+    def measure(result: Any, measured: Any) -> Any:
       update = result[0] if self._has_shares else result
       kept = {name: value for name, value in (measured or {}).items() if tf.nest.flatten(value)}
       flat = [tf.reshape(tf.cast(u, tf.float32), [-1]) for u in tf.nest.flatten(update)]
@@ -102,7 +103,7 @@ class _Projecting(tff.aggregators.UnweightedAggregationFactory):
     @tff.federated_computation(
       inner.initialize.type_signature.result, inner.next.type_signature.parameter[1]
     )
-    def next_fn(state, values):
+    def next_fn(state: tff.Value, values: tff.Value) -> tff.templates.MeasuredProcessOutput:
       output = inner.next(state, values)
       measurements = tff.federated_map(measure, (output.result, output.measurements))
       return tff.templates.MeasuredProcessOutput(output.state, output.result, measurements)
