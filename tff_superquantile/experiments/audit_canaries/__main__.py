@@ -5,8 +5,8 @@
 takes the flags of `train`, or --flagfile=RUN/flags.txt of a run that is there, makes some of the
 training clients canaries, and carries out a private run. An adversary that sees the noisy sums of
 all rounds, and so all models, guesses which canaries were in it. How often it is right bounds the
-run's epsilon from below, with a confidence, beside the epsilon that is claimed from above. That proves no
-privacy: a claim that is not contradicted may be wrong.
+run's epsilon from below, with a confidence, beside the epsilon that is claimed from above. That
+proves no privacy: a claim that is not contradicted may be wrong.
 
 No other run is changed or read, no ledger has the audit's run, and no model of it is kept: FOLDER,
 which must be new, gets canaries.json alone. The exit code is 0, 1 if the claim is contradicted, or

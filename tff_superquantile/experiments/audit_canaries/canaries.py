@@ -2,10 +2,10 @@
 
 A canary i takes the place of a training client. It has a direction u_i, a unit vector over all
 weights, a public sign s_ti in each round, and a secret fair coin. If it is in, its update in a
-round in which it takes part is along s_ti u_i, longer than the clip norm C, so that the clipping is under
-test, too, and its share is 1, as of a client that every threshold lets train. If it is out, it has
-no data (zero-out), or its update is along -s_ti u_i (replace one). It is drawn into cohorts as any
-client.
+round in which it takes part is along s_ti u_i, longer than the clip norm C, so that the clipping is
+under test, too, and its share is 1, as of a client that every threshold lets train. If it is out,
+it has no data (zero-out), or its update is along -s_ti u_i (replace one). It is drawn into cohorts
+as any client.
 
 Directions share no weight while there are at least as many weights as canaries: each is of d / m
 weights chosen at random, with random signs. More canaries than weights share directions, which the
