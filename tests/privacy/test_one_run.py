@@ -218,6 +218,20 @@ def test_independent_canaries_find_half_the_noise_where_the_general_bounds_do_no
   assert found.epsilon < found.gaussian_epsilon < max(claim.values()) < found.independent_epsilon
 
 
+def test_every_statement_has_its_part_of_the_significance():
+  coins, scores = _coins_and_scores(np.random.default_rng(8), 2.0, 400)
+  claim, third = {1e-5: 3.0, 0.1: 1.0}, 0.05 / 3
+  found = one_run.bounds(coins, scores, claim, 0.95)
+  guesses = [one_run.guess(coins, scores, made) for made in (200, 100)]
+  assert found.guesses == tuple(guesses)
+  general = [one_run.epsilon_at_least(each, 1e-5, third / 2) for each in guesses]
+  gaussian = [one_run.gaussian_epsilon_at_least(each, 1e-5, third / 4) for each in guesses]
+  assert (found.epsilon, found.gaussian_epsilon) == (max(general), max(gaussian))
+  true, false = one_run.rates(coins, scores, third)
+  mu = stats.norm.ppf(true) - stats.norm.ppf(false)
+  assert found.independent_epsilon == pytest.approx(banded.epsilon(1 / mu, 1e-5))
+
+
 def test_a_confidence_that_is_none_is_refused():
   with pytest.raises(ValueError, match="confidence"):
     one_run.bounds(np.array([True, False]), np.zeros(2), {1e-5: 1.0}, 1.0)
