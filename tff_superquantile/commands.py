@@ -49,6 +49,10 @@ COMMANDS = {
   "account": Command(
     "privacy.account", "Finds noise for a privacy budget and costs of runs; audits claims.", ()
   ),
+  "audit_canaries": Command(
+    f"{_EXPERIMENTS}.audit_canaries.__main__",
+    "Attacks a private configuration by canaries, and bounds its epsilon from below.",
+  ),
   "doctor": Command(
     "tff_superquantile.doctor.__main__", "Checks this machine, and says how to mend it.", ()
   ),

@@ -1,6 +1,6 @@
 """Builds the resolved config of a run, its clients and its learning process."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 from typing import Any
 
@@ -120,14 +120,18 @@ def build_process(
   files: client_files.ClientFiles,
   release: releases.Release | None = None,
   key: bytes | None = None,
+  build_private: Callable[..., algorithms.Private] = private.build_part,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds the learning process of a resolved config, whose clients hold handles of `files`."""
+  """Builds the learning process of a resolved config, whose clients hold handles of `files`.
+
+  With a `release` it is private, by what `build_private` makes of (config, release, noise key).
+  """
   work, num_clients = build_options(config, model, files), len(files.client_ids)
   if release is None:
     process = _build_public(config, work, num_clients, key)
   else:
     assert key is not None  # Each run with a release has one.
-    process = _build_private(config, work, num_clients, release, key)
+    process = _build_private(config, work, num_clients, release, key, build_private)
   if config.server.averaged_rounds > 1:
     process = algorithms.build_averaged(process, config.server.averaged_rounds)
   return process
@@ -154,13 +158,16 @@ def _build_private(
   num_clients: int,
   release: releases.Release,
   key: bytes,
+  build_private: Callable[..., algorithms.Private],
 ) -> tff.learning.templates.LearningProcess:
   """Builds the process of a private run, whose threshold and noise are those of its release."""
   noise_key: noise_source.NoiseKey = key
   if len(release.coefficients) > 1:
     noise_key = noise_source.BandedKey(key, release.coefficients)
   assert isinstance(config.method, methods.PrivateMethod)  # `methods.check` sees to it.
-  work.update(private=private.build_part(config, release, noise_key), seed_fn=_read_seed)
+  work.update(
+    private=build_private(config, release, noise_key), seed_fn=_read_seed, index_fn=_read_index
+  )
   threshold = release.find(parts.PrivateThreshold)
   return config.method.build_private(_inputs(config, work, num_clients, threshold, noise_key))
 

@@ -11,6 +11,7 @@ one of the index itself.
 """
 
 from tff_superquantile.simulation.client_files.files import HANDLE_TYPE
+from tff_superquantile.simulation.client_files.files import WITHOUT_EXAMPLES
 from tff_superquantile.simulation.client_files.files import ClientFiles
 from tff_superquantile.simulation.client_files.reading import build_examples_fn
 from tff_superquantile.simulation.client_files.reading import open_client_files
@@ -20,6 +21,7 @@ from tff_superquantile.simulation.client_files.writing import write_client_files
 __all__ = (
   "ClientFiles",
   "HANDLE_TYPE",
+  "WITHOUT_EXAMPLES",
   "build_examples_fn",
   "open_client_files",
   "open_or_write_client_files",
