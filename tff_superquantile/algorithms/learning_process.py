@@ -69,6 +69,8 @@ class Options(TypedDict, total=False):
     index_fn: A TensorFlow function from the value that a client holds to its index among all
       clients, an integer tensor [] from 0, for algorithms whose server keeps a number for each
       client.
+    reference_loss_fn: A TensorFlow function from the value that a client holds to F_i*, float32 [],
+      such as the loss of its own model. Then F_i(w) - F_i* takes the place of each loss.
     private: What makes the process differentially private, a `Private`, which states the guarantee
       and says which algorithms can be; it then chooses `client_weighting`, `model_aggregator` and
       `metrics_aggregator`.
@@ -86,6 +88,7 @@ class Options(TypedDict, total=False):
   examples_fn: tf.types.experimental.GenericFunction | None
   seed_fn: Callable[[Any], tf.Tensor] | None
   index_fn: Callable[[Any], tf.Tensor] | None
+  reference_loss_fn: Callable[[Any], tf.Tensor] | None
   private: private_lib.Private | None
 
 

@@ -23,6 +23,9 @@ _BATCH_SIZE = 8192  # Examples in one pass; the gradient is of all of them.
 _MOST_STEPS = 200
 # With fewer examples a weight a loss may have no minimum, and then the way decides the fit.
 _EXAMPLES_A_WEIGHT, _RIDGE = 10, 1e-3
+# Of a client's own weights, over the number of examples: without it the loss of separable classes
+# has no bound. From 0.003 to 0.1 own errors of twelve tables change by 0.02, losses fall by half.
+PRIOR = 0.1
 _PLAIN = np.eye(1)  # The basis of all weights as they are.
 
 
@@ -153,6 +156,11 @@ class Fitter:
       options={"maxiter": _MOST_STEPS, "ftol": 1e-9, "gtol": 1e-6},
     )
     return run_files.Weights(tuple(self._unflatten(change(basis, solution.x))), ())
+
+  def loss(self, weights: run_files.Weights, x: np.ndarray, y: np.ndarray) -> float:
+    """Returns the sum of the losses of examples x [n, ...], y [n], n > 0."""
+    parts = [tf.constant(part) for part in weights.trainable]
+    return float(self._evaluate(parts, tf.constant(x), tf.constant(y))[0])
 
   def basis(self, examples: evaluation.ClientExamples) -> np.ndarray:
     """Returns R with R^T G R = I, G the mean of (x, 1) (x, 1)^T and a ridge: it takes fewer steps.

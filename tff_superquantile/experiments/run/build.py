@@ -17,6 +17,7 @@ from tff_superquantile.experiments.config import methods
 from tff_superquantile.experiments.config import privacy as privacy_lib
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.config import thresholds
+from tff_superquantile.experiments.references import own_losses
 from tff_superquantile.experiments.run import evaluating
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run.hooks import client_split
@@ -126,6 +127,9 @@ def build_process(
 ) -> tff.learning.templates.LearningProcess:
   """Builds the learning process of a resolved config, whose clients hold handles of `files`."""
   work, build = build_options(config, model, files), config.method.build
+  if config.method.judges_gaps:
+    table = own_losses.compute(model, files, config.local.l2, config.seed)
+    work["reference_loss_fn"] = lambda handle: tf.gather(table, tf.maximum(handle["index"], 0))
   threshold, num_clients = config.method.threshold, len(files.client_ids)
   mean_size = config.cohort.of(num_clients).mean_size()
   # Without a budget there is no claim: noise may be as public as the seed.
