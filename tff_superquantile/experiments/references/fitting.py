@@ -23,9 +23,6 @@ _BATCH_SIZE = 8192  # Examples in one pass; the gradient is of all of them.
 _MOST_STEPS = 200
 # With fewer examples a weight a loss may have no minimum, and then the way decides the fit.
 _EXAMPLES_A_WEIGHT, _RIDGE = 10, 1e-3
-# Of a client's own weights, over the number of examples: without it the loss of separable classes
-# has no bound. From 0.003 to 0.1 own errors of twelve tables change by 0.02, losses fall by half.
-PRIOR = 0.1
 _PLAIN = np.eye(1)  # The basis of all weights as they are.
 
 
@@ -124,11 +121,15 @@ class Fitter:
     self,
     x: np.ndarray,
     y: np.ndarray,
-    on_step: Callable[[], Any] | None = None,
+    on_step: Callable[[run_files.Weights], Any] | None = None,
     basis: np.ndarray = _PLAIN,
     least_l2: float = 0.0,
+    most_steps: int = _MOST_STEPS,
   ) -> run_files.Weights:
-    """Returns the weights that fit examples x [n, ...], y [n], n > 0, by steps along a `basis`."""
+    """Returns the weights that fit examples x [n, ...], y [n], n > 0, by steps along a `basis`.
+
+    `on_step` is told the weights after each step.
+    """
     l2 = max(self._l2, least_l2)
 
     def change(matrix: np.ndarray, flat: np.ndarray) -> np.ndarray:
@@ -146,16 +147,24 @@ class Fitter:
       value = value / len(y) + l2 / 2.0 * float(flat @ flat)
       return value, change(basis.T, gradient / len(y) + l2 * flat)
 
+    def weights_of(coordinates: np.ndarray) -> run_files.Weights:
+      return run_files.Weights(tuple(self._unflatten(change(basis, coordinates))), ())
+
     start = np.concatenate([weights.reshape(-1) for weights in self._initial]).astype(np.float64)
     solution = optimize.minimize(
       objective,
       change(np.linalg.inv(basis), start),
       jac=True,
       method="L-BFGS-B",
-      callback=None if on_step is None else lambda flat: on_step(),
-      options={"maxiter": _MOST_STEPS, "ftol": 1e-9, "gtol": 1e-6},
+      callback=None if on_step is None else lambda flat: on_step(weights_of(flat)),
+      options={"maxiter": most_steps, "ftol": 1e-9, "gtol": 1e-6},
     )
-    return run_files.Weights(tuple(self._unflatten(change(basis, solution.x))), ())
+    return weights_of(solution.x)
+
+  @property
+  def initial(self) -> run_files.Weights:
+    """The weights at which each fit begins."""
+    return run_files.Weights(tuple(self._initial), ())
 
   def loss(self, weights: run_files.Weights, x: np.ndarray, y: np.ndarray) -> float:
     """Returns the sum of the losses of examples x [n, ...], y [n], n > 0."""
@@ -223,7 +232,7 @@ def pooled(
   """Fits a model to the examples of all training clients; returns its results on test clients."""
   with tqdm.tqdm(desc="pooled fit", unit="step", delay=2.0, disable=None) as bar:
     fitter = Fitter(trained or model, train, l2)
-    weights = fitter.fit(train.x, train.y, bar.update, fitter.basis(train))
+    weights = fitter.fit(train.x, train.y, lambda _: bar.update(), fitter.basis(train))
   return evaluation.build_evaluator(model, test, error=error).measure(weights)
 
 

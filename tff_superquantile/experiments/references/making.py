@@ -20,6 +20,9 @@ from tff_superquantile.experiments.run import run_folder
 
 _VERSION = 6  # Of what is computed; another number makes all files anew.
 _LEAST_OF_A_CLIENT = 10  # Half of them fit its own model.
+# Of its weights, over the number of examples: without it the loss of separable classes has no
+# bound. From 0.003 to 0.1 own errors of twelve tables change by 0.02 at most, losses fall by half.
+_PRIOR = 0.1
 _MOST_CLIENTS = 100  # That get a model of their own.
 _MOST_PRODUCTS = 2e10  # Examples times weights, one pass of which takes seconds.
 _MOST_ENTRIES = 200  # Of a client's profile.
@@ -138,7 +141,7 @@ def _compute(
     parts = personalizing.split_clients(config, splits)
     places = [i for i, client_id in enumerate(parts.held_in.client_ids) if client_id in its]
     of_its = evaluation.SplitExamples(parts.held_in.take(places), parts.held_out.take(places), 0)
-    results = fitting.local(model, of_its, l2, task.error, trained, fitting.PRIOR)
+    results = fitting.local(model, of_its, l2, task.error, trained, _PRIOR)
     constants = fitting.own_constants(of_its, num_classes)
     halves = "one half of a test client's own examples and tested on the other half alone"
     if config.task.held_out_examples:
