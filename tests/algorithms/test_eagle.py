@@ -25,11 +25,10 @@ def _sgd():
 
 def _options(arrays):
   rows = problems.reading_handles(arrays)
-  table = tf.constant(_OWN)
   return dict(
     examples_fn=rows["examples_fn"],
     local_batch_size=4,
-    reference_loss_fn=lambda handle: tf.gather(table, handle["index"]),
+    reference_loss_fn=lambda handle: tf.gather(_OWN, handle["index"]),
   )
 
 

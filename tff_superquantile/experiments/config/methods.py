@@ -232,8 +232,8 @@ class Eagle(RelativeMethod):
   gap_strength: float = flag.field(
     ...,
     "lambda of eagle, the coefficient of the variance of the loss gaps: a client weighs by (1 + 2"
-    " lambda (gap - mean))_+, with its gap F_i(w) - F_i* to the loss of its own model. Usual: 1, of"
-    " 0.3 to 10.",
+    " lambda (gap - mean))_+, with its gap F_i(w) - F_i* to the loss of its own model. Usual: 3, of"
+    " 1 to 10.",
     short="lambda",
     symbol="λ",
   )

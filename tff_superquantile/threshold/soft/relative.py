@@ -194,7 +194,7 @@ def build_semi_variance_share(beta: float) -> RelativeShare:
   return _build_share_by_deviation(lambda deviation: 1.0 + 2.0 * beta * tf.maximum(deviation, 0.0))
 
 
-def build_variance_share(strength: float) -> RelativeShare:
+def build_variance_share(gap_strength: float) -> RelativeShare:
   """Builds the share proportional to (1 + 2 lambda (r - mean))_+ of EAGLE, for loss gaps r.
 
   Reference: Erraji, Perrot and Bellet, "Loss Gap Parity for Fairness in Heterogeneous Federated
@@ -209,16 +209,16 @@ def build_variance_share(strength: float) -> RelativeShare:
   client's update is walked backwards. The share is over that of the largest gap.
 
   Args:
-    strength: lambda, >= 0, in units of one over the loss; 0 gives each client the same share.
+    gap_strength: lambda, >= 0, in units of one over the loss; 0 gives each client the same share.
 
   Returns:
     A `RelativeShare` for `build_relative_weighting`.
 
   Raises:
-    TypeError: If `strength` is no number.
+    TypeError: If `gap_strength` is no number.
     ValueError: If it is negative.
   """
-  strength = checks.not_negative("gap_strength", strength)
+  strength = checks.not_negative("gap_strength", gap_strength)
   return _build_share_by_deviation(
     lambda deviation: tf.maximum(1.0 + 2.0 * strength * deviation, 0.0)
   )
