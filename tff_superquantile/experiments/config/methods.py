@@ -280,10 +280,11 @@ class Superquantile(PrivateMethod):
   title: ClassVar[str] = "Superquantile"
   theta: float = _theta()
   threshold: parts.Threshold | None = threshold_parts.choice(parts.THRESHOLDS, _usual_threshold)
-  tail_by: str = flag.field(
-    "loss",
+  tail_by: str | None = flag.field(
+    None,
     "Of superquantile: whose clients are the tail, those with the largest losses, or those with the"
-    " largest loss gaps to their own models (gap), as in eagle; the model is linear then.",
+    " largest loss gaps to their own models (gap), as in eagle; the model is linear then. None for"
+    " loss.",
     choices=("loss", "gap"),
     words={"gap": "by loss gap"},
   )
