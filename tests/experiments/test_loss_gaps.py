@@ -57,8 +57,8 @@ def test_own_models_are_measured_on_what_they_have_not_seen(computed):
   for _ in range(3000):
     w -= 0.5 * with_one.T @ (special.expit(with_one @ w) - y) / 60
   fitted = np.mean(np.logaddexp(0.0, with_one @ w) - y * (with_one @ w))
-  assert fitted < untrained - 0.01
-  assert fitted < noise <= untrained + 1e-6
+  assert fitted < untrained - 0.004
+  assert fitted + 0.004 < noise <= untrained + 1e-6
   assert one == pytest.approx(untrained) and none == 0.0
 
 
