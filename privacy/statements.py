@@ -55,7 +55,10 @@ OTHER_DATA = "other data"
 # By flag, the parts of private runs that the project has, and whose releases it accounts for.
 OWN_PARTS: Mapping[str, frozenset[str]] = {
   "algorithm": frozenset(
-    ("fed_avg", "q_fed_avg", "tilted_erm", "prop_fair", "semi_vred", "gifair", "superquantile")
+    (
+      *("fed_avg", "q_fed_avg", "tilted_erm", "prop_fair", "semi_vred", "gifair", "eagle"),
+      "superquantile",
+    )
   ),
   "threshold": parts.THRESHOLDS.own,
   "task": frozenset((*_PUBLIC_TASKS, "own")),

@@ -7,9 +7,32 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 
 from privacy.settings import flag
 from privacy.settings import part
+
+# How a central table may be cut into simulated clients.
+DIRICHLET, FEATURE = "dirichlet", "feature"
+_NUM_SIMULATED = 100
+
+
+def parse_partition(name: str, text: str) -> tuple[str, str]:
+  """Returns kind and value of --partition; a `ValueError` unless it is one."""
+  kind, _, value = text.partition(":")
+  value = value.strip()
+  if kind == FEATURE and value:
+    return kind, value
+  try:
+    alpha = float(value)
+  except ValueError:
+    alpha = math.nan
+  if kind != DIRICHLET or not 1e-3 <= alpha <= 1e6:  # This refuses NaN, too.
+    raise ValueError(
+      f"Found {name}={text}; expected {DIRICHLET}:ALPHA with a number from 0.001 to 1000000, such"
+      f" as {DIRICHLET}:0.3, or {FEATURE}:COLUMN."
+    )
+  return kind, value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +72,21 @@ class TableFlags(FileFlags):
   client_column: str | None = flag.field(
     None,
     "Own: the column whose values are the clients; None for a folder with a file for each client.",
+  )
+  partition: str | None = flag.field(
+    None,
+    "Own: cuts a central table without clients into simulated ones, in the place of"
+    " --client_column: dirichlet:0.3, by the labels, with each class's shares of the clients drawn"
+    " from Dirichlet(0.3), or feature:COLUMN, by a column's values, or ranges of its numbers, which"
+    " the model then does not read. It follows from --split_seed, or 0. Not in private runs, as"
+    " such clients are nobody.",
+    rule=parse_partition,
+  )
+  simulated_clients: int | None = flag.field(
+    None,
+    "Own: with --partition the number of clients, or of a column's ranges; None for 100.",
+    least=3,
+    most=(10**6, "each is a file"),
   )
   label_column: str | None = flag.field(
     None,
@@ -107,6 +145,30 @@ class TableFlags(FileFlags):
     least=0.0,
     rule=flag.below_one,
   )
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.simulated_clients is not None and self.partition is None:
+      raise ValueError(
+        f"Found --simulated_clients={self.simulated_clients} without --partition; give one, or"
+        " leave it out: the clients are those of the table."
+      )
+    if self.partition is not None and self.client_column is not None:
+      raise ValueError(
+        f"Found --partition={self.partition} with --client_column={self.client_column}; expected"
+        " one of them: simulated clients, or those that there are."
+      )
+
+  @property
+  def num_simulated(self) -> int:
+    """The number of clients that a partition is to have."""
+    return self.simulated_clients or _NUM_SIMULATED
+
+  @property
+  def partition_column(self) -> str | None:
+    """The column whose values make simulated clients; None for none."""
+    kind, value = parse_partition("--partition", self.partition or f"{DIRICHLET}:1")
+    return value if kind == FEATURE else None
 
 
 class _OfTask(dict[str, type[part.Part]]):

@@ -16,6 +16,10 @@ _Flags = TypeVar("_Flags", bound=part.Part)
 BY_ID, SHUFFLED = "by_id", "shuffled"
 TABLE_FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 _FORMATS = re.compile(f"({'|'.join(map(re.escape, TABLE_FORMATS))})$", re.IGNORECASE)
+SIMULATED = (
+  "Clients are simulated: --partition={partition} has cut a table without clients into them. So"
+  " what is said of clients is of that cut, and not of persons, sites or devices."
+)
 # What is predicted of whom, for the readers of a report, where a title does not say it.
 _ABOUT = {
   "synthetic": (
@@ -136,6 +140,12 @@ class Request(part.Part):
         f"Found --folds={self.folds} and --held_out_examples={self.held_out_examples}; expected one"
         " of them: test clients, or test examples of each client."
       )
+    if self.is_private and self.partition:
+      raise ValueError(
+        f"Found --partition={self.partition} in a private run; expected none: simulated clients are"
+        " nobody, as one person's rows may be in several, so that a guarantee for them would"
+        " protect no person. Name the persons' column by --client_column."
+      )
     for name, value in (("folds", self.folds), ("held_out_examples", self.held_out_examples)):
       if value and self.is_private:
         raise ValueError(
@@ -157,6 +167,11 @@ class Request(part.Part):
   def held_out_examples(self) -> float:
     """The fraction of each client's examples that are tested on; 0 for test clients."""
     return getattr(self.own, "held_out_examples", 0.0)
+
+  @property
+  def partition(self) -> str | None:
+    """How a table without clients is cut into simulated ones; None where clients are real."""
+    return getattr(self.own, "partition", None)
 
   @property
   def seed_of_split(self) -> int:
@@ -184,7 +199,10 @@ class Request(part.Part):
     own = self.own
     if not isinstance(own, own_flags.TableFlags) or own.label_column is None:
       return self.name
-    return f"{self.name}_{table_name(own.data_dir)[:100]}_{own.model or 'linear'}"
+    folder = f"{self.name}_{table_name(own.data_dir)[:100]}_{own.model or 'linear'}"
+    if not own.partition:
+      return folder
+    return f"{folder}_simulated_{re.sub('[^A-Za-z0-9.]+', '_', own.partition)}_{own.num_simulated}"
 
   @property
   def title(self) -> str:
@@ -192,11 +210,14 @@ class Request(part.Part):
     own = self.own
     if not isinstance(own, own_flags.TableFlags) or own.label_column is None:
       return self.name
-    return f"{table_name(own.data_dir)}, {own.label_column} ({own.model or 'linear'})"
+    title = f"{table_name(own.data_dir)}, {own.label_column} ({own.model or 'linear'})"
+    return f"{title}, simulated clients ({own.partition})" if own.partition else title
 
   @property
   def about(self) -> str:
     """What is predicted of whom, for the readers of a report; "" if the title says it."""
+    if self.partition:
+      return SIMULATED.format(partition=self.partition)
     return _ABOUT.get(self.name, "")
 
 

@@ -35,6 +35,7 @@ __all__, __getattr__, __dir__ = lazy.attach(
       "build_aaggff",
       "build_agnostic_fed_avg",
       "build_averaged",
+      "build_eagle",
       "build_fed_avg",
       "build_fed_prox",
       "build_gifair",

@@ -32,6 +32,7 @@ _GRIDS = dict(
   agnostic_fed_avg=dict(ascent_rate=preset_lib.Grid((0.01, 0.1, 1.0), default=0.1)),
   semi_vred=dict(beta=preset_lib.Grid((1.0, 3.0, 10.0), default=3.0)),
   gifair=dict(fairness_strength=preset_lib.Grid((0.3, 1.0), default=1.0)),
+  eagle=dict(gap_strength=preset_lib.Grid((1.0, 3.0, 10.0), default=3.0)),
 )
 _BOUND_RATIOS, _USUAL_BOUND_RATIO = (1.1, 1.4, 2.0), 1.4
 
@@ -101,7 +102,7 @@ class Plan:
       with_public=True,
       private_flags={
         **dict.fromkeys(("fed_avg", "q_fed_avg", "tilted_erm", "prop_fair", "geometric"), private),
-        **dict.fromkeys(("semi_vred", "gifair"), dict(private, num_bins=16)),
+        **dict.fromkeys(("semi_vred", "gifair", "eagle"), dict(private, num_bins=16)),
       },
     )
 

@@ -48,6 +48,8 @@ def open_table(
   special = [("drop_columns", name) for name in left_out]  # Of flags besides --features.
   special += [("label_column", label)] if label is not None else []
   special += [("client_column", client)] if client is not None else []
+  if flags.partition_column is not None:
+    special.append(("partition", flags.partition_column))
   others = [name for _, name in special]
   if flags.classes:
     classes = parse_names("classes", flags.classes)
@@ -58,10 +60,10 @@ def open_table(
       f"Found no --label_column; name the column of {flags.data_dir} that is to be predicted,"
       f" one of {values.listed(names, _MOST_NAMES)}."
     )
-  if client is None and not os.path.isdir(flags.data_dir):
+  if client is None and flags.partition is None and not os.path.isdir(flags.data_dir):
     raise ValueError(
       f"Found no --client_column; name the column of {flags.data_dir} whose values are the"
-      " clients, or give a folder with a file for each client."
+      " clients, give a folder with a file for each client, or simulate clients by --partition."
     )
   _check_known(flags, known, names)
   for flag, name in [*([] if known else [("features", name) for name in named]), *special]:

@@ -164,10 +164,12 @@ def summarise(
     remarks.append(f"Files left out: {values.listed(others, most=20)}.")
   return Summary(
     digest=digest,
-    client_column=table.columns.client or reading.FILE_NAME,
+    client_column=table.flags.partition or table.columns.client or reading.FILE_NAME,
     rows=len(labels),
     clients=table.num_reference if is_private else len(table.ids),
-    whose="clients that are not trained on" if is_private else "clients",
+    whose="clients that are not trained on"
+    if is_private
+    else f"{'simulated ' * bool(table.flags.partition)}clients",
     num_dropped=table.num_dropped,
     min_examples=table.request.min_examples_per_client,
     num_train=table.num_train,

@@ -16,8 +16,11 @@ from tasks import task
 from tasks.own import columns as columns_lib
 from tasks.own import encoding as encoding_lib
 from tasks.own import files
+from tasks.own import partition
+from tasks.own import reading
 from tasks.own import summary as summary_lib
 from tasks.own import user_table
+from tasks.own import values
 from tff_superquantile import atomic_files
 from tff_superquantile.simulation import client_files
 
@@ -39,6 +42,7 @@ _OF_RUN = (
 # What else a table's digest follows from, where it is given.
 _OF_TABLE_IF_GIVEN = (
   *("drop_columns", "rows_without_label", "rows_without_client", "separator", "missing"),
+  *("partition", "simulated_clients"),
 )
 
 
@@ -75,6 +79,8 @@ def open_clients(
   facts = [_VERSION, files.digest(source.files), *dataclasses.astuple(columns), kind, least]
   facts += [own.classes] * bool(own.classes)
   facts += [(n, value) for n in _OF_TABLE_IF_GIVEN if (value := getattr(own, n)) is not None]
+  seed_of_partition = request.split_seed or 0  # Of all seeds and folds, the same clients.
+  facts += [seed_of_partition] * bool(own.partition)
   digest = _hash(facts)[:16]
   of_run = [_FORMAT, digest, *(getattr(request, name) for name in _OF_RUN)]
   directory = os.path.join(request.cache_dir, f"own_{_hash(of_run)[:16]}")
@@ -87,7 +93,14 @@ def open_clients(
     return converted
   _LOG.info("Reading %s, once.", request.data_dir)
   features = list(dict.fromkeys((*columns.features, *needed)))
+  by = own.partition_column
+  if by is not None and by not in features:
+    features.append(by)
   frame, put_right = source.read(columns.client, columns.label, features)
+  if own.partition:
+    owners = partition.assign(own, frame, columns.label, seed_of_partition)
+    clients = partition.names(own, owners, None if by is None else frame[by])
+    frame = {**frame, reading.FILE_NAME: values.Column.of(reading.FILE_NAME, clients)}
   table = user_table.UserTable(frame, columns, request, split, known)
   pools = [
     client_files.open_or_write_client_files(

@@ -146,8 +146,8 @@ class UserTable:
     if number < _FEWEST_CLIENTS and not (is_later and number):
       raise ValueError(
         f"Found {number} clients in {self.request.data_dir}{dropped}; expected at least"
-        f" {_FEWEST_CLIENTS}, to train and to test on: name another --client_column, or get more"
-        " data."
+        f" {_FEWEST_CLIENTS}, to train and to test on: name another --client_column (or"
+        " --partition), or get more data."
       )
 
   def _owners(self, column: values.Column) -> tuple[np.ndarray, np.ndarray]:

@@ -170,6 +170,7 @@ _WRONG_TYPES = {
   "examples_fn": [("files", "'files' for examples_fn; expected a tf.function")],
   "seed_fn": [((1, 2), r"seed_fn = \(1, 2\), of type tuple; expected a function")],
   "index_fn": [("index", "index_fn = 'index', of type str; expected a function")],
+  "reference_loss_fn": [(1.0, "reference_loss_fn = 1.0, of type float; expected a function")],
   "private": [(1.0, "private = 1.0, of type float; expected a tff_superquantile.Private")],
 }
 

@@ -40,6 +40,7 @@ _RANGES = dict(
   decision_step=ranges.NOT_NEGATIVE,
   utility_bound=ranges.Range(2.0, (1.0, 0.5, *ranges.SCALE.wrong)),  # Of losses up to 1.
   fairness_strength=ranges.Range(0.5, (1.01, -0.1, math.nan)).typed(),
+  gap_strength=ranges.NOT_NEGATIVE,
   moving_average_rate=_RATE,
   num_clients=ranges.whole(1, 3).typed(),
   num_rounds=ranges.whole(1),
@@ -54,6 +55,7 @@ _OTHERS = dict(
   model_fn=problems.linear_model(),
   client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
   index_fn=len,
+  reference_loss_fn=len,
   process=None,
 )
 _STDDEV = ranges.Range(2.0, (*ranges.POSITIVE.wrong, 1e8, 1e300))
@@ -110,7 +112,8 @@ _CALLS = (
 def _names(build):
   """The names of a builder's arguments, those of its options among them."""
   names = dict(inspect.signature(build).parameters)
-  return [*names, *(["index_fn"] if {"num_clients", "options"} <= names.keys() else [])]
+  needed = dict(num_clients="index_fn", gap_strength="reference_loss_fn")
+  return [*names, *(o for n, o in needed.items() if {n, "options"} <= names.keys())]
 
 
 def _builders():

@@ -2,6 +2,7 @@
 
 from tff_superquantile.algorithms.aaggff import build_aaggff
 from tff_superquantile.algorithms.agnostic_fed_avg import build_agnostic_fed_avg
+from tff_superquantile.algorithms.eagle import build_eagle
 from tff_superquantile.algorithms.fed_avg import build_fed_avg
 from tff_superquantile.algorithms.fed_avg import build_weighted_fed_avg
 from tff_superquantile.algorithms.fed_prox import build_fed_prox
@@ -27,6 +28,7 @@ __all__ = (
   "build_aaggff",
   "build_agnostic_fed_avg",
   "build_averaged",
+  "build_eagle",
   "build_fed_avg",
   "build_fed_prox",
   "build_gifair",

@@ -46,12 +46,11 @@ class Options(TypedDict, total=False):
     model_aggregator: A factory of `tff.aggregators`; by default the weighted mean of the clients
       that trained, which leaves the model as it is if none did. An unweighted factory averages over
       the whole cohort: clients that did not train count as zero.
-    metrics_aggregator: As in TFF; by default `tff.learning.metrics.sum_then_finalize`. If it is
-      given, the counts of the cohort are a secure sum.
-    loop_implementation: A `tff.learning.LoopImplementation`, accepted because TFF's callers pass
-      one. Both do the same here, as the local loop goes over tensors and iterates no data set.
-    client_learning_rate_fn: The learning rate of a round, a TensorFlow function of the round's
-      number (int32 [], from 0); by default the optimizer's own.
+    metrics_aggregator: As in TFF, by default `sum_then_finalize`; a given one makes the counts of
+      the cohort a secure sum.
+    loop_implementation: A `tff.learning.LoopImplementation`, which changes nothing: the local loop
+      goes over tensors.
+    client_learning_rate_fn: The rate of a round, int32 [] from 0; by default the optimizer's own.
     local_epochs: Passes over the local data set in a round; by default 1.
     local_batch_size: Examples in a local step, 0 for all of them; by default the data set's own
       batches.
@@ -64,11 +63,11 @@ class Options(TypedDict, total=False):
       `tff.simulation.compose_dataset_computation_with_learning_process`, because the examples are
       read in the graph that uses them, and only by the clients that train.
     seed_fn: A TensorFlow function from the value that a client holds to the seed of its noise in
-      the round, an integer tensor [2]. Without it each client draws its noise from its own source
-      of entropy, as it must where clients are real, and a run can't be repeated exactly.
-    index_fn: A TensorFlow function from the value that a client holds to its index among all
-      clients, an integer tensor [] from 0, for algorithms whose server keeps a number for each
-      client.
+      the round, an integer tensor [2]; None for its own source of entropy, as of real clients.
+    index_fn: A TensorFlow function from the value that a client holds to its index among all, an
+      integer tensor [] from 0, for algorithms whose server keeps a number for each client.
+    reference_loss_fn: A TensorFlow function from what a client holds to the loss F_i*, float32 [],
+      of its own model: F_i(w) - F_i* takes the place of each loss.
     private: What makes the process differentially private, a `Private`, which states the guarantee
       and says which algorithms can be; it then chooses `client_weighting`, `model_aggregator` and
       `metrics_aggregator`.
@@ -86,6 +85,7 @@ class Options(TypedDict, total=False):
   examples_fn: tf.types.experimental.GenericFunction | None
   seed_fn: Callable[[Any], tf.Tensor] | None
   index_fn: Callable[[Any], tf.Tensor] | None
+  reference_loss_fn: Callable[[Any], tf.Tensor] | None
   private: private_lib.Private | None
 
 

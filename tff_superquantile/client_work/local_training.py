@@ -20,6 +20,9 @@ from tff_superquantile.threshold import Client
 
 # A client's seed has streams, so that the threshold's noise and the update's differ.
 THRESHOLD_STREAM, UPDATE_STREAM = 0, 1
+_FUNCTIONS = (
+  *("metrics_aggregator", "client_learning_rate_fn", "seed_fn", "index_fn", "reference_loss_fn"),
+)
 
 
 class ClientData(NamedTuple):
@@ -100,6 +103,7 @@ class LocalTraining:
   examples_fn: tf.types.experimental.GenericFunction | None = None
   seed_fn: Callable[[Any], tf.Tensor] | None = None
   index_fn: Callable[[Any], tf.Tensor] | None = None
+  reference_loss_fn: Callable[[Any], tf.Tensor] | None = None
 
   def __post_init__(self) -> None:
     checks.of_type(
@@ -109,7 +113,7 @@ class LocalTraining:
       "a tff.learning.optimizers.Optimizer",
     )
     object.__setattr__(self, "client_weighting", _as_client_weighting(self.client_weighting))
-    for name in ("metrics_aggregator", "client_learning_rate_fn", "seed_fn", "index_fn"):
+    for name in _FUNCTIONS:
       checks.of_type(
         name, getattr(self, name), (collections.abc.Callable, type(None)), "a function or None"
       )

@@ -39,6 +39,7 @@ def _build_loss_pass(
   """Builds (w, the value that a client holds) -> (F_i(w), the client's report of it).
 
   The loss, float32 [], is NaN, and does not count, if it is not finite or there are no examples.
+  With `local.reference_loss_fn` it is the loss gap F_i(w) - F_i*, for all that follows.
   """
 
   @tff.tensorflow.computation(local.model.weights_type, local.data.type)
@@ -50,6 +51,8 @@ def _build_loss_pass(
       weights = _model_weights(weights)
       model.load(weights)
       loss, num_examples = local_update.mean_loss(model, weights, local.data.read(held).batch)
+      if local.reference_loss_fn is not None:
+        loss -= tf.cast(local.reference_loss_fn(held), tf.float32)
       counted = tf.logical_and(tf.math.is_finite(loss), num_examples > 0)
       loss = tf.where(counted, loss, np.nan)
       client = local.client(held, local_training.THRESHOLD_STREAM)

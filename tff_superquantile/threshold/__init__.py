@@ -31,6 +31,7 @@ from tff_superquantile.threshold.soft.relative import build_power_weighting
 from tff_superquantile.threshold.soft.relative import build_rank_share
 from tff_superquantile.threshold.soft.relative import build_relative_weighting
 from tff_superquantile.threshold.soft.relative import build_semi_variance_share
+from tff_superquantile.threshold.soft.relative import build_variance_share
 from tff_superquantile.threshold.soft.tilting import build_tilting
 from tff_superquantile.threshold.tree import build_tree_quantile
 
@@ -62,5 +63,6 @@ __all__ = (
   "build_tilted_share",
   "build_tilting",
   "build_tree_quantile",
+  "build_variance_share",
   "sorted_tail",
 )

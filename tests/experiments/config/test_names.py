@@ -46,6 +46,7 @@ _METHODS = (
   dict(algorithm="prop_fair", utility_bound=5.0, share_weight=0.5),
   dict(algorithm="semi_vred", beta=0.5),
   dict(algorithm="gifair", fairness_strength=1.0),
+  dict(algorithm="eagle", gap_strength=3.0),
   dict(algorithm="aaggff"),
   dict(algorithm="aaggff", decision_step=2.0),
   dict(theta=1.0),

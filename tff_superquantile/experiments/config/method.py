@@ -40,6 +40,11 @@ class Method(part.Part, abc.ABC):
     """What the server makes of the losses; None where it makes nothing."""
     return None
 
+  @property
+  def judges_gaps(self) -> bool:
+    """Whether clients are judged by loss gaps, F_i(w) less the loss of their own models."""
+    return False
+
   @abc.abstractmethod
   def build(self, inputs: thresholds.BuildInputs) -> Any:
     """Builds its `tff.learning.templates.LearningProcess`."""

@@ -237,6 +237,28 @@ class Gifair(RelativeMethod):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Eagle(RelativeMethod):
+  """The mean of the losses and the variance of the loss gaps (Erraji et al. 2026)."""
+
+  title: ClassVar[str] = "EAGLE"
+  gap_strength: float = flag.field(
+    ...,
+    "lambda of eagle, the coefficient of the variance of the loss gaps: a client weighs by (1 + 2"
+    " lambda (gap - mean))_+, with its gap F_i(w) - F_i* to the loss of its own model. Usual: 3, of"
+    " 1 to 10.",
+    short="lambda",
+    symbol="λ",
+  )
+
+  @property
+  def judges_gaps(self) -> bool:
+    return True
+
+  def relative_share(self) -> Any:
+    return tsq.threshold.build_variance_share(self.gap_strength)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Aaggff(Method):
   """Online convex optimization of the clients' weights (Hahn et al. 2024)."""
 
@@ -270,6 +292,18 @@ class Superquantile(PrivateMethod):
   title: ClassVar[str] = "Superquantile"
   theta: float = _theta()
   threshold: parts.Threshold | None = threshold_parts.choice(parts.THRESHOLDS, _usual_threshold)
+  tail_by: str | None = flag.field(
+    None,
+    "Of superquantile: whose clients are the tail, those with the largest losses, or those with the"
+    " largest loss gaps to their own models (gap), as in eagle; the model is linear then. None for"
+    " loss.",
+    choices=("loss", "gap"),
+    words={"gap": "by loss gap"},
+  )
+
+  @property
+  def judges_gaps(self) -> bool:
+    return self.tail_by == "gap"
 
   def build(self, inputs: thresholds.BuildInputs) -> Any:
     work = {**inputs.work, "seed_fn": inputs.seed_fn}
@@ -293,6 +327,7 @@ METHODS = plugins.Registry(
     "prop_fair": PropFair,
     "semi_vred": SemiVRed,
     "gifair": Gifair,
+    "eagle": Eagle,
     "aaggff": Aaggff,
     "superquantile": Superquantile,
   },

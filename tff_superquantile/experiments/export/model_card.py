@@ -124,6 +124,7 @@ def _facts(run: run_folder.Run) -> dict[str, Any]:
   facts = {
     "Task": run.task_title,
     "Data": "generated, a stand-in for the real data" if is_standin else "the task's own",
+    "Simulated clients": "" if config is None or not config.task.partition else config.task.about,
     "Data file": flags.get("data_dir", "").rpartition("/")[2],
     "Digest of the data": manifest.get("data") or "",
     "Clients": ", ".join(f"{number} {split}" for split, number in clients.items()),

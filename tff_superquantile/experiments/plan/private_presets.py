@@ -42,7 +42,7 @@ _PRIVATE_SYNTHETIC = dict(
 def _weighted(**flags: Any) -> dict[str, Mapping[str, Any]]:
   """Returns the flags of private methods without a threshold, whose losses above B count as B."""
   by_loss = dict.fromkeys(("q_fed_avg", "tilted_erm", "prop_fair"), flags)
-  return {**by_loss, **dict.fromkeys(("semi_vred", "gifair"), {**flags, "num_bins": 16})}
+  return {**by_loss, **dict.fromkeys(("semi_vred", "gifair", "eagle"), {**flags, "num_bins": 16})}
 
 
 def _private_fairness(

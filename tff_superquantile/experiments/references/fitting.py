@@ -121,11 +121,15 @@ class Fitter:
     self,
     x: np.ndarray,
     y: np.ndarray,
-    on_step: Callable[[], Any] | None = None,
+    on_step: Callable[[run_files.Weights], Any] | None = None,
     basis: np.ndarray = _PLAIN,
     least_l2: float = 0.0,
+    most_steps: int = _MOST_STEPS,
   ) -> run_files.Weights:
-    """Returns the weights that fit examples x [n, ...], y [n], n > 0, by steps along a `basis`."""
+    """Returns the weights that fit examples x [n, ...], y [n], n > 0, by steps along a `basis`.
+
+    `on_step` is told the weights after each step.
+    """
     l2 = max(self._l2, least_l2)
 
     def change(matrix: np.ndarray, flat: np.ndarray) -> np.ndarray:
@@ -143,16 +147,29 @@ class Fitter:
       value = value / len(y) + l2 / 2.0 * float(flat @ flat)
       return value, change(basis.T, gradient / len(y) + l2 * flat)
 
+    def weights_of(coordinates: np.ndarray) -> run_files.Weights:
+      return run_files.Weights(tuple(self._unflatten(change(basis, coordinates))), ())
+
     start = np.concatenate([weights.reshape(-1) for weights in self._initial]).astype(np.float64)
     solution = optimize.minimize(
       objective,
       change(np.linalg.inv(basis), start),
       jac=True,
       method="L-BFGS-B",
-      callback=None if on_step is None else lambda flat: on_step(),
-      options={"maxiter": _MOST_STEPS, "ftol": 1e-9, "gtol": 1e-6},
+      callback=None if on_step is None else lambda flat: on_step(weights_of(flat)),
+      options={"maxiter": most_steps, "ftol": 1e-9, "gtol": 1e-6},
     )
-    return run_files.Weights(tuple(self._unflatten(change(basis, solution.x))), ())
+    return weights_of(solution.x)
+
+  @property
+  def initial(self) -> run_files.Weights:
+    """The weights at which each fit begins."""
+    return run_files.Weights(tuple(self._initial), ())
+
+  def loss(self, weights: run_files.Weights, x: np.ndarray, y: np.ndarray) -> float:
+    """Returns the sum of the losses of examples x [n, ...], y [n], n > 0."""
+    parts = [tf.constant(part) for part in weights.trainable]
+    return float(self._evaluate(parts, tf.constant(x), tf.constant(y))[0])
 
   def basis(self, examples: evaluation.ClientExamples) -> np.ndarray:
     """Returns R with R^T G R = I, G the mean of (x, 1) (x, 1)^T and a ridge: it takes fewer steps.
@@ -215,7 +232,7 @@ def pooled(
   """Fits a model to the examples of all training clients; returns its results on test clients."""
   with tqdm.tqdm(desc="pooled fit", unit="step", delay=2.0, disable=None) as bar:
     fitter = Fitter(trained or model, train, l2)
-    weights = fitter.fit(train.x, train.y, bar.update, fitter.basis(train))
+    weights = fitter.fit(train.x, train.y, lambda _: bar.update(), fitter.basis(train))
   return evaluation.build_evaluator(model, test, error=error).measure(weights)
 
 

@@ -27,6 +27,7 @@ from tff_superquantile.experiments.config.local_training import StepDecay as Ste
 from tff_superquantile.experiments.config.methods import METHODS as METHODS
 from tff_superquantile.experiments.config.methods import Aaggff as Aaggff
 from tff_superquantile.experiments.config.methods import AgnosticFedAvg as AgnosticFedAvg
+from tff_superquantile.experiments.config.methods import Eagle as Eagle
 from tff_superquantile.experiments.config.methods import FedAvg as FedAvg
 from tff_superquantile.experiments.config.methods import FedAvgSub as FedAvgSub
 from tff_superquantile.experiments.config.methods import FedProx as FedProx

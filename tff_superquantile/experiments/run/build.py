@@ -17,6 +17,7 @@ from tff_superquantile.experiments.config import methods
 from tff_superquantile.experiments.config import privacy as privacy_lib
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.config import thresholds
+from tff_superquantile.experiments.references import own_losses
 from tff_superquantile.experiments.run import evaluating
 from tff_superquantile.experiments.run import private
 from tff_superquantile.experiments.run.hooks import client_split
@@ -127,6 +128,9 @@ def build_process(
   With a `release` it is private, by what `build_private` makes of (config, release, noise key).
   """
   work, num_clients = build_options(config, model, files), len(files.client_ids)
+  if config.method.judges_gaps:
+    table = own_losses.compute(model, files, config.local.l2, config.seed)
+    work["reference_loss_fn"] = lambda handle: tf.gather(table, tf.maximum(handle["index"], 0))
   if release is None:
     process = _build_public(config, work, num_clients, key)
   else:

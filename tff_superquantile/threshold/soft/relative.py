@@ -191,17 +191,50 @@ def build_semi_variance_share(beta: float) -> RelativeShare:
     ValueError: If it is negative.
   """
   beta = checks.not_negative("beta", beta)
+  return _build_share_by_deviation(lambda deviation: 1.0 + 2.0 * beta * tf.maximum(deviation, 0.0))
+
+
+def build_variance_share(gap_strength: float) -> RelativeShare:
+  """Builds the share proportional to (1 + 2 lambda (r - mean))_+ of EAGLE, for loss gaps r.
+
+  Reference: Erraji, Perrot and Bellet, "Loss Gap Parity for Fairness in Heterogeneous Federated
+  Learning", 2026. With r_i = F_i(w) - F_i*, where F_i* is a constant of client i, and mean = sum_j
+  alpha_j r_j, the objective and its gradient are
+
+      sum_i alpha_i F_i + lambda sum_i alpha_i (r_i - mean)^2,
+      sum_i alpha_i (1 + 2 lambda (r_i - mean)) grad F_i:
+
+  the gradient of the mean within the square adds sum_i alpha_i (r_i - mean) = 0 times itself. A
+  client whose weight were negative, with r_i < mean - 1 / (2 lambda), has the share 0 instead: no
+  client's update is walked backwards. The share is over that of the largest gap.
+
+  Args:
+    gap_strength: lambda, >= 0, in units of one over the loss; 0 gives each client the same share.
+
+  Returns:
+    A `RelativeShare` for `build_relative_weighting`.
+
+  Raises:
+    TypeError: If `gap_strength` is no number.
+    ValueError: If it is negative.
+  """
+  strength = checks.not_negative("gap_strength", gap_strength)
+  return _build_share_by_deviation(
+    lambda deviation: tf.maximum(1.0 + 2.0 * strength * deviation, 0.0)
+  )
+
+
+def _build_share_by_deviation(weight: Callable[[tf.Tensor], tf.Tensor]) -> RelativeShare:
+  """Builds the share weight(F - mean), which does not fall in F, over that of the largest loss."""
 
   def summarize(losses, weights):
     losses = tf.cast(losses, tf.float64)  # Sums of them do not overflow.
     mean = tf.math.divide_no_nan(tf.reduce_sum(weights * losses), tf.reduce_sum(weights))
-    # Without losses, the maximum is minus infinity, so that no loss is above the mean.
+    # Without losses, the maximum is minus infinity, and nobody asks for a share.
     return collections.OrderedDict(mean=mean, largest=tf.reduce_max(losses))
 
   def share(losses, summary):
-    def weight(loss):
-      return 1.0 + 2.0 * beta * tf.maximum(loss - summary["mean"], 0.0)
-
-    return tf.cast(weight(tf.cast(losses, tf.float64)) / weight(summary["largest"]), tf.float32)
+    mean, losses = summary["mean"], tf.cast(losses, tf.float64)
+    return tf.cast(weight(losses - mean) / weight(summary["largest"] - mean), tf.float32)
 
   return RelativeShare(summarize, share)
