@@ -43,7 +43,7 @@ _NEUTRAL: Mapping[str, Any] = {
 # Ops that have one of each example, of padded values of the same lengths.
 _OF_EACH = rows.ELEMENTWISE | {
   *("AddN", "Cast", "ReluGrad", "SigmoidGrad", "SparseSoftmaxCrossEntropyWithLogits", "TanhGrad"),
-  *("BiasAdd", "EnsureShape", "ExpandDims", "Squeeze"),
+  *("BiasAdd", "EnsureShape", "ExpandDims", "Select", "Squeeze"),
 }
 # Ops of the last input's shape, whose results have its lengths.
 _OF_SHAPE = ("BroadcastTo", "Reshape", "Tile")
@@ -223,7 +223,7 @@ class PaddedEmitter(rows.RowEmitter):
       if lengths[0] is not None:
         raise errors.UnsupportedError("examples in a shape that all clients have")
     elif op in _DRAWS and self._stacked.intersection(expression.inputs):
-      results, result = self._drawn(expression, inputs, lengths[0]), lengths[0]
+      results, result = self._drawn(expression, lengths[0]), lengths[0]
     elif op == "GatherV2" and any(lengths):
       results, result = self._taken(expression, inputs, lengths), lengths[1]
     elif op == "GatherV2" and expression.inputs[0] in self._stacked:
@@ -336,24 +336,32 @@ class PaddedEmitter(rows.RowEmitter):
     return [tf.broadcast_to(values, [self._num_rows, most, *rest])]
 
   def _drawn(
-    self,
-    expression: expressions.Expression,
-    inputs: Sequence[tf.Tensor],
-    lengths: Lengths | None,
+    self, expression: expressions.Expression, lengths: Lengths | None
   ) -> Sequence[tf.Tensor]:
     """Emits a draw, or what makes a key of a seed, for one client after the other."""
-    node = expression.node
+    node, refs = expression.node, expression.inputs
+    key = refs[1].expression if len(refs) > 1 else None
+    if key is not None and key.op == _DRAWS[0] and refs[2].expression is key:
+      refs = (refs[0], key.inputs[0], refs[3])  # A second loop would take as long again.
+    else:
+      key = None
+    inputs = [self._find(ref) for ref in refs]
     elements = [
-      value if ref in self._stacked else self._repeat(value)
-      for ref, value in zip(expression.inputs, inputs)
+      value if ref in self._stacked else self._repeat(value) for ref, value in zip(refs, inputs)
     ]
+
+    def draw(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+      if key is not None:
+        values = [values[0], *emission.create(key.node, [values[1]]), *values[2:]]
+      return emission.create(node, values)
+
     most = None if lengths is None else tf.shape(inputs[0])[1]
 
     def of_client(of_inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
       *own, length = of_inputs
       if lengths is None:
-        return emission.create(node, own)
-      (drawn,) = emission.create(node, [own[0][:length], *own[1:]])
+        return draw(own)
+      (drawn,) = draw([own[0][:length], *own[1:]])
       paddings = [[0, most - length], *[[0, 0]] * (drawn.shape.rank - 1)]
       return [tf.pad(drawn, paddings)]
 
@@ -361,9 +369,7 @@ class PaddedEmitter(rows.RowEmitter):
       tf.zeros([self._num_rows], tf.int32) if lengths is None else lengths.source * lengths.factor
     )
     with tf.Graph().as_default():
-      like = emission.create(
-        node, [tf.compat.v1.placeholder(t.dtype, t.shape[1:]) for t in elements]
-      )
+      like = draw([tf.compat.v1.placeholder(t.dtype, t.shape[1:]) for t in elements])
     signature = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in like]
     return tf.map_fn(of_client, [*elements, own_lengths], fn_output_signature=signature)
 

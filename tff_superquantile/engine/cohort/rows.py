@@ -31,9 +31,9 @@ Ref = expressions.Ref
 # of the last axis.
 ELEMENTWISE = frozenset(
   "Abs AddV2 Bitcast BitwiseAnd BitwiseXor DivNoNan Equal Exp Floor FloorMod Greater GreaterEqual"
-  " IsFinite IsInf IsNan Less LessEqual Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul Neg"
-  " NotEqual RealDiv Reciprocal Relu RightShift Round Rsqrt SelectV2 Sigmoid Sign Softmax Sqrt"
-  " Square Sub Tanh ZerosLike".split()
+  " IsFinite IsInf IsNan Less LessEqual Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum"
+  " Mul Neg NotEqual RealDiv Reciprocal Relu RightShift Round Rsqrt SelectV2 Sigmoid Sign Softmax"
+  " Sqrt Square Sub Tanh ZerosLike".split()
 )
 _OF_LAST_AXIS = ("Bitcast", "Softmax")
 # Ops of which all clients have the same, since their rows have one shape.
