@@ -151,7 +151,7 @@ class PaddedEmitter(rows.RowEmitter):
   def _length(self, ref: Ref | None) -> Lengths | None:
     """Returns the lengths of a padded value for these clients; None for all others."""
     if ref is None or ref in self._lengths:
-      return self._lengths.get(ref)  # type: ignore[arg-type]
+      return None if ref is None else self._lengths[ref]
     parent = self._parent_padded
     if parent is None or (ref in self._known and self._own is None):
       return None
@@ -213,7 +213,7 @@ class PaddedEmitter(rows.RowEmitter):
       return results
     if op == _AXES:
       return self._axes_of_gradients(expression, inputs)
-    if op in _OF_SHAPE and of_shapes[1] is not None:
+    if op in _OF_SHAPE and of_shapes[1] is not None and shaped[1] is not None:
       result = of_shapes[1]
       results = self._shaped(expression, inputs, lengths[0], result, shaped[1])
     elif op in _OF_SHAPE and shaped[1] is not None and expression.inputs[1] in self._stacked:
@@ -285,8 +285,7 @@ class PaddedEmitter(rows.RowEmitter):
       if shape is None or any(size is None for size in shape):
         raise errors.UnsupportedError("gradients of values of unknown shapes")
       shapes.append(list(shape))
-    (of_first, rank), *others = lengths or [(None, 0)]
-    if any(not own.same(of_first) or rank != other for own, other in others):
+    if any(not own.same(lengths[0][0]) or rank != lengths[0][1] for own, rank in lengths):
       raise errors.UnsupportedError("gradients of examples of different numbers")
     with tf.init_scope():  # They are constants in the graph.
       axes = tf.raw_ops.BroadcastGradientArgs(
@@ -345,7 +344,7 @@ class PaddedEmitter(rows.RowEmitter):
       refs = (refs[0], key.inputs[0], refs[3])  # A second loop would take as long again.
     else:
       key = None
-    inputs = [self._find(ref) for ref in refs]
+    inputs = self.emit(refs)  # All of them are there.
     elements = [
       value if ref in self._stacked else self._repeat(value) for ref, value in zip(refs, inputs)
     ]
