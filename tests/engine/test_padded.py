@@ -44,7 +44,8 @@ tf.reduce_sum(tf.broadcast_to(b, tf.shape(x[:, :2])) * x[:, :2], 0)
 _OTHERS = """
 x[0] | tf.reduce_max(x, 0) | tf.cumsum(x, 0)[-1] | tf.reduce_sum(tf.sort(x, 0)[:1], 0)
 tf.reduce_sum(x[::-1] * tf.range(1.0, 4.0), 0) | tf.nn.softmax(x, 0)[0] | x[-1]
-tf.reduce_sum(tf.concat([x, x], 0), 0) | tf.nn.batch_normalization(x, *moments(x), b[0], b[0], 1e-3)[0]
+tf.reduce_sum(tf.concat([x, x], 0), 0)
+tf.nn.batch_normalization(x, *moments(x), b[0], b[0], 1e-3)[0]
 tf.reduce_sum(tf.transpose(x), 1) | tf.reduce_sum(x * x[:1], 0) | tf.gather(x, 0)
 tf.gradients(tf.reduce_mean(tf.reduce_sum(tf.sigmoid(x @ w + b), 1)), b)[0]
 tf.gradients(tf.reduce_sum(tf.reduce_mean(tf.square(x @ w - b), 0)), b)[0]
@@ -81,7 +82,7 @@ def _function(expressions):
   codes = [compile(expression, expression, "eval") for expression in expressions]
 
   def compute(x, y, k, w, b):
-    # Of the server's numbers, as what depends on a client's data alone is computed as they are read.
+    # Of the server's, as what depends on a client's data alone is computed when they are read.
     unit = tf.stop_gradient(b[0] * 2.0)
     x, y = x * unit, y * tf.cast(unit, tf.int32)
     own = dict(_NAMES, x=x, y=y, k=k, w=w, b=b)

@@ -34,6 +34,8 @@ import tensorflow as tf
 from tff_superquantile.engine.cohort import components
 from tff_superquantile.engine.cohort import emission
 from tff_superquantile.engine.cohort import padded
+from tff_superquantile.engine.cohort import padding
+from tff_superquantile.engine.cohort import planning
 from tff_superquantile.engine.cohort import reading
 from tff_superquantile.engine.cohort import rows
 from tff_superquantile.engine.cohort import values
@@ -235,21 +237,21 @@ class Sequential(Mapper):
       raise errors.UnsupportedError("large values of each client")
     known = {root: leaf.tensor for root, leaf, kind in inputs if not kind.is_data_set}
     stacked = {root for root, leaf, _ in inputs if leaf.stacked}
-    lengths: dict[expressions.Ref, padded.Lengths] = {}
+    lengths: dict[expressions.Ref, padding.Lengths] = {}
     for ref, (form, parts) in self._reads.items():
       if form is not reading.Form.APART:
         known[ref] = parts[0]
       if form in (reading.Form.ROWS, reading.Form.PADDED):
         stacked.add(ref)
       if form is reading.Form.PADDED:  # All have the same lengths: see `reading.forms`.
-        lengths[ref] = next(iter(lengths.values()), padded.Lengths(parts[1]))
+        lengths[ref] = next(iter(lengths.values()), padding.Lengths(parts[1]))
     emitter: rows.RowEmitter
     if lengths:
-      spread = functools.partial(padded.spread, padded=lengths)
-      stacked = rows.plan(body.outputs, stacked, known, padded.OPS, spread)
+      spread = functools.partial(planning.spread, padded=lengths)
+      stacked = planning.plan(body.outputs, stacked, known, padded.OPS, spread)
       emitter = padded.PaddedEmitter(known, stacked, num_clients, lengths=lengths)
     else:
-      stacked = rows.plan(body.outputs, stacked, known)
+      stacked = planning.plan(body.outputs, stacked, known)
       emitter = rows.RowEmitter(known, stacked, num_clients)
     results = emitter.emit_rows(body.outputs)
     self.has_rows = True

@@ -7,216 +7,61 @@ What is promised beside what `rows` promises:
 
 Padding: It enters no number of a client. An op of padded values is emitted only if it is listed
 here, with what makes it exact: it works on each example by itself, or the padding is replaced by
-what changes nothing (`_NEUTRAL`), or divides by the client's own number. Values that are combined
-have the same lengths: not equal ones, but those of one source. All else is an `UnsupportedError`.
-tests/engine/test_padded.py compares with eager TensorFlow, client by client.
+what changes nothing (`padding.NEUTRAL`), or it divides by the client's own number. Values that are
+combined have the same lengths: not equal ones, but those of one source. All else is an
+`UnsupportedError`. tests/engine/test_padded.py compares with eager TensorFlow, client by client.
 
 Loops: One goes on until it ends for each client. A client for whom it has ended keeps its values.
 
 Draws: An order is drawn for each client by itself, of its own length and its own seed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tff_superquantile.engine.cohort import emission
+from tff_superquantile.engine.cohort import padding
 from tff_superquantile.engine.cohort import rows
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
-from tff_superquantile.engine.cohort.graphs import ops
 
-Ref = expressions.Ref
-
-_AXES = "BroadcastGradientArgs"
-# The ops that make one value of a client's examples, and what is in the place of the padding.
-_NEUTRAL: Mapping[str, Any] = {
-  "All": True,
-  "Any": False,
-  "BiasAddGrad": 0,
-  "L2Loss": 0,
-  "Mean": 0,
-  "Prod": 1,
-  "Sum": 0,
-}
 # Ops that have one of each example, of padded values of the same lengths.
 _OF_EACH = rows.ELEMENTWISE | {
   *("AddN", "Cast", "ReluGrad", "SigmoidGrad", "SparseSoftmaxCrossEntropyWithLogits", "TanhGrad"),
   *("BiasAdd", "EnsureShape", "ExpandDims", "Select", "Squeeze"),
 }
-# Ops of the last input's shape, whose results have its lengths.
-_OF_SHAPE = ("BroadcastTo", "Reshape", "Tile")
 # Ops of a client's own bounds, seed or shape, beside those of `rows`.
 _DRAWS = ("StatelessRandomGetKeyCounter", "StatelessShuffle")
-_OF_CLIENT = (_AXES, "Select", *_DRAWS)
+_OF_CLIENT = (padding.AXES, "Select", *_DRAWS)
 OPS = rows.OPS | {*_OF_CLIENT, "BroadcastTo"}
 # Any length of several examples: what holds for it when shapes are broadcast, holds for all.
 _SOME_LENGTH = 2**20
 
 
-class Lengths(NamedTuple):
-  """The lengths of padded values: `factor` times those of a source, int32 [n]."""
-
-  source: tf.Tensor
-  factor: int = 1
-
-  def same(self, other: "Lengths | None") -> bool:
-    return other is not None and self.source is other.source and self.factor == other.factor
-
-
-def _shape_of(ref: Ref) -> Ref | None:
-  """Returns the value of which this is the shape; None if it is none."""
-  return ref.expression.inputs[0] if ref.expression.op == "Shape" else None
-
-
-def _constant(ref: Ref) -> list[int] | None:
-  """Returns the numbers of a constant; None if it is none."""
-  if ref.expression.op != "Const":
-    return None
-  numbers = tf.make_ndarray(ref.expression.node.attr["value"].tensor)
-  return [int(number) for number in numbers.ravel()]
-
-
-def spread(
-  needed: Sequence[expressions.Expression], padded: Iterable[Ref]
-) -> set[expressions.Expression]:
-  """Returns the expressions that may be padded, of those that are needed, in order.
-
-  It may name too many: of their shapes there is then a row for each client. What cannot be padded
-  is an `UnsupportedError`.
-  """
-  read = set(padded)
-  found: set[expressions.Expression] = set()
-
-  def is_padded(ref: Ref) -> bool:
-    return ref in read or ref.expression in found
-
-  for e in needed:
-    if any(ref.expression.op == _AXES for ref in e.inputs) and not _adds_up(e):
-      raise errors.UnsupportedError("axes of gradients for another use than to add them up")
-    if e.bodies:
-      changing = e.inputs[: len(e.bodies[-1].parameters)] if e.op in ops.LOOPS else ()
-      results = [ref for body in e.bodies for ref in body.outputs]
-      if any(map(is_padded, (*changing, *results))):
-        raise errors.UnsupportedError("examples that a loop or a branch makes")
-    elif _may_be_padded(e, is_padded):
-      found.add(e)
-  return found
-
-
-def _adds_up(e: expressions.Expression) -> bool:
-  """Tells whether an op gives the same along an axis of size one as without it."""
-  return e.op == "Sum" and e.node.attr["keep_dims"].b
-
-
-def _may_be_padded(e: expressions.Expression, is_padded: Callable[[Ref], bool]) -> bool:
-  """Tells whether a result of an op without bodies may have a length of each client."""
-  if e.op in rows.SIZES or e.op in ("BiasAddGrad", "L2Loss", _AXES):
-    return False
-  if e.op in _OF_SHAPE and (shaped := _shape_of(e.inputs[1])) is not None:
-    return is_padded(shaped)
-  if e.op == "MatMul":
-    return is_padded(e.inputs[0]) and not e.node.attr["transpose_a"].b
-  if e.op in _NEUTRAL:
-    return is_padded(e.inputs[0]) and 0 not in (_constant(e.inputs[1]) or ())
-  return any(map(is_padded, e.inputs))
-
-
-class PaddedEmitter(rows.RowEmitter):
+class PaddedEmitter(padding.PaddingEmitter):
   """Emits expressions for some clients: with rows that differ in the number of their examples."""
-
-  def __init__(
-    self,
-    known: Mapping[Ref, tf.Tensor],
-    stacked: set[Ref],
-    num_rows: tf.Tensor,
-    parent: "PaddedEmitter | None" = None,
-    own: tf.Tensor | None = None,
-    lengths: Mapping[Ref, Lengths] | None = None,
-  ):
-    """Initializes an emitter; `lengths` has those of the values with padding."""
-    super().__init__(known, stacked, num_rows, parent, own)
-    self._parent_padded = parent
-    self._lengths = dict(lengths or {})
-    self._gathered: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
-    self._sliced: dict[tuple, tuple[Any, ...]] = {}
-
-  def emit_rows(self, refs: Sequence[Ref], like: Iterable[Ref] | None = None) -> list[tf.Tensor]:
-    results = super().emit_rows(refs, like)
-    if any(self._length(ref) is not None for ref in refs):
-      raise errors.UnsupportedError("a number of examples that is each client's own, as a result")
-    return results
-
-  def _length(self, ref: Ref | None) -> Lengths | None:
-    """Returns the lengths of a padded value for these clients; None for all others."""
-    if ref is None or ref in self._lengths:
-      return None if ref is None else self._lengths[ref]
-    parent = self._parent_padded
-    if parent is None or (ref in self._known and self._own is None):
-      return None
-    found = parent._length(ref)
-    if found is None or self._own is None:
-      return found
-    key = id(found.source)
-    if key not in self._gathered:
-      with self._graph.as_default():
-        self._gathered[key] = found.source, tf.gather(found.source, self._own)
-    self._lengths[ref] = found._replace(source=self._gathered[key][1])
-    return self._lengths[ref]
-
-  def _masked(self, values: tf.Tensor, lengths: Lengths, neutral: Any) -> tf.Tensor:
-    mask = tf.sequence_mask(lengths.source * lengths.factor, tf.shape(values)[1])
-    for _ in range(values.shape.rank - 2):
-      mask = tf.expand_dims(mask, -1)
-    return tf.where(mask, values, tf.cast(neutral, values.dtype))
-
-  def _loop(
-    self, expression: expressions.Expression, initial: Sequence[tf.Tensor]
-  ) -> Sequence[tf.Tensor]:
-    condition, body = expression.bodies
-    if condition.outputs[0] not in self._stacked:
-      return super()._loop(expression, initial)
-    parameters = [Ref(p, 0) for p in body.parameters]
-    initial = [
-      value if ref in self._stacked else self._repeat(value)
-      for value, ref in zip(initial, expression.inputs)
-    ]
-
-    def goes_on(own: Sequence[tf.Tensor]) -> tf.Tensor:
-      known = dict(zip(parameters, own))
-      (value,) = self._inside(condition, known, condition.outputs)
-      return tf.ensure_shape(value, [None])
-
-    def step(*own: tf.Tensor) -> list[tf.Tensor]:
-      here = goes_on(own)
-      new = self._inside(body, dict(zip(parameters, own)), parameters)
-      shapes = [(value.shape[1:], old.shape[1:]) for value, old in zip(new, own)]
-      if not all(shape.is_fully_defined() and shape == before for shape, before in shapes):
-        raise errors.UnsupportedError("variables of a loop that may change their shapes")
-      heres = (tf.reshape(here, [-1, *[1] * (n.shape.rank - 1)]) for n in new)
-      return [tf.where(each, n, o) for each, n, o in zip(heres, new, own)]
-
-    return emission.loop(lambda *own: tf.reduce_any(goes_on(own)), step, initial)
 
   def _op(
     self, expression: expressions.Expression, inputs: Sequence[tf.Tensor]
   ) -> Sequence[tf.Tensor]:
     lengths = [self._length(ref) for ref in expression.inputs]
-    shaped = [_shape_of(ref) for ref in expression.inputs]
+    shaped = [padding.shape_of(ref) for ref in expression.inputs]
     op, of_shapes = expression.op, [self._length(ref) for ref in shaped]
-    result: Lengths | None = None
+    result: padding.Lengths | None = None
     if op == "Shape" and not any(lengths):
       results = super()._op(expression, inputs)
-      if Ref(expression, 0) in self._stacked:  # It was not known before that all have the same.
+      if (
+        expressions.Ref(expression, 0) in self._stacked
+      ):  # It was not known before that all have the same.
         results = [self._repeat(results[0])]
       return results
-    if op == _AXES:
+    if op == padding.AXES:
       return self._axes_of_gradients(expression, inputs)
-    if op in _OF_SHAPE and of_shapes[1] is not None and shaped[1] is not None:
+    if op in padding.OF_SHAPE and of_shapes[1] is not None and shaped[1] is not None:
       result = of_shapes[1]
       results = self._shaped(expression, inputs, lengths[0], result, shaped[1])
-    elif op in _OF_SHAPE and shaped[1] is not None and expression.inputs[1] in self._stacked:
+    elif op in padding.OF_SHAPE and shaped[1] is not None and expression.inputs[1] in self._stacked:
       shape = tf.shape(self._find(shaped[1]))[1 if shaped[1] in self._stacked else 0 :]
       results = self._of_rows(expression, [inputs[0], tf.cast(shape, inputs[1].dtype)])
       result = None
@@ -227,7 +72,7 @@ class PaddedEmitter(rows.RowEmitter):
     elif op == "GatherV2" and any(lengths):
       results, result = self._taken(expression, inputs, lengths), lengths[1]
     elif op == "GatherV2" and expression.inputs[0] in self._stacked:
-      if _constant(expression.inputs[2]) != [0] or expression.inputs[1] in self._stacked:
+      if padding.constant(expression.inputs[2]) != [0] or expression.inputs[1] in self._stacked:
         raise errors.UnsupportedError("an op GatherV2 of tables of each client")
       results = [tf.gather(*inputs[:2], axis=1)]
     elif op == "StridedSlice" and (lengths[0] or self._stacked.intersection(expression.inputs[1:])):
@@ -244,7 +89,7 @@ class PaddedEmitter(rows.RowEmitter):
       results, result = self._combined(expression, inputs, lengths)
     if result is not None:
       for i in range(len(results)):
-        self._lengths[Ref(expression, i)] = result
+        self._lengths[expressions.Ref(expression, i)] = result
     return results
 
   def _of_rows(
@@ -253,20 +98,9 @@ class PaddedEmitter(rows.RowEmitter):
     """Emits an op of a row and of a shape that all clients have."""
     if expression.inputs[0] in self._stacked:
       return rows.of_first(expression.node, *inputs)
-    if Ref(expression, 0) in self._stacked:
+    if expressions.Ref(expression, 0) in self._stacked:
       return [self._repeat(emission.create(expression.node, inputs)[0])]
     return emission.create(expression.node, inputs)
-
-  def _sizes(self, values: tf.Tensor, lengths: Lengths) -> tf.Tensor:
-    """Returns the shape of each client's value, int32 [n, rank]."""
-    own = tf.expand_dims(lengths.source * lengths.factor, 1)
-    rest = tf.shape(values)[2:]
-    return tf.concat([own, tf.broadcast_to(rest, [tf.shape(own)[0], tf.size(rest)])], 1)
-
-  def _rank(self, ref: Ref, value: tf.Tensor) -> int:
-    if value.shape.rank is None:
-      raise errors.UnsupportedError("values of unknown rank")
-    return value.shape.rank - (ref in self._stacked)
 
   def _axes_of_gradients(
     self, expression: expressions.Expression, inputs: Sequence[tf.Tensor]
@@ -274,7 +108,7 @@ class PaddedEmitter(rows.RowEmitter):
     """Returns the axes along which gradients are added up, which no client's length changes."""
     shapes, lengths = [], []
     for ref, value in zip(expression.inputs, inputs):
-      shaped = _shape_of(ref)
+      shaped = padding.shape_of(ref)
       shape = None if ref in self._stacked else tf.get_static_value(value)
       if shaped is not None:
         like = self._find(shaped)
@@ -299,9 +133,9 @@ class PaddedEmitter(rows.RowEmitter):
     self,
     expression: expressions.Expression,
     inputs: Sequence[tf.Tensor],
-    lengths: Lengths | None,
-    result: Lengths,
-    shaped: Ref,
+    lengths: padding.Lengths | None,
+    result: padding.Lengths,
+    shaped: expressions.Ref,
   ) -> list[tf.Tensor]:
     """Emits an op that gives a value the shape of padded ones."""
     like = self._find(shaped)
@@ -335,7 +169,7 @@ class PaddedEmitter(rows.RowEmitter):
     return [tf.broadcast_to(values, [self._num_rows, most, *rest])]
 
   def _drawn(
-    self, expression: expressions.Expression, lengths: Lengths | None
+    self, expression: expressions.Expression, lengths: padding.Lengths | None
   ) -> Sequence[tf.Tensor]:
     """Emits a draw, or what makes a key of a seed, for one client after the other."""
     node, refs = expression.node, expression.inputs
@@ -376,11 +210,13 @@ class PaddedEmitter(rows.RowEmitter):
     self,
     expression: expressions.Expression,
     inputs: Sequence[tf.Tensor],
-    lengths: Sequence[Lengths | None],
+    lengths: Sequence[padding.Lengths | None],
   ) -> list[tf.Tensor]:
     """Emits what clients take of a table that all have, or of examples of their own."""
     table, places, _ = inputs
-    is_first = _constant(expression.inputs[2]) == [0] and not expression.node.attr["batch_dims"].i
+    is_first = (
+      padding.constant(expression.inputs[2]) == [0] and not expression.node.attr["batch_dims"].i
+    )
     if not is_first or lengths[1] is None:
       raise errors.UnsupportedError("values of other axes than the first")
     places = self._masked(places, lengths[1], 0)
@@ -400,8 +236,8 @@ class PaddedEmitter(rows.RowEmitter):
     self,
     expression: expressions.Expression,
     inputs: Sequence[tf.Tensor],
-    lengths: Sequence[Lengths | None],
-  ) -> tuple[Sequence[tf.Tensor], Lengths | None]:
+    lengths: Sequence[padding.Lengths | None],
+  ) -> tuple[Sequence[tf.Tensor], padding.Lengths | None]:
     """Emits a slice of examples: all of them, or a client's own from one to another."""
     node, (values, begin, end, _) = expression.node, inputs
     own = lengths[0]
@@ -432,7 +268,7 @@ class PaddedEmitter(rows.RowEmitter):
       size = tf.maximum(edges[1] - edges[0], 0)
       most = tf.reduce_max(tf.concat([size, [0]], 0))
       places = tf.expand_dims(edges[0], 1) + tf.range(most)
-      self._sliced[key] = Lengths(size), places, (own.source, begin, end)
+      self._sliced[key] = padding.Lengths(size), places, (own.source, begin, end)
     result, places, _ = self._sliced[key]
     places = tf.minimum(places, tf.maximum(tf.shape(values)[1] - 1, 0))
     return [tf.gather(values, places, batch_dims=1)], result
@@ -441,8 +277,8 @@ class PaddedEmitter(rows.RowEmitter):
     self,
     expression: expressions.Expression,
     inputs: Sequence[tf.Tensor],
-    lengths: Sequence[Lengths | None],
-  ) -> tuple[Sequence[tf.Tensor], Lengths | None]:
+    lengths: Sequence[padding.Lengths | None],
+  ) -> tuple[Sequence[tf.Tensor], padding.Lengths | None]:
     """Emits an op of each example, or one that makes one value of all of a client's."""
     op, refs = expression.op, expression.inputs
     first = lengths[0]
@@ -453,14 +289,14 @@ class PaddedEmitter(rows.RowEmitter):
     if op in ("BiasAddGrad", "L2Loss"):
       assert first is not None
       return super()._op(expression, [self._masked(inputs[0], first, 0)]), None
-    if op in _NEUTRAL or op in ("ArgMax", "Max", "Min"):
+    if op in padding.NEUTRAL or op in ("ArgMax", "Max", "Min"):
       return self._reduced(expression, inputs, first)
     if op not in _OF_EACH:
       raise errors.UnsupportedError(f"an op {op} of numbers of examples that differ")
     if op in ("ExpandDims", "Squeeze"):
       rank = self._rank(refs[0], inputs[0])
       dims = list(expression.node.attr["squeeze_dims"].list.i) if op == "Squeeze" else None
-      axes = dims if op == "Squeeze" else _constant(refs[1])
+      axes = dims if op == "Squeeze" else padding.constant(refs[1])
       after = rank + (op == "ExpandDims")
       if not axes or any(axis in (0, -after) for axis in axes):
         raise errors.UnsupportedError(f"an op {op} of the examples' axis")
@@ -490,8 +326,8 @@ class PaddedEmitter(rows.RowEmitter):
     self,
     expression: expressions.Expression,
     inputs: Sequence[tf.Tensor],
-    lengths: Sequence[Lengths | None],
-  ) -> tuple[Sequence[tf.Tensor], Lengths | None]:
+    lengths: Sequence[padding.Lengths | None],
+  ) -> tuple[Sequence[tf.Tensor], padding.Lengths | None]:
     of_a, of_b = lengths
     attr = expression.node.attr
     if of_a is not None and of_b is None and not attr["transpose_a"].b:
@@ -503,9 +339,9 @@ class PaddedEmitter(rows.RowEmitter):
     return super()._op(expression, masked), None
 
   def _reshaped(
-    self, expression: expressions.Expression, inputs: Sequence[tf.Tensor], lengths: Lengths
-  ) -> tuple[Sequence[tf.Tensor], Lengths]:
-    shape = _constant(expression.inputs[1])
+    self, expression: expressions.Expression, inputs: Sequence[tf.Tensor], lengths: padding.Lengths
+  ) -> tuple[Sequence[tf.Tensor], padding.Lengths]:
+    shape = padding.constant(expression.inputs[1])
     own = inputs[0].shape[2:].num_elements()
     if not shape or shape[0] != -1 or own is None or any(size < 1 for size in shape[1:]):
       raise errors.UnsupportedError("examples in a shape that all clients have")
@@ -523,8 +359,8 @@ class PaddedEmitter(rows.RowEmitter):
     self,
     expression: expressions.Expression,
     inputs: Sequence[tf.Tensor],
-    lengths: Lengths | None,
-  ) -> tuple[Sequence[tf.Tensor], Lengths | None]:
+    lengths: padding.Lengths | None,
+  ) -> tuple[Sequence[tf.Tensor], padding.Lengths | None]:
     """Emits an op along the axes of each example, or along all of a client's examples."""
     known = tf.get_static_value(inputs[1])
     if lengths is None or known is None:
@@ -537,9 +373,9 @@ class PaddedEmitter(rows.RowEmitter):
     op = expression.op
     if 0 not in axes:
       return super()._op(expression, inputs), lengths
-    if op not in _NEUTRAL:
+    if op not in padding.NEUTRAL:
       raise errors.UnsupportedError(f"an op {op} of all examples of a client")
-    values = self._masked(inputs[0], lengths, _NEUTRAL[op])
+    values = self._masked(inputs[0], lengths, padding.NEUTRAL[op])
     if op != "Mean":
       return super()._op(expression, [values, inputs[1]]), None
     if not values.dtype.is_floating:
@@ -554,9 +390,9 @@ class PaddedEmitter(rows.RowEmitter):
     return [sums / tf.cast(counts, sums.dtype)], None
 
 
-def _strides(ref: Ref) -> list[int] | None:
+def _strides(ref: expressions.Ref) -> list[int] | None:
   """Returns constant strides, which may be packed of constants."""
   if ref.expression.op != "Pack":
-    return _constant(ref)
-  parts = [_constant(part) for part in ref.expression.inputs]
+    return padding.constant(ref)
+  parts = [padding.constant(part) for part in ref.expression.inputs]
   return None if None in parts else [number for part in parts for number in part or ()]
