@@ -61,7 +61,7 @@ tf.equal(x, s) | tf.equal(tf.argmax(x, 1), [0, 1, 2, 0]) | tf.not_equal(x[0], s)
 tf.argmax(x) | tf.argmax(x, -1, "int32") | tf.argmax(s * k_, n) | tf.zeros_like(x) | tf.size(x)
 tf.reduce_all(x > s) | tf.reduce_any(x > s, -1) | tf.reduce_all(x > -9, [0], True) | tf.size(k)
 tf.size(x, tf.int64) | x * tf.cast(tf.size(x[:n]), tf.float32) | tf.slice(x, [1, 0], [2, -1])
-tf.slice(x, [n, 1], [-1, n]) | tf.slice(x, [0, 3], [4, 0]) | tf.slice(s * k_, [3, 0], [1, 3])
+tf.math.log1p(x) | tf.slice(x, [n, 1], [-1, n]) | tf.slice(x, [0, 3], [4, 0]) | tf.slice(s * k_, [3, 0], [1, 3])
 entropy([0, 1, 2, 0], x) | entropy(tf.stack([k, n, 2, 0]), x) | entropy(tf.stack([k, n, 2, 0]), s)
 entropy(tf.stack([k, 1])[:0], x[:0]) | tf.ensure_shape(x[:2], [None, 3])
 tf.gradients(entropy(tf.stack([k, 1, 2, 0]), x @ s[:3]), x)[0]
