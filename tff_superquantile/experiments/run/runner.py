@@ -40,9 +40,10 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
     ValueError: If the run cannot be carried out; nothing has been computed then.
     training_loop.DivergedError: If training diverged.
   """
-  context.limit_threads()  # Before reading the clients starts TensorFlow's threads.
-  task = build.get_task(config)
   folder = names.run_path(config)
+  # Before reading the clients starts TensorFlow's threads.
+  context.limit_threads(manifest.num_threads(run_folder.Run(folder, config.seed)))
+  task = build.get_task(config)
   run = build.resolve(config, task)
   manifest.check_same_data(folder, task.data_digest)
   with run_folder.lock(folder):
@@ -55,6 +56,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
       print(f"Finished before: {folder}")
       hooks.on_finished()
       return earlier
+    manifest.check_same_cpu(run, earlier)
     run_files.remove_leftovers(folder)
     for mark in (run_folder.DIVERGED, run_folder.FAILED):
       (folder / mark).unlink(missing_ok=True)
