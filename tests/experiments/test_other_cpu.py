@@ -1,4 +1,4 @@
-"""A run stays on one kind of CPU, with one number of threads, unless it is told that it need not."""
+"""A run stays on one kind of CPU and keeps its number of threads, unless it is told otherwise."""
 
 import json
 import re

@@ -281,7 +281,7 @@ def test_the_rounds_of_runs_that_stop_early():
 def test_a_process_goes_on_with_its_method():
   a, b = (run_config.of(algorithm=name, task="synthetic") for name in ("fed_avg", "superquantile"))
   waiting = {i: dataclasses.replace(one, seed=i) for i, one in enumerate((a, b, a, b))}
-  worker = pool._Worker([], [0], 1)
+  worker = pool.Worker([], [0], 1)
   assert worker.choose(waiting) == 0
   worker._method = b
   assert worker.choose(waiting) == 1

@@ -85,6 +85,7 @@ def define(parser: command_line.Parser) -> None:
   add("retry_failed", bool, False, "With --print_commands: prints also the runs that failed.")
   at_once = "Runs at once; None for one a core, or all below two a core."
   add("num_workers", int, None, at_once, least=1)
+  add("scheduler", str, None, stages_lib.SCHEDULER)
   train_flags.define(parser)
 
 
@@ -245,12 +246,14 @@ def main(args: argparse.Namespace) -> None:
     planned = plan(args, _usual_folds(args, first))
     first = run_config.of(**tuning.with_defaults(planned[0]))
   folder = names.run_path(first).parents[1]
+  stages = stages_lib.Stages(
+    args.num_workers, args.print_commands, args.retry_failed, args.scheduler
+  )
   if preset.describes_data and not args.print_commands:
     describe.print_description(first)
   if not args.print_commands:
     print(f"Experiment {args.experiment} into {folder}", flush=True)
     download.for_run(first)
-  stages = stages_lib.Stages(args.num_workers, args.print_commands, args.retry_failed)
   tune = args.tune or ("none" if args.quick else "methods")
   try:
     planned = _tune(stages, preset, planned, tune, train_flags.values(args))

@@ -25,12 +25,6 @@ from tff_superquantile.experiments.run.hooks import hook
 _VERSIONS_OF = ("tensorflow-federated", "tensorflow-privacy", "dp-accounting", "numpy")
 
 
-# The kinds of CPU that have carried out a run, one after the other: what `cpu.kind` says, and the
-# number of TensorFlow's threads. An earlier version's is unknown.
-CPUS = "cpus"
-_UNKNOWN: Mapping[str, Any] = {}
-
-
 def _git_revision() -> str:
   source = pathlib.Path(__file__).resolve().parent
   # Without the index's lock, which a run that is killed would leave.
@@ -57,15 +51,9 @@ def check_same_data(folder: pathlib.Path, data_digest: str) -> None:
       )
 
 
-def _cpus(run: run_folder.Run) -> list[Mapping[str, Any]]:
+def _cpus(run: run_folder.Run) -> list[dict[str, Any]]:
   """Returns the kinds of CPU of the rounds that a folder has; none if it has no rounds."""
-  return run.manifest.get(CPUS, [_UNKNOWN]) if accounts.rounds_released(run) else []
-
-
-def num_threads(run: run_folder.Run) -> int | None:
-  """Returns the number of threads with which a run goes on; None for any."""
-  last = (_cpus(run) or [_UNKNOWN])[-1]
-  return last.get("threads")
+  return run.cpus if accounts.rounds_released(run) else []
 
 
 def check_same_cpu(config: run_config.RunConfig, earlier: run_folder.Run) -> None:
@@ -109,7 +97,7 @@ def build(job: hook.Job, flags: str) -> dict[str, Any]:
     "python": platform.python_version(),
     "versions": {"tensorflow": tf.version.VERSION, **versions},
     "machine": f"{platform.system()} {platform.machine()}, {limits.num_cores()} cores",
-    CPUS: cpus[:-1] if cpus[-2:-1] == cpus[-1:] else cpus,
+    run_folder.CPUS: cpus[:-1] if cpus[-2:-1] == cpus[-1:] else cpus,
     "git_revision": _git_revision(),
     "started": now(),
     "num_clients": {split: len(files.client_ids) for split, files in job.splits.items()},
