@@ -67,7 +67,8 @@ def distributed() -> Any:
       "distributed.worker.memory.terminate": False,
     }
   )
-  logging.getLogger("distributed").setLevel(logging.CRITICAL)
+  for name in ("distributed", "distributed.client", "distributed.gc", "tornado.application"):
+    logging.getLogger(name).setLevel(logging.CRITICAL)
   warnings.filterwarnings("ignore", module="distributed")
   return distributed
 
