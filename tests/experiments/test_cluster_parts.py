@@ -1,5 +1,6 @@
 """What keeps many machines apart and together, each part by itself: no process, no network."""
 
+import asyncio
 import json
 import sys
 
@@ -10,6 +11,7 @@ from tff_superquantile.experiments.cluster import child
 from tff_superquantile.experiments.cluster import door
 from tff_superquantile.experiments.cluster import driver
 from tff_superquantile.experiments.cluster import facts
+from tff_superquantile.experiments.cluster import hands
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.plan import stages
@@ -69,13 +71,13 @@ def test_the_last_attempt_that_began_may_write(tmp_path):
     attempts.act_for(mine)
     attempts.begin(tmp_path)
     attempts.check(tmp_path)
-    assert not attempts.supersede(tmp_path, other)
+    assert attempts.is_of(tmp_path, mine) and not attempts.is_of(tmp_path, other)
     attempts.check(tmp_path)
     # A process that is refused leaves the mark.
     with pytest.raises(run_folder.OccupiedError), run_folder.lock(tmp_path):
       pass
     attempts.check(tmp_path)
-    assert attempts.supersede(tmp_path, mine)
+    attempts.supersede(tmp_path, mine)
     with pytest.raises(run_folder.OccupiedError, match="another attempt at the run"):
       attempts.check(tmp_path)
     attempts.begin(tmp_path)
@@ -195,3 +197,56 @@ def test_a_process_has_one_number_of_threads(tmp_path):
     # What its process tells of the first run is in the manifest then.
     worker._threads = threads or 2 if seed < 2 else 1
   assert len(begun) == 2
+
+
+class _Ended(pool.Worker):
+  """A slot whose run has ended with a code."""
+
+  code = 0
+
+  def __init__(self, cores, silence):
+    super().__init__((), cores, 1)
+
+  def start(self, asked, config):
+    self.run = pool._ActiveRun(config, 1)
+
+  def poll(self):
+    return self.code
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, -9, 129, 130, 143])
+def test_what_a_signal_ends_has_not_failed_and_goes_elsewhere(code, tmp_path, monkeypatch):
+  distributed = pytest.importorskip("distributed", reason="needs the extra `cluster`")
+  monkeypatch.setattr(hands, "_Slot", _Ended)
+  monkeypatch.setattr(_Ended, "code", code)
+  config = run_config.of(task="synthetic", output_dir=str(tmp_path))
+  one = hands.Hands([[0]], _door())
+  order = hands.Order(tuple(pool.arguments(config)), str(tmp_path), str(tmp_path), (), {})
+  if code in (129, 130, 143):
+    with pytest.raises(distributed.Reschedule):
+      asyncio.run(one.carry_out("k", order))
+  else:
+    outcome = asyncio.run(one.carry_out("k", order))
+    assert outcome.code == code and bool(outcome.why) == bool(code)
+  unfit = order._replace(expected={"numpy": "0.1"})
+  outcome = asyncio.run(one.carry_out("k", unfit))
+  assert outcome.code == hands.UNFIT and "expected 0.1" in outcome.why == one.unfit
+
+
+def test_a_lost_attempt_of_the_same_run_is_superseded_and_no_other(tmp_path, monkeypatch):
+  monkeypatch.setattr(hands, "_SECONDS_TO_SAVE", 0.0)
+  monkeypatch.setattr(hands, "_SECONDS_TO_TAKE_OVER", 1.0)
+  mine = attempts.owner("mine")
+  for owner, is_superseded in ((mine, True), (attempts.owner("other"), False)):
+    attempts.act_for(owner)
+    with run_folder.lock(tmp_path):
+      attempts.begin(tmp_path)
+      with pytest.raises(run_folder.OccupiedError, match="another process is at work"):
+        asyncio.run(hands._take_over(tmp_path, mine))
+      if is_superseded:
+        with pytest.raises(run_folder.OccupiedError, match="another attempt"):
+          attempts.check(tmp_path)
+      else:
+        attempts.check(tmp_path)
+  asyncio.run(hands._take_over(tmp_path, mine))  # It is free.
+  attempts.act_for("-" * 16)

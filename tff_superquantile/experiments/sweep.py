@@ -5,9 +5,9 @@
 Several runs are at work at once when there are cores for them. Finished runs are skipped,
 interrupted ones continue. A failed run does not stop the others.
 
-`--scheduler=FILE` has workers on many machines carry them out (docs/how_to/cluster.md). Without Dask,
-`--print_commands` prints the runs that can go now, one command a line, in place of
-carrying them out: those of the next grid search, or, when all is tuned, those of the comparison.
+`--scheduler=FILE` has workers on many machines carry them out (docs/how_to/cluster.md). Without
+Dask, `--print_commands` prints the runs that can go now, one command a line, in place of carrying
+them out: those of the next grid search, or, when all is tuned, those of the comparison.
 Runs that failed as such commands are left out. Without it the same command then makes the report.
 """
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 from multiprocessing import connection as connections
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -24,7 +25,9 @@ from tff_superquantile.experiments.run import run_folder
 
 NAME = "hands"
 _SECONDS_BETWEEN_LOOKS = 0.2
-_SECONDS_TO_TAKE_OVER = 120.0  # A process may have to end that is in the middle of a round.
+_SECONDS_TO_SAVE = 10.0  # That an earlier attempt has before it is superseded.
+_SECONDS_TO_TAKE_OVER = 120.0  # It may be in the middle of a round.
+_INTERRUPTED = {128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 UNFIT = -1000  # In the place of an exit code: the worker has something else than expected.
 
 
@@ -106,9 +109,9 @@ class Hands:
     if finish in ("cancelled", "released", "forgotten") and key in self._at_work:
       self._at_work[key].end()
 
-  def facts(self, order: Order) -> dict[str, str]:
-    """Returns what this machine has of what was expected."""
-    return facts.of_here(order.folder, order.witness, order.data)
+  async def facts(self, order: Order) -> dict[str, str]:
+    """Returns what this machine has of what was expected; the worker goes on meanwhile."""
+    return await asyncio.to_thread(facts.of_here, order.folder, order.witness, order.data)
 
   @contextlib.contextmanager
   def _slot(self, key: str) -> Iterator[_Slot]:
@@ -122,7 +125,7 @@ class Hands:
 
   async def carry_out(self, key: str, order: Order) -> Outcome:
     """Carries out a run; see `carry_out`."""
-    self.unfit = facts.difference(self.facts(order), order.expected, self.address)
+    self.unfit = facts.difference(await self.facts(order), order.expected, self.address)
     if self.unfit:
       return Outcome(UNFIT, self.unfit, (), self.address)
     config = child.config_of(order.arguments)
@@ -142,7 +145,7 @@ class Hands:
       except asyncio.CancelledError:  # The worker has lost its scheduler.
         slot.end()
         raise
-      if self.is_ending and code != 0:
+      if code in _INTERRUPTED or (self.is_ending and code != 0):  # It has not failed by itself.
         raise door_lib.distributed().Reschedule()
       why = slot.run.failure(code) if code else ""
       return Outcome(code, why, tuple(slot.run.messages[pool.WARNING]), self.address)
@@ -159,15 +162,18 @@ class Hands:
 async def _take_over(folder: pathlib.Path, owner: str) -> None:
   """Returns when a run's folder is free; has an earlier attempt of the same owner end."""
   atomic_files.make_folder("output_dir", folder)
-  end, has_asked = time.monotonic() + _SECONDS_TO_TAKE_OVER, False
+  start, has_asked = time.monotonic(), False
   while True:
     try:
       with run_folder.lock(folder):
         return
     except run_folder.OccupiedError:
-      if not has_asked and not attempts.supersede(folder, owner) or time.monotonic() > end:
+      waited = time.monotonic() - start
+      if not attempts.is_of(folder, owner) or waited > _SECONDS_TO_TAKE_OVER:
         raise
-      has_asked = True
+      if waited > _SECONDS_TO_SAVE and not has_asked:
+        attempts.supersede(folder, owner)
+        has_asked = True
     await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
@@ -177,9 +183,9 @@ def _hands(worker: Any) -> Hands:
   return found
 
 
-def facts_of(order: Order, dask_worker: Any = None) -> dict[str, str]:
+async def facts_of(order: Order, dask_worker: Any = None) -> dict[str, str]:
   """Returns the facts of the worker on which it is called."""
-  return _hands(dask_worker).facts(order)
+  return await _hands(dask_worker).facts(order)
 
 
 async def carry_out(key: str, order: Order) -> Outcome:

@@ -50,12 +50,14 @@ def begin(folder: pathlib.Path) -> None:
   _own[folder] = _write(folder, _owner)
 
 
-def supersede(folder: pathlib.Path, of: str) -> bool:
-  """Has the attempt that holds the lock end; returns False, and does nothing, if another's."""
-  if (folder / run_folder.LOCK).read_bytes()[:_DIGITS] != of.encode():
-    return False
+def is_of(folder: pathlib.Path, of: str) -> bool:
+  """Returns whether the last attempt that began is an owner's."""
+  return (folder / run_folder.LOCK).read_bytes()[:_DIGITS] == of.encode()
+
+
+def supersede(folder: pathlib.Path, of: str) -> None:
+  """Has the owner's attempt that holds the lock end before it writes anything else."""
   _write(folder, of)
-  return True
 
 
 def check(folder: pathlib.Path) -> None:
