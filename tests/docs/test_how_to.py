@@ -38,6 +38,7 @@ _COMMAND_OF = {
 }
 _SWEEP = "tff_superquantile.experiments.sweep"
 _REPORT = "tff_superquantile.experiments.report"
+_CLUSTER = "tff_superquantile.experiments.cluster"
 _ACCOUNT = "privacy.account"
 # Commands whose first arguments are files: of a run or task, or an export and its rows.
 _NUM_FOLDERS = {
@@ -242,7 +243,7 @@ def test_flags_in_the_text_exist(page):
     known.update(_flags_of(*command))
   for command in ("calibrate", "spend", "compose", "audit"):
     known.update(_flags_of(_ACCOUNT, command))
-  for command in _NUM_FOLDERS:
+  for command in (*_NUM_FOLDERS, *(f"{_CLUSTER}.{name}" for name in ("scheduler", "worker"))):
     known.update(_flags_of(command))
   assert set(re.findall(r"`--([a-z_-]+)", text)) <= known
 
