@@ -214,6 +214,12 @@ class _Ended(pool.Worker):
     return self.code
 
 
+async def _cancelled(one, order):
+  """Facts during which the driver goes."""
+  one.transition("k", "executing", "cancelled")
+  return {}
+
+
 @pytest.mark.parametrize("code", [0, 1, 2, -9, 129, 130, 143])
 def test_what_a_signal_ends_has_not_failed_and_goes_elsewhere(code, tmp_path, monkeypatch):
   distributed = pytest.importorskip("distributed", reason="needs the extra `cluster`")
@@ -228,6 +234,15 @@ def test_what_a_signal_ends_has_not_failed_and_goes_elsewhere(code, tmp_path, mo
   else:
     outcome = asyncio.run(one.carry_out("k", order))
     assert outcome.code == code and bool(outcome.why) == bool(code)
+  # Neither is a run begun for which nobody waits any more, nor by a worker that ends.
+  monkeypatch.setattr(_Ended, "start", lambda *_: pytest.fail("it has begun"))
+  monkeypatch.setattr(hands.Hands, "facts", _cancelled)
+  with pytest.raises(distributed.Reschedule):
+    asyncio.run(one.carry_out("k", order))
+  monkeypatch.undo()
+  one.is_ending = True
+  with pytest.raises(distributed.Reschedule):
+    asyncio.run(one.carry_out("k", order))
   unfit = order._replace(expected={"numpy": "0.1"})
   outcome = asyncio.run(one.carry_out("k", unfit))
   assert outcome.code == hands.UNFIT and "expected 0.1" in outcome.why == one.unfit

@@ -40,7 +40,8 @@ class Cluster:
     )
     for _ in range(num_workers):
       self.add_worker()
-    self.scheduler.wait_until(self.file.exists)
+    said = self.scheduler._files["out"]  # The file may be that of one which was killed.
+    self.scheduler.wait_until(lambda: "Listening" in said.read_text())
     return self
 
   def _add(self, *arguments):

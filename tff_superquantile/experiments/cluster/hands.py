@@ -99,6 +99,7 @@ class Hands:
     # Less than after which the scheduler gives the runs to others, as they have to save.
     self._slots = [_Slot(cores, door.silence / 3) for cores in shares]
     self._free = list(self._slots)
+    self._wanted: set[str] = set()  # The keys of the runs for which a driver waits.
     self._at_work: dict[str, _Slot] = {}
     self._scheduler = door.scheduler
     self.address = ""
@@ -106,8 +107,10 @@ class Hands:
 
   def transition(self, key: str, start: str, finish: str, **kwargs: Any) -> None:
     """Ends a run that nobody waits for any more."""
-    if finish in ("cancelled", "released", "forgotten") and key in self._at_work:
-      self._at_work[key].end()
+    if finish in ("cancelled", "released", "forgotten"):
+      self._wanted.discard(key)
+      if key in self._at_work:
+        self._at_work[key].end()
 
   async def facts(self, order: Order) -> dict[str, str]:
     """Returns what this machine has of what was expected; the worker goes on meanwhile."""
@@ -125,6 +128,7 @@ class Hands:
 
   async def carry_out(self, key: str, order: Order) -> Outcome:
     """Carries out a run; see `carry_out`."""
+    self._wanted.add(key)
     self.unfit = facts.difference(await self.facts(order), order.expected, self.address)
     if self.unfit:
       return Outcome(UNFIT, self.unfit, (), self.address)
@@ -132,6 +136,8 @@ class Hands:
     folder = run_folder.of_config(config).path
     owner = attempts.owner(f"{self._scheduler} {order.arguments}")  # It has one attempt at a time.
     await _take_over(folder, owner)
+    if self.is_ending or key not in self._wanted:
+      raise door_lib.distributed().Reschedule()
     with self._slot(key) as slot:
       slot.start(child.Asked(order.arguments, order.folder, owner), config)
       assert slot.run is not None

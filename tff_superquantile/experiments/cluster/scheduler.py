@@ -48,6 +48,14 @@ async def _serve(args: argparse.Namespace, path: pathlib.Path) -> None:
     dashboard_address="127.0.0.1:0",
     worker_ttl=args.silence,
   )
+  try:
+    await scheduler
+  except RuntimeError as error:
+    raise ValueError(
+      f"Found that nothing can listen at {args.host or 'this machine'}, port {args.port}"
+      f" ({error.__cause__}); expected an address of this machine and a free port: choose another"
+      " --host or --port."
+    ) from None
   async with scheduler:
     door_lib.write(path, door._replace(address=scheduler.address))
     print(f"Listening at {scheduler.address}; its file is {path}", flush=True)

@@ -65,7 +65,8 @@ async def _serve(
   except (OSError, TimeoutError, RuntimeError) as error:
     if isinstance(error, RuntimeError) and not isinstance(error.__cause__, (OSError, TimeoutError)):
       raise
-    return None  # It is not there, or not any more.
+    print(f"Trying again: {error.__cause__ or error}", file=sys.stderr, flush=True)
+    return None
   hands.address = worker.address
   print(f"Working for {door.address} with {slots} slots", flush=True)
   waits = [asyncio.ensure_future(one) for one in (over.wait(), worker.finished())]
