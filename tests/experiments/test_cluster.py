@@ -183,11 +183,11 @@ def test_a_worker_with_something_else_is_refused_before_the_first_round(lab, wha
 def test_a_full_disk_at_one_worker(cluster, undisturbed):
   """Files of more than some bytes cannot be written there; the run says so, and goes on later."""
   for worker in cluster.workers:
-    subprocess.run(["prlimit", f"--pid={worker.process.pid}", "--fsize=20000"], check=True)
+    subprocess.run(["prlimit", f"--pid={worker.process.pid}", "--fsize=20000:"], check=True)
   result = cluster.drive(0).wait()
   assert clusters.failed(result) and "File too large" in result.err
   for worker in cluster.workers:
-    subprocess.run(["prlimit", f"--pid={worker.process.pid}", "--fsize=unlimited"], check=True)
+    subprocess.run(["prlimit", f"--pid={worker.process.pid}", "--fsize=unlimited:"], check=True)
   result = cluster.drive(0).wait()
   assert result.code == 0 and clusters.failed(result) == [], result.err
   _assert_same(cluster, undisturbed, 0)
