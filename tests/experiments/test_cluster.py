@@ -161,6 +161,7 @@ def test_a_run_that_ends_each_worker(cluster):
       "from tff_superquantile.experiments.cluster import facts\nfacts._digest = lambda *_: 'x'",
     ),
   ],
+  ids=["cpu", "code", "numpy", "data"],
 )
 def test_a_worker_with_something_else_is_refused_before_the_first_round(lab, what, before):
   cluster = clusters.Cluster(lab, f"other_{what}").start(num_workers=2)
@@ -172,9 +173,7 @@ def test_a_worker_with_something_else_is_refused_before_the_first_round(lab, wha
   own = dict(task="own", data_dir=str(table), client_column="c", label_column="y")
   own.update(num_train_clients=None, num_test_clients=None, clients_per_round=2)
   result = cluster.drive(0, **own).wait()
-  expected = "numpy" if what == "numpy" else what
-  result.assert_fails_with_a_sentence(2, "Found", "expected")
-  assert expected in result.err or what == "numpy"
+  result.assert_fails_with_a_sentence(2, "Found", "expected", "" if what == "numpy" else what)
   assert not list(cluster.output_dir.rglob("rounds.csv"))
   if what == "CPU":
     assert cluster.drive(0, **own, num_rounds=2, other_cpu="allowed").wait().code == 0
@@ -250,7 +249,7 @@ tcp.TCP.write = record
 def test_a_private_run_sends_no_key(lab):
   cluster = clusters.Cluster(lab, "private").start(num_workers=0)
   place = str(lab.folder / "sent_")
-  worker = cluster.add_worker(_RECORD.format(path=place))
+  cluster.add_worker(_RECORD.format(path=place))
   private = dict(epsilon=10.0, num_rounds=5, clip_norm=1.0)
   result = cluster.drive(0, **private).wait()
   assert result.code == 0 and clusters.failed(result) == [], result.err
@@ -259,7 +258,7 @@ def test_a_private_run_sends_no_key(lab):
   assert "Outcome" in sent or "task-finished" in sent
   assert key not in sent and repr(bytes.fromhex(key))[2:-1] not in sent
   assert "BEGIN" not in sent
-  assert worker.num_seen() > 1 and cluster.close() == []
+  assert cluster.close() == []
 
 
 @pytest.fixture(scope="module")
