@@ -3,7 +3,7 @@
 #
 # One search finds the newest versions that fit together (without --upgrade it keeps those of the
 # old locks). requirements.lock gets what setup.cfg's extra `training` comes to, and
-# requirements-dev.lock what `dev` needs on top. Other than setup.cfg and the
+# requirements-dev.lock what `dev` and `cluster` need on top. Other than setup.cfg and the
 # packages say,
 #   - TFF's three packages are taken without what they declare: setup.cfg says why;
 #   - tensorflow-cpu is in the place of tensorflow: the same without CUDA's kernels, 0.6 GB less;
@@ -70,7 +70,7 @@ PYTHON
   sed -Ei -e "s/ (;|and) implementation_name == .*'linux'//" \
     -e "s/ (;|and) python_full_version < '3.14'//" "$1"
 }
-_find all.lock "training dev" "$@"
+_find all.lock "training dev cluster" "$@"
 _find experiments.lock training --constraints all.lock
 
 # _write NAME IS_FOR_EXPERIMENTS TITLE: writes a lock, with the packages for experiments or others.

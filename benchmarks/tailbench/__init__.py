@@ -56,6 +56,7 @@ def define(parser: command_line.Parser) -> None:
   seeds = "Seeds; None for five, or with --quick one."
   add("seeds", int, None, seeds, least=0, are_several=True)
   add("num_workers", int, None, "Runs at once; None for one a core.", least=1)
+  add("scheduler", str, None, stages_lib.SCHEDULER)
   add("private", bool, True, "Whether there are runs with a budget, too.")
   add("report_only", bool, False, "Makes the page of what is finished, and runs nothing.")
   add("rows", str, None, "A CSV file of rows to make the page of; nothing is run.")
@@ -114,7 +115,7 @@ def _run(args: argparse.Namespace, folder: pathlib.Path) -> pd.DataFrame:
   """Carries out the runs that are left, and returns the rows of those that are finished."""
   asked = _plan(args, folder)
   tables = _tables(args, folder)
-  stages = stages_lib.Stages(args.num_workers, print_commands=False)
+  stages = stages_lib.Stages(args.num_workers, False, scheduler=args.scheduler)
   planned = [s for data_set, facts in tables.items() for s in asked.settings(data_set, facts)]
   # All data sets of a seed first, so that what is finished is of all of them.
   planned.sort(key=lambda settings: settings["seed"])

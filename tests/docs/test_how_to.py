@@ -36,6 +36,7 @@ _COMMAND_OF = {
 }
 _SWEEP = "tff_superquantile.experiments.sweep"
 _REPORT = "tff_superquantile.experiments.report"
+_CLUSTER = "tff_superquantile.experiments.cluster"
 _ACCOUNT = "privacy.account"
 # Commands whose first arguments are files: of a run or task, or an export and its rows.
 _NUM_FOLDERS = {
@@ -49,7 +50,7 @@ _PYTHONS = (pages.PYTHON, "python3")
 _FLAGS_OF_ALL = {"help", "flagfile"}
 # Not ours: what is given to them is not checked.
 _OTHERS = {
-  *("cd", "curl", "git", "hf", "mkdir", "pip", "sbatch", "tar", "true", "unzip", "xargs"),
+  *("cd", "curl", "git", "hf", "mkdir", "pip", "sbatch", "ssh", "tar", "true", "unzip", "xargs"),
   "./preprocess.sh",
 }
 _IMAGE = "tff_superquantile"
@@ -186,7 +187,7 @@ def test_flags_in_the_text_exist(page):
     known.update(_flags_of(*command))
   for command in ("calibrate", "spend", "compose", "audit"):
     known.update(_flags_of(_ACCOUNT, command))
-  for command in _NUM_FOLDERS:
+  for command in (*_NUM_FOLDERS, *(f"{_CLUSTER}.{name}" for name in ("scheduler", "worker"))):
     known.update(_flags_of(command))
   assert set(re.findall(r"`--([a-z_-]+)", text)) <= known
 

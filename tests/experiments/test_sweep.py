@@ -285,7 +285,7 @@ def test_a_process_goes_on_with_its_method():
     for name in ("fed_avg", "superquantile")
   )
   waiting = {i: dataclasses.replace(one, seed=i) for i, one in enumerate((a, b, a, b))}
-  worker = pool._Worker([], [0], 1)
+  worker = pool.Worker([], [0], 1)
   assert worker.choose(waiting) == 0
   worker._method = b
   assert worker.choose(waiting) == 1

@@ -147,7 +147,7 @@ def assert_nothing_of_the_cohorts(run, columns, true_cohorts):
   assert times == {pd.Timestamp(manifest["started"]).timestamp()}
   assert set(json.loads(contents["metrics.json"])) == {"validation", "test"}
   assert set(manifest) == {
-    *("seed", "python", "versions", "machine", "git_revision", "started", "finished"),
+    *("seed", "python", "versions", "machine", "cpus", "git_revision", "started", "finished"),
     *(
       "num_clients",
       "relative_noise",

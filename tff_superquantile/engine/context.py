@@ -14,16 +14,25 @@ from tff_superquantile.engine.cohort import cohort_context
 from tff_superquantile.engine.processes import limits
 
 
-def limit_threads() -> None:
-  """Has TensorFlow take no more threads than a quota allows cores, unless it has begun to compute.
+def limit_threads(number: int | None = None) -> None:
+  """Has TensorFlow take so many threads, unless it has begun to compute or has a number already.
 
-  Left alone, it takes one a core of the machine. Nothing changes where no quota is lower than that,
-  since results of convolutions depend on the number of threads.
+  Results of convolutions depend on the number of threads, and not on that of the cores which carry
+  them out. Left alone, TensorFlow takes one a core of the machine.
+
+  Args:
+    number: The number of threads; None for as many as there are cores, or as a quota allows.
   """
-  if limits.num_cores() < len(limits.cores()):
+  number = number or limits.num_cores()
+  if tf.config.threading.get_intra_op_parallelism_threads() == 0 and number != len(limits.cores()):
     with contextlib.suppress(RuntimeError):  # It has begun.
-      tf.config.threading.set_intra_op_parallelism_threads(limits.num_cores())
-      tf.config.threading.set_inter_op_parallelism_threads(limits.num_cores())
+      tf.config.threading.set_intra_op_parallelism_threads(number)
+      tf.config.threading.set_inter_op_parallelism_threads(number)
+
+
+def num_threads() -> int:
+  """Returns the number of threads that one op of TensorFlow's has in this process."""
+  return tf.config.threading.get_intra_op_parallelism_threads() or len(limits.cores())
 
 
 def _context(

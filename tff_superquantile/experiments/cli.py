@@ -121,6 +121,16 @@ def run_parsed(main: Callable[[], None], tell: Callable[[str], None] | None = No
     return error.code if isinstance(error.code, int) else FAILED
 
 
+def begin() -> None:
+  """Prepares this process for what its libraries print, and for what they would read as flags."""
+  _replace_closed_streams()
+  flags.FLAGS.mark_as_parsed()  # Those of logging, which libraries read.
+  logging.use_absl_handler()
+  logging.set_verbosity(logging.WARNING)
+  with contextlib.suppress(OSError, ValueError):  # Where the stream is none of the system's.
+    faulthandler.enable()
+
+
 def run(module: Any, arguments: Sequence[str] | None = None) -> int:
   """Runs the command of a module, and turns signals into orderly ends; returns the exit code.
 
@@ -128,12 +138,7 @@ def run(module: Any, arguments: Sequence[str] | None = None) -> int:
   that this project raises is the user's mistake: its message is shown, not a traceback. `failures`
   describes other errors.
   """
-  _replace_closed_streams()
-  flags.FLAGS.mark_as_parsed()  # Those of logging, which libraries read.
-  logging.use_absl_handler()
-  logging.set_verbosity(logging.WARNING)
-  with contextlib.suppress(OSError, ValueError):  # Where the stream is none of the system's.
-    faulthandler.enable()
+  begin()
   try:
     args = command_line.parse(module, arguments)
   except ValueError as error:

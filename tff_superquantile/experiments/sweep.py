@@ -5,8 +5,9 @@
 Several runs are at work at once when there are cores for them. Finished runs are skipped,
 interrupted ones continue. A failed run does not stop the others.
 
-For a cluster, `--print_commands` prints the runs that can go now, one command a line, in place of
-carrying them out: those of the next grid search, or, when all is tuned, those of the comparison.
+`--scheduler=FILE` has workers on many machines carry them out (docs/how_to/cluster.md). Without
+Dask, `--print_commands` prints the runs that can go now, one command a line, in place of carrying
+them out: those of the next grid search, or, when all is tuned, those of the comparison.
 Runs that failed as such commands are left out. Without it the same command then makes the report.
 """
 
@@ -85,6 +86,7 @@ def define(parser: command_line.Parser) -> None:
   add("retry_failed", bool, False, "With --print_commands: prints also the runs that failed.")
   at_once = "Runs at once; None for one a core, or all below two a core."
   add("num_workers", int, None, at_once, least=1)
+  add("scheduler", str, None, stages_lib.SCHEDULER)
   train_flags.define(parser)
 
 
@@ -248,12 +250,14 @@ def main(args: argparse.Namespace) -> None:
     planned = plan(args, _usual_folds(args, first))
     first = run_config.from_values(**tuning.with_defaults(planned[0]))
   folder = names.run_path(first).parents[1]
+  stages = stages_lib.Stages(
+    args.num_workers, args.print_commands, args.retry_failed, args.scheduler
+  )
   if preset.describes_data and not args.print_commands:
     describe.print_description(first)
   if not args.print_commands:
     print(f"Experiment {args.experiment} into {folder}", flush=True)
     download.for_run(first)
-  stages = stages_lib.Stages(args.num_workers, args.print_commands, args.retry_failed)
   tune = args.tune or ("none" if args.quick else "methods")
   try:
     planned = _tune(stages, preset, planned, tune, train_flags.values(args))

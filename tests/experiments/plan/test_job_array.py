@@ -1,8 +1,7 @@
-"""Many runs on a cluster: the job array and the loop of docs/how_to/cluster.md."""
+"""Many runs on a cluster without Dask: the job array of docs/how_to/cluster.md."""
 
 import re
 import subprocess
-import sys
 
 from helpers import commands
 from helpers import forks
@@ -15,17 +14,8 @@ from tff_superquantile.experiments.plan import stages
 from tff_superquantile.experiments.run import run_folder
 
 _PAGE = (commands.ROOT / "docs/how_to/cluster.md").read_text(encoding="utf-8")
-_ARRAY, _LOOP = re.findall(r"```bash\n(.*?)```", _PAGE, re.DOTALL)
+(_ARRAY,) = re.findall(r"```bash\n(.*?)```", _PAGE, re.DOTALL)
 _FLAGS = ("--experiment=synthetic", "--tune=none", "--num_rounds=3")
-# In the place of Slurm: carries out the lines of the file of jobs, one after the other.
-_SBATCH = """#!/bin/bash
-last=${2#--array=1-}
-echo "$last" >> arrays
-for SLURM_ARRAY_TASK_ID in $(seq "$last"); do
-  export SLURM_ARRAY_TASK_ID
-  bash "$3" "$4" >> said 2>&1
-done
-"""
 
 
 def _bash(folder, *arguments, **more):
@@ -129,40 +119,3 @@ def test_a_private_run_leaves_no_word_of_the_reason(tmp_path):
   run_folder.leave_failure(config, "Found that patient 7 has no age.")
   reason = run_folder.of_config(config).failed
   assert reason.startswith("The run failed") and "7" not in reason and "age" not in reason
-
-
-@pytest.mark.slow
-def test_the_loop_of_the_page_ends_where_a_run_always_fails(lab):
-  """Of two runs one fails each time; the other is killed before its end the first time."""
-  folder = lab.folder / "loop"
-  (folder / "bin").mkdir(parents=True)
-  (folder / "bin" / "sbatch").write_text(_SBATCH)
-  (folder / "bin" / "sbatch").chmod(0o755)
-  (folder / "array.sbatch").write_text(_ARRAY)
-  flags = lab.small([*_FLAGS, "--thetas=0.5", "--seeds=0", "--output_dir=out"])
-  command = f"{sys.executable} -m tff_superquantile.experiments.sweep {' '.join(flags)}"
-  loop, number = re.subn('(?<=sweep=")[^"]*', lambda _: command, _LOOP)
-  assert number == 1
-  (folder / "loop.sh").write_text(loop)
-  broken = folder / "out/synthetic/fed_avg/seed_0"
-  broken.mkdir(parents=True)
-  (broken / "checkpoints").touch()  # No folder: the run trips over it.
-  path = f"{folder / 'bin'}:{forks.environment()['PATH']}"
-  result = _bash(folder, "loop.sh", PATH=path)
-  # One array of all, none for what failed: each run was carried out once.
-  num_runs = int((folder / "arrays").read_text())
-  assert num_runs > 1 and len(list(folder.rglob("metrics.json"))) == num_runs - 1
-  assert result.returncode == 1 and "Traceback" not in result.stderr
-  (error,) = (line for line in result.stderr.splitlines() if line.startswith("Error: "))
-  assert f"1 of {num_runs} runs failed, and no other is left: out/synthetic/fed_avg/seed_0" in error
-  assert (broken / "failed.txt").read_text() in result.stderr
-  assert not (folder / "out/synthetic/report.html").exists()
-  # Mended, and asked for again, it ends with the report.
-  (broken / "checkpoints").unlink()
-  retry = loop.replace("--print_commands", "--print_commands --retry_failed")
-  (folder / "retry.sh").write_text(retry)
-  result = _bash(folder, "retry.sh", PATH=path)
-  assert result.returncode == 0, result.stderr
-  assert (folder / "arrays").read_text().split() == [str(num_runs), "1"]
-  assert not (broken / "failed.txt").exists() and (broken / "metrics.json").exists()
-  assert (folder / "out/synthetic/report.html").exists()

@@ -133,6 +133,14 @@ class RunConfig(part.Part):
     choices=("refused", ALLOWED),
     is_incidental=True,
   )
+  other_cpu: str = flag.field(
+    "refused",
+    "Whether a run goes on on another kind of CPU, or with another number of threads, than it had,"
+    " where TensorFlow computes other last bits: refused, or allowed; manifest.json says which it"
+    " had.",
+    choices=("refused", ALLOWED),
+    is_incidental=True,
+  )
   block_size: int | None = flag.field(
     None,
     "Largest number of clients whose updates are in memory at once: larger cohorts are computed in"

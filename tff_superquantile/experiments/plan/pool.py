@@ -5,7 +5,7 @@ the import takes as long as 500 rounds of the default experiment. A process carr
 after the other, so that it traces the programs that they have in common once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
 import csv
 import dataclasses
@@ -16,8 +16,10 @@ from multiprocessing import connection as connections
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
+from typing import Any, Protocol
 
 import threadpoolctl
 import tqdm
@@ -33,34 +35,49 @@ from tff_superquantile.simulation import progress
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _MOST_RUNS = 20  # Of a process; its memory is flat for as many.
-_DONE, _WARNING, _FAILURE = "done", "warning", "failure"  # What a fork tells its parent.
+_DONE, WARNING, _FAILURE = "done", "warning", "failure"  # What a fork tells its parent.
 _LOGGER = "tff_superquantile"  # Above those of its modules and tasks.
+
+
+def arguments(config: run_config.RunConfig) -> list[str]:
+  """Returns the flags of a run that mean something there."""
+  used = part.values(config)
+  return [f"--{name}={text}" for name, text in config.to_flags().items() if name in used]
 
 
 def command(config: run_config.RunConfig) -> list[str]:
   """Returns the command that carries out a run, and leaves the reason if it fails."""
   module = "tff_superquantile.experiments.plan.job"
-  used = part.values(config)
-  flags = (f"--{name}={text}" for name, text in config.to_flags().items() if name in used)
-  return [sys.executable, "-m", module, *flags]
+  return [sys.executable, "-m", module, *arguments(config)]
+
+
+class Parent(Protocol):
+  """What a process that carries out runs hears of its parent, and tells it."""
+
+  def recv(self) -> Any:
+    """Returns what says which run comes next; None for no other."""
+
+  def send(self, message: tuple[str, str], /) -> None:
+    """Tells the parent one of `_DONE`, `WARNING` and `_FAILURE`, with a text."""
 
 
 class _Warnings(logging.Handler):
   """Tells the parent of a fork the warnings that this project logs."""
 
-  def __init__(self, parent: connections.Connection) -> None:
+  def __init__(self, parent: Parent) -> None:
     super().__init__(logging.WARNING)
     self._parent = parent
 
   def emit(self, record: logging.LogRecord) -> None:
     if record.levelno == logging.WARNING:
-      self._parent.send((_WARNING, record.getMessage()))
+      self._parent.send((WARNING, record.getMessage()))
 
 
-def _work(
-  configs: Sequence[run_config.RunConfig], num_cores: int, parent: connections.Connection
-) -> int:
-  """Carries out in a fork the runs that its parent asks for, until one fails; returns its code."""
+def work(load: Callable[[Any], run_config.RunConfig], num_cores: int, parent: Parent) -> int:
+  """Carries out the runs that a parent asks for, until one fails; returns this process's code.
+
+  `load` turns what the parent says into the run's config.
+  """
   logging.getLogger(_LOGGER).addHandler(_Warnings(parent))
   # The bars of this process, and what locks them, are none of the fork's.
   tqdm.tqdm._instances.clear()
@@ -68,15 +85,16 @@ def _work(
   threadpoolctl.threadpool_limits(num_cores)  # NumPy has counted all cores.
 
   def carry_out_runs() -> None:
-    number = parent.recv()
-    while number is not None:
-      with open(run_folder.of_config(configs[number]).path / run_folder.LOG, "a") as log:
+    asked = parent.recv()
+    while asked is not None:
+      config = load(asked)
+      with open(run_folder.of_config(config).path / run_folder.LOG, "a") as log:
         for descriptor in (1, 2):
           os.dup2(log.fileno(), descriptor)
-      train.train(configs[number])
+      train.train(config)
       sys.stdout.flush()
       parent.send((_DONE, ""))
-      if (number := parent.recv()) is not None:
+      if (asked := parent.recv()) is not None:
         gc.collect()  # What the last run has left.
 
   return cli.run_parsed(carry_out_runs, lambda why: parent.send((_FAILURE, why)))
@@ -90,7 +108,7 @@ class _ActiveRun:
     self.log = self.folder.path / run_folder.LOG
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
-    self.messages: dict[str, list[str]] = {_WARNING: [], _FAILURE: []}
+    self.messages: dict[str, list[str]] = {WARNING: [], _FAILURE: []}
     with run_folder.lock(self.folder.path):  # Truncating the log would lose that of a run at work.
       open(self.log, "w").close()
 
@@ -129,15 +147,20 @@ class _ActiveRun:
     return next(iter(self.messages[_FAILURE]), untold)
 
 
-class _Worker:
+class Worker:
   """Carries out runs one after the other on a share of the cores and a line of the terminal.
 
-  They share a process until one fails, so that none suffers from what another did.
+  They share a process until one fails, so that none suffers from what another did, or one goes on
+  that had another number of threads, which no process can change.
+
+  Attributes:
+    run: The run at work; None for none.
   """
 
   def __init__(self, configs: Sequence[run_config.RunConfig], cores: Sequence[int], position: int):
     self._configs, self._cores, self._position = configs, cores, position
-    self._process: dependent_process.DependentFork | None = None
+    self._process: dependent_process.DependentFork | subprocess.Popen | None = None
+    self._threads: int | None = None  # Of its process, once a run has told.
     self._method: run_config.RunConfig | None = None  # That its process has traced last.
     self.run: _ActiveRun | None = None
     self._left = 0  # Runs that its process may still carry out.
@@ -146,29 +169,40 @@ class _Worker:
     """Returns the number of the run that comes next: the first of its method, or of all."""
     return min(waiting, key=lambda number: _method(waiting[number]) != self._method)
 
-  def start(self, number: int, config: run_config.RunConfig) -> None:
-    """Has a run carried out, by its number; the last one is over."""
+  def start(self, asked: Any, config: run_config.RunConfig) -> None:
+    """Has a run carried out, by what `work` turns into its config; the last one is over."""
+    needed = run_folder.of_config(config).num_threads
+    if self._process is not None and needed not in (None, self._threads):
+      self.end()
+      self.wait()
     self.run = _ActiveRun(config, self._position)
     self._method = _method(config)
     is_new = self._process is None or self._process.poll() is not None
     if is_new:
       self.connection, of_fork = connections.Pipe()
       self._left = _MOST_RUNS
-    self._send(number)
+    self.send(asked)
     self._left -= 1
     if not self._left:
-      self._send(None)
+      self.send(None)
     if is_new:
       with of_fork, open(self.run.log, "a") as log:
-        self._process = dependent_process.DependentFork(
-          lambda: _work(self._configs, len(self._cores), of_fork),
-          output=log.fileno(),
-          cores=self._cores,
-        )
+        self._process = self._begin(of_fork, log.fileno())
 
-  def _send(self, number: int | None) -> None:
+  def _begin(
+    self, parent: connections.Connection, output: int
+  ) -> dependent_process.DependentFork | subprocess.Popen:
+    """Starts a process that carries out runs, and prints to the descriptor `output`."""
+    return dependent_process.DependentFork(
+      lambda: work(self._configs.__getitem__, len(self._cores), parent),
+      output=output,
+      cores=self._cores,
+    )
+
+  def send(self, message: Any) -> None:
+    """Tells its process something."""
     with contextlib.suppress(OSError):  # Nobody is there any more, as `poll` will tell.
-      self.connection.send(number)
+      self.connection.send(message)
 
   def poll(self) -> int | None:
     """Hears what the run says; returns its exit code, negative for a signal; None while it runs."""
@@ -177,6 +211,7 @@ class _Worker:
       while self.connection.poll():
         kind, text = self.connection.recv()
         if kind == _DONE:
+          self._threads = run_folder.Run(self.run.folder.path, self.run.config.seed).num_threads
           return 0 if self._left else self._over()
         self.run.messages[kind].append(text)
     except (EOFError, OSError):
@@ -196,7 +231,7 @@ class _Worker:
       self.run.bar.close()
       self._process.send_signal(signal.SIGINT)
     elif self._process is not None:
-      self._send(None)
+      self.send(None)
 
   def wait(self) -> None:
     if self._process is not None:
@@ -272,7 +307,7 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
   # Under a quota any of the machine's cores: other containers on it choose others.
   cores = sorted(random.sample(limits.cores(), limits.num_cores()))
   shares = core_shares(cores, len(configs), num_workers)
-  workers = [_Worker(configs, share, 1 + i) for i, share in enumerate(shares)]
+  workers = [Worker(configs, share, 1 + i) for i, share in enumerate(shares)]
   waiting = dict(enumerate(configs))
   failed = []
   rounds = _Rounds()
@@ -304,7 +339,7 @@ def run_all(configs: Sequence[run_config.RunConfig], num_workers: int | None) ->
           worker.end()
         rounds.end(run, code != 0)
         num_ended += 1
-        for warning in run.messages[_WARNING]:
+        for warning in run.messages[WARNING]:
           bar.write(f"Warning: {run.name}: {warning}", file=sys.stderr)
         if code == cli.USAGE_ERROR:
           raise ValueError(run.failure(code))

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+import pathlib
 import shlex
 import sys
 
+from tff_superquantile.experiments.cluster import door
+from tff_superquantile.experiments.cluster import driver
 from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.plan import tuning
 from tff_superquantile.experiments.run import run_folder
+
+# The help of --scheduler.
+SCHEDULER = (
+  "The file of superquantile scheduler, whose workers carry out the runs; None for this machine"
+  " alone."
+)
 
 
 def is_left(config: run_config.RunConfig) -> bool:
@@ -30,8 +39,16 @@ def is_left(config: run_config.RunConfig) -> bool:
 class Stages:
   """The steps of an experiment, each a set of runs; later steps follow from earlier ones."""
 
-  def __init__(self, num_workers: int | None, print_commands: bool, retry_failed: bool = False):
-    self._num_workers = num_workers
+  def __init__(
+    self,
+    num_workers: int | None,
+    print_commands: bool,
+    retry_failed: bool = False,
+    scheduler: str | None = None,
+  ):
+    self._num_workers, self._scheduler = num_workers, scheduler
+    if scheduler is not None:
+      door.read(pathlib.Path(scheduler))  # Before anything is downloaded.
     self._print_commands, self._retry_failed = print_commands, retry_failed
     self.searches: list[tuning.Search] = []
 
@@ -41,6 +58,8 @@ class Stages:
     configs = list({names.run_path(config): config for config in configs}.values())
     if not self._print_commands:
       print(f"{len(configs)} runs: {what}", flush=True)
+      if self._scheduler is not None:
+        return driver.run_all(configs, self._scheduler)
       return pool.run_all(configs, self._num_workers)
     left = [config for config in configs if is_left(config)]
     runs = [] if self._retry_failed else map(run_folder.of_config, left)

@@ -19,14 +19,13 @@ import pathlib
 import secrets
 from typing import Any
 
-import tensorflow_federated as tff
-
 from tff_superquantile import atomic_files
 from tff_superquantile import noise_source
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import register
 from tff_superquantile.experiments.run import run_folder
+from tff_superquantile.experiments.run.hooks import superseded
 from tff_superquantile.simulation import client_files
 
 COMMITMENTS = "commitments"  # The entry of manifest.json.
@@ -34,12 +33,11 @@ _KEY_FILE = "noise_key"
 _NOISE = "noise"  # The commitment from which, and from the key, a run's noise follows.
 
 
-class SecretStateManager(tff.program.FileProgramStateManager):
+class SecretStateManager(superseded.StateManager):
   """Keeps checkpoints for their owner alone: they hold the state of the server's noise."""
 
   def __init__(self, root_dir: str, **kwargs: Any):
     super().__init__(root_dir, **kwargs)
-    self._folder = pathlib.Path(root_dir)
     self._folder.chmod(0o700)
 
   async def save(self, program_state: Any, version: int) -> None:

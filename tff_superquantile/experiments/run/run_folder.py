@@ -30,10 +30,14 @@ from tff_superquantile.experiments.run import run_files
 DIVERGED = "diverged.txt"
 FAILED = "failed.txt"  # What ended a job of many otherwise.
 LOG = "log.txt"  # What a run of many prints.
+LOCK = "lock"
 COLUMNS = "columns.json"
 WEIGHTS = "weights.npz"
 CHECKPOINTS = "checkpoints"
 RELATIVE_NOISE = "relative_noise"  # The entry of the manifest of private runs.
+# The kinds of CPU that have carried out a run, one after the other: what `cpu.kind` says, and the
+# number of TensorFlow's threads. Nothing is known of those of an earlier version.
+CPUS = "cpus"
 
 
 class OccupiedError(ValueError):
@@ -44,8 +48,8 @@ class OccupiedError(ValueError):
 def lock(folder: pathlib.Path) -> Iterator[None]:
   """Makes a run's folder where there is none, and keeps a second process out of it."""
   atomic_files.make_folder("output_dir", folder)
-  run_files.check_file(folder / "lock")
-  with open(folder / "lock", "w") as file:
+  run_files.check_file(folder / LOCK)
+  with open(folder / LOCK, "a") as file:  # It has what `attempts` writes.
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -127,6 +131,16 @@ class Run:
   def manifest(self) -> dict[str, Any]:
     """The content of `manifest.json`; empty if there is none."""
     return run_files.read_json(self.path / "manifest.json")
+
+  @property
+  def cpus(self) -> list[dict[str, Any]]:
+    """The kinds of CPU that have carried it out, one after the other; {} is unknown."""
+    return self.manifest.get(CPUS) or [{}]
+
+  @property
+  def num_threads(self) -> int | None:
+    """The number of TensorFlow's threads with which it goes on; None for any."""
+    return self.cpus[-1].get("threads")
 
   @property
   def error_kind(self) -> str:

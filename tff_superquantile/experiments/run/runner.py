@@ -5,13 +5,13 @@ import functools
 from typing import Any
 
 import numpy as np
-import tensorflow_federated as tff
 
 from tff_superquantile import atomic_files
 from tff_superquantile.engine import context
 from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import accounts
+from tff_superquantile.experiments.run import attempts
 from tff_superquantile.experiments.run import build
 from tff_superquantile.experiments.run import evaluating
 from tff_superquantile.experiments.run import manifest
@@ -24,6 +24,7 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import selection
 from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.experiments.run.hooks import order
+from tff_superquantile.experiments.run.hooks import superseded
 from tff_superquantile.simulation import training_loop
 
 
@@ -43,9 +44,10 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
     ValueError: If the run cannot be carried out; nothing has been computed then.
     training_loop.DivergedError: If training diverged.
   """
-  context.limit_threads()  # Before reading the clients starts TensorFlow's threads.
-  task = build.get_task(config)
   folder = names.run_path(config)
+  # Before reading the clients starts TensorFlow's threads.
+  context.limit_threads(run_folder.Run(folder, config.seed).num_threads)
+  task = build.get_task(config)
   run = build.resolve(config, task)
   manifest.check_same_data(folder, task.data_digest)
   with run_folder.lock(folder):
@@ -58,9 +60,11 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
       print(f"Finished before: {folder}")
       hooks.on_finished()
       return earlier
+    manifest.check_same_cpu(run, earlier)
     run_files.remove_leftovers(folder)
     for mark in (run_folder.DIVERGED, run_folder.FAILED):
       (folder / mark).unlink(missing_ok=True)
+    attempts.begin(folder)
     try:
       _train(job, hooks)
     except training_loop.DivergedError as error:
@@ -109,9 +113,7 @@ def _train(job: hook.Job, hooks: order.AllHooks) -> None:
   process = build.build_process(run, job.trained or job.model, clients, *of_private)
   # Nothing above has failed, so from here on the folder is this run's.
   _begin(job)
-  state_manager = (
-    noise_key.SecretStateManager if run.is_private else tff.program.FileProgramStateManager
-  )
+  state_manager = noise_key.SecretStateManager if run.is_private else superseded.StateManager
   loop = training_loop.Loop(
     process=process,
     select_clients=select_clients,

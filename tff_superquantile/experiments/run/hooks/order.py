@@ -25,10 +25,12 @@ from tff_superquantile.experiments.run.hooks import outputs
 from tff_superquantile.experiments.run.hooks import personalizing
 from tff_superquantile.experiments.run.hooks import private_rounds
 from tff_superquantile.experiments.run.hooks import siblings
+from tff_superquantile.experiments.run.hooks import superseded
 
 _LOG = logging.getLogger(__name__)
 
 HOOKS: Sequence[type[hook.Hook]] = (
+  superseded.Superseded,  # Nothing is written after it has ended the run.
   client_split.ClientSplit,
   siblings.Siblings,
   initial_weights.InitialWeights,
