@@ -311,8 +311,8 @@ def _main(tmp_path, cache_dir, *flags):
   places = (f"--audit_dir={tmp_path / 'audit'}", f"--cache_dir={cache_dir}")
   small = ("--num_train_clients=40", "--num_test_clients=15", "--clients_per_round=20")
   arguments = [*places, *small, "--num_rounds=3", "--algorithm=fed_avg"]
-  arguments += ["--clip_norm=0.5", *flags]
-  command.main(command_line.parse(command, arguments))
+  arguments += ["--clip_norm=0.5"] * bool(flags)
+  command.main(command_line.parse(command, [*arguments, *flags]))
 
 
 def test_the_command(tmp_path, cache_dir, capsys, monkeypatch):
