@@ -109,8 +109,9 @@ COMMANDS
                     experiment does the same before its first run.
     train           Trains one model. Each command has --help. The others are
                     report, describe, evaluate, export, personalize, account,
-                    private_evaluation, references and sweep. Where the project
-                    is installed, `superquantile COMMAND` does the same.
+                    audit_canaries, private_evaluation, references, sweep,
+                    scheduler and worker. Where the project is installed,
+                    `superquantile COMMAND` does the same.
 
 OPTIONS
     --quick            Shortens any experiment to few rounds and one seed, to
@@ -221,7 +222,8 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/scripts/venv.sh"
 case "${1:-}" in
   # These have flags, and a page, of their own.
   train | report | describe | evaluate | export | personalize | account | private_evaluation) ;;
-  references | sweep | tailbench | cohort_gain | noise_gain | private_quantile) ;;
+  audit_canaries | references | sweep | scheduler | worker) ;;
+  tailbench | cohort_gain | noise_gain | private_quantile) ;;
   *) help_if_asked "$@" ;;
 esac
 
@@ -247,7 +249,7 @@ export PYTHONSAFEPATH=1
 # in their directory: --output_dir and --data_dir are relative to it.
 case "$experiment" in
   train | report | describe | evaluate | export | personalize | account | private_evaluation | \
-    references | sweep)
+    audit_canaries | references | sweep | scheduler | worker)
     exec "$VENV/bin/python" -m tff_superquantile "$experiment" "$@"
     ;;
   doctor)

@@ -229,21 +229,27 @@ class Bounds:
     guesses: Of each number of guesses, what was right.
     epsilon: The lower bound on epsilon that assumes nothing about the mechanism.
     gaussian_epsilon: That of a mechanism whose trade-off function is a Gaussian's.
-    independent_epsilon: That of such a mechanism whose canaries are independent.
+    independent_epsilon: That of such a mechanism whose canaries are independent; None where they
+      are not known to be.
     contradicts_claim: Whether the guesses are too good for the claim.
-    contradicts_if_independent: Whether they or the rates are, if canaries are independent.
+    contradicts_if_independent: Whether they are, or the rates of independent canaries.
   """
 
   guesses: tuple[Guesses, ...]
   epsilon: float
   gaussian_epsilon: float
-  independent_epsilon: float
+  independent_epsilon: float | None
   contradicts_claim: bool
   contradicts_if_independent: bool
 
 
 def bounds(
-  coins: np.ndarray, scores: np.ndarray, claim: Mapping[float, float], confidence: float
+  coins: np.ndarray,
+  scores: np.ndarray,
+  claim: Mapping[float, float],
+  confidence: float,
+  *,
+  are_independent: bool,
 ) -> Bounds:
   """Bounds epsilon by the scores of canaries, and judges a claim.
 
@@ -256,6 +262,7 @@ def bounds(
     scores: The adversary's, float [m], in an order of chance, the higher the surer that it is in.
     claim: What is claimed, epsilon by delta. The least delta is that of the bounds.
     confidence: In (0, 1).
+    are_independent: Whether the scores of canaries are known to be independent.
 
   Returns:
     The bounds.
@@ -273,13 +280,20 @@ def bounds(
   contradicted = epsilon > claim[delta] or any(
     contradicts(each, trade_off, one / 2.0) > 0.0 for each in guesses
   )
-  true, false = rates(coins, scores, part)
-  mu = float(special.ndtri(true) - special.ndtri(false))
-  return Bounds(
+  found = Bounds(
     guesses=guesses,
     epsilon=epsilon,
     gaussian_epsilon=gaussian,
-    independent_epsilon=banded.epsilon(1.0 / mu, delta) if mu > 0.0 else 0.0,
+    independent_epsilon=None,
     contradicts_claim=contradicted,
+    contradicts_if_independent=contradicted,
+  )
+  if not are_independent:
+    return found
+  true, false = rates(coins, scores, part)
+  mu = float(special.ndtri(true) - special.ndtri(false))
+  return dataclasses.replace(
+    found,
+    independent_epsilon=banded.epsilon(1.0 / mu, delta) if mu > 0.0 else 0.0,
     contradicts_if_independent=contradicted or 1.0 - true < trade_off(false),
   )

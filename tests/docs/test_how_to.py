@@ -40,6 +40,7 @@ _CLUSTER = "tff_superquantile.experiments.cluster"
 _ACCOUNT = "privacy.account"
 # Commands whose first arguments are files: of a run or task, or an export and its rows.
 _NUM_FOLDERS = {
+  "tff_superquantile.experiments.audit_canaries": 0,
   "tff_superquantile.experiments.private_evaluation": 1,
   "tff_superquantile.experiments.evaluate": 1,
   "tff_superquantile.experiments.export": 1,

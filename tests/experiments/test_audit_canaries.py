@@ -252,7 +252,7 @@ def test_faults_of_simulated_mechanisms(fault, num_canaries, is_found):
   rng = np.random.default_rng(7)
   verdicts = [
     one_run.bounds(
-      *_simulate(rng, release, 60, num_canaries, **fault), claim, 0.95
+      *_simulate(rng, release, 60, num_canaries, **fault), claim, 0.95, are_independent=True
     ).contradicts_if_independent
     for _ in range(8)
   ]
@@ -266,7 +266,7 @@ def test_a_right_mechanism_is_accused_in_at_most_one_of_twenty_audits(epsilon):
   rng, num_audits = np.random.default_rng(4), 400
   wrong = 0
   for _ in range(num_audits):
-    found = one_run.bounds(*_simulate(rng, release, 60, 200), claim, 0.95)
+    found = one_run.bounds(*_simulate(rng, release, 60, 200), claim, 0.95, are_independent=True)
     highest = max(found.epsilon, found.gaussian_epsilon, found.independent_epsilon)
     wrong += found.contradicts_if_independent or highest > claim[1e-5]
   assert wrong <= 0.05 * num_audits
@@ -303,7 +303,7 @@ def test_faults_of_real_runs(prepare, monkeypatch, fault):
   coins = np.concatenate([run.canaries.coins for run in runs])
   scores = [canaries_lib.scores(run.canaries, release, run.sums, None) for run in runs]
   claim = auditing.claimed(config, release)
-  found = one_run.bounds(coins, np.concatenate(scores), claim, 0.95)
+  found = one_run.bounds(coins, np.concatenate(scores), claim, 0.95, are_independent=True)
   assert found.contradicts_if_independent == bool(fault)
 
 
@@ -311,8 +311,8 @@ def _main(tmp_path, cache_dir, *flags):
   places = (f"--audit_dir={tmp_path / 'audit'}", f"--cache_dir={cache_dir}")
   small = ("--num_train_clients=40", "--num_test_clients=15", "--clients_per_round=20")
   arguments = [*places, *small, "--num_rounds=3", "--algorithm=fed_avg"]
-  arguments += ["--clip_norm=0.5", *flags]
-  command.main(command_line.parse(command, arguments))
+  arguments += ["--clip_norm=0.5"] * bool(flags)
+  command.main(command_line.parse(command, [*arguments, *flags]))
 
 
 def test_the_command(tmp_path, cache_dir, capsys, monkeypatch):

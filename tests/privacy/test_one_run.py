@@ -136,7 +136,10 @@ def test_bounds_are_below_the_truth_in_nineteen_of_twenty_runs(mu):
   # delta = 1e-5 the bounds are within 5 % of the runs; they are so with much to spare.
   rng, delta = np.random.default_rng(int(10 * mu)), 1e-5
   truth = {d: banded.epsilon(1 / mu, d) if mu else 0.0 for d in (delta, 1e-3, 0.1)}
-  found = [one_run.bounds(*_coins_and_scores(rng, mu, 100), truth, 0.95) for _ in range(100)]
+  found = [
+    one_run.bounds(*_coins_and_scores(rng, mu, 100), truth, 0.95, are_independent=True)
+    for _ in range(100)
+  ]
   bad = [
     max(b.epsilon, b.gaussian_epsilon, b.independent_epsilon) > truth[delta]
     or b.contradicts_if_independent
@@ -163,7 +166,9 @@ def test_a_claim_of_half_the_noise_is_contradicted_and_a_true_one_is_not():
   claim = {delta: banded.epsilon(1.0, delta) for delta in deltas}
   verdicts = {
     mu: [
-      one_run.bounds(*_coins_and_scores(rng, mu, 1000), claim, 0.95).contradicts_claim
+      one_run.bounds(
+        *_coins_and_scores(rng, mu, 1000), claim, 0.95, are_independent=True
+      ).contradicts_claim
       for _ in range(10)
     ]
     for mu in (1.0, 2.0)
@@ -186,7 +191,7 @@ def test_a_gaussian_bound_is_conservative_for_sampled_rounds():
     sent = (rng.random([rounds, 200]) < share) * coins
     seen = sent + noise * rng.normal(size=sent.shape)
     ratios = np.log(1 - share + share * np.exp((seen - 0.5) / noise**2))
-    found = one_run.bounds(coins, ratios.sum(axis=0), claim, 0.95)
+    found = one_run.bounds(coins, ratios.sum(axis=0), claim, 0.95, are_independent=True)
     highest = max(found.epsilon, found.gaussian_epsilon, found.independent_epsilon)
     bad.append(found.contradicts_if_independent or highest > claim[delta])
   assert np.mean(bad) <= 0.05
@@ -213,7 +218,7 @@ def test_independent_canaries_find_half_the_noise_where_the_general_bounds_do_no
   rng = np.random.default_rng(2)
   claim = {d: banded.epsilon(1.0, d) for d in special.expit(np.linspace(-11.5, 2.0, 16))}
   coins, scores = _coins_and_scores(rng, 1.6, 1000)
-  found = one_run.bounds(coins, scores, claim, 0.95)
+  found = one_run.bounds(coins, scores, claim, 0.95, are_independent=True)
   assert not found.contradicts_claim and found.contradicts_if_independent
   assert found.epsilon < found.gaussian_epsilon < max(claim.values()) < found.independent_epsilon
 
@@ -221,7 +226,7 @@ def test_independent_canaries_find_half_the_noise_where_the_general_bounds_do_no
 def test_every_statement_has_its_part_of_the_significance():
   coins, scores = _coins_and_scores(np.random.default_rng(8), 2.0, 400)
   claim, third = {1e-5: 3.0, 0.1: 1.0}, 0.05 / 3
-  found = one_run.bounds(coins, scores, claim, 0.95)
+  found = one_run.bounds(coins, scores, claim, 0.95, are_independent=True)
   guesses = [one_run.guess(coins, scores, made) for made in (200, 100)]
   assert found.guesses == tuple(guesses)
   general = [one_run.epsilon_at_least(each, 1e-5, third / 2) for each in guesses]
@@ -234,4 +239,4 @@ def test_every_statement_has_its_part_of_the_significance():
 
 def test_a_confidence_that_is_none_is_refused():
   with pytest.raises(ValueError, match="confidence"):
-    one_run.bounds(np.array([True, False]), np.zeros(2), {1e-5: 1.0}, 1.0)
+    one_run.bounds(np.array([True, False]), np.zeros(2), {1e-5: 1.0}, 1.0, are_independent=True)

@@ -9,8 +9,6 @@ interrupted; a finished one is not run again. `--flagfile=.../flags.txt` repeats
 import argparse
 import sys
 
-from privacy.settings import command_line
-from privacy.settings import part
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.config import flags as train_flags
 from tff_superquantile.experiments.config import run_config
@@ -31,13 +29,7 @@ def train(config: run_config.RunConfig) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-  values = train_flags.values(args)
-  config = run_config.from_values(**values)
-  # Files of flags, such as flags.txt, also have those for which a run has no use.
-  of_files = getattr(args, command_line.OF_FILES, ())
-  given = {name: value for name, value in values.items() if name not in of_files}
-  part.check_used(config, {name: given[name] for name in given if name != "secure"})
-  train(config)
+  train(train_flags.config(args))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from privacy.settings import command_line
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.config import flags as train_flags
-from tff_superquantile.experiments.config import run_config
 
 if typing.TYPE_CHECKING:
   from tff_superquantile.experiments.audit_canaries import auditing
@@ -52,7 +51,7 @@ def define(parser: command_line.Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-  config = run_config.from_values(**train_flags.values(args))
+  config = train_flags.config(args)
   folder = args.audit_dir
   if folder.exists():
     raise ValueError(f"Found {folder} already there; expected another --audit_dir, a new one.")
@@ -114,7 +113,11 @@ def _lines(outcome: auditing.Outcome, inquiry: auditing.Inquiry) -> list[str]:
     ).splitlines(),
     *command_line.table(
       [("claimed", f"epsilon <= {claimed:.4g} at delta {delta:.3g}")]
-      + [("found", f"epsilon >= {bound:.4g}, {where}") for bound, where in at_least],
+      + [
+        ("found", f"epsilon >= {bound:.4g}, {where}")
+        for bound, where in at_least
+        if bound is not None
+      ],
       num_left=2,
     ).splitlines(),
     f"The bounds hold with a confidence of {sure} together. They are bounds from below: they prove"

@@ -137,7 +137,9 @@ def audit(config: run_config.RunConfig, inquiry: Inquiry) -> Outcome:
       for run in runs
     ]
   )
-  bounds = one_run.bounds(coins, scores, claim, inquiry.confidence)
+  # Directions that share no weight, in cohorts that are known or drawn client by client.
+  are_independent = num_canaries <= num_weights and (knows_cohorts or release.cohort.size_varies)
+  bounds = one_run.bounds(coins, scores, claim, inquiry.confidence, are_independent=are_independent)
   return Outcome(config, release, claim, knows_cohorts, coins, scores, bounds)
 
 

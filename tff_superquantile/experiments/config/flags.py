@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from privacy.settings import command_line
+from privacy.settings import part
 from tff_superquantile.experiments.config import run_config
 
 # Flags of a run that a command about finished runs may override, as data may have moved.
@@ -57,3 +58,13 @@ def values(args: argparse.Namespace) -> dict[str, Any]:
   for name in (name for name in values if name in flags and flags[name].word):
     values[name] = flags[name].parse(values[name])
   return values
+
+
+def config(args: argparse.Namespace) -> run_config.RunConfig:
+  """Returns the config that the command line asks for; refuses flags for which it has no use."""
+  given = values(args)
+  asked = run_config.from_values(**given)
+  # Files of flags, such as flags.txt, also have those for which a run has no use.
+  others = {"secure", *getattr(args, command_line.OF_FILES, ())}
+  part.check_used(asked, {name: given[name] for name in given if name not in others})
+  return asked
