@@ -8,8 +8,8 @@ the same of jax_privacy.auditing, on which its `CanaryScoreAuditor.epsilon_one_r
 and significance 0.05.
 """
 
-import itertools
 import dataclasses
+import itertools
 import math
 
 import numpy as np
