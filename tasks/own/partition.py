@@ -67,10 +67,9 @@ def by_value(column: values.Column, most: int) -> np.ndarray:
   numbers = column.spread(column.plain_numbers)
   is_known = codes >= 0
   if len(column.texts) > most and not np.isnan(numbers[is_known]).any():
-    found, places, counts = np.unique(numbers[is_known], return_inverse=True, return_counts=True)
+    _, places, counts = np.unique(numbers[is_known], return_inverse=True, return_counts=True)
     middles = np.cumsum(counts) - counts / 2
     codes[is_known] = np.floor(most * middles / counts.sum()).astype(np.int64)[places]
-    del found
   return np.where(is_known, codes, codes.max(initial=-1) + 1)
 
 
