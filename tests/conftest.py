@@ -41,7 +41,7 @@ QUICK = frozenset(
     "experiments/evidence/test_paired.py::test_a_statistic_of_counts_is_that_of_the_repeated_sample",
     "experiments/export/test_export.py::test_probabilities_of_extreme_logits",
     "experiments/plan/test_tuning.py::test_smallest_result_is_chosen",
-    "experiments/private_evaluation/test_private_evaluation.py::test_loss_has_the_run_s_range",
+    "experiments/private_evaluation/test_private_evaluation.py::test_refuses_and_releases_nothing",
     "experiments/references/test_without_models.py::test_ranks_within_clients_are_means_of_spearmans",
     "experiments/report/test_client_reports.py::test_thirds_are_those_of_a_plain_count",
     "experiments/run/hooks/test_convergence.py::test_losses_that_are_not_known_do_not_count",

@@ -399,7 +399,7 @@ def test_quick_bench_from_tables_to_page_and_again(lab, tmp_path):
   _write_tables(tmp_path, plan.QUICK_DATA_SETS)
   arguments = ("--quick", f"--output_dir={tmp_path}", "--algorithms=superquantile")
   arguments += (f"--cache_dir={tmp_path}/cache",)
-  result = lab.fork("-m", "benchmarks.tailbench", *arguments).wait()
+  result = lab.here("benchmarks.tailbench", *arguments)
   assert result.code == 0, result.err
   assert "6 runs: every method on every data set" in result.out
   folder = tmp_path / "tailbench"
@@ -428,7 +428,7 @@ def test_quick_bench_from_tables_to_page_and_again(lab, tmp_path):
   # The same command runs what is missing alone, and leaves the same rows.
   before = (folder / "tailbench.csv").read_bytes()
   shutil.rmtree(run)
-  result = lab.fork("-m", "benchmarks.tailbench", *arguments).wait()
+  result = lab.here("benchmarks.tailbench", *arguments)
   assert result.code == 0, result.err
   assert "1 runs: every method on every data set" in result.out
   assert (folder / "tailbench.csv").read_bytes() == before

@@ -28,17 +28,17 @@ def _first_and_sum(data_set):
 
 
 def _read_once(monkeypatch):
-  calls = []
+  reads = []
   read_once = reading.Store.read_once
   monkeypatch.setattr(
-    reading.Store, "read_once", lambda *a: calls.append(a) or read_once(*a), raising=True
+    reading.Store, "read_once", lambda *a: reads.append(a) or read_once(*a), raising=True
   )
-  return calls
+  return reads
 
 
 def test_orders_drawn_in_each_call_have_tensorflows_law(monkeypatch):
   """A buffer of 2 of 3: the first is each of two with 1/2, as of `tf.data` itself."""
-  calls = _read_once(monkeypatch)
+  reads = _read_once(monkeypatch)
   (base,) = calls.numbers(np.arange(3))
   held = [base.shuffle(2)] * 200  # One object, of which each client draws its own order.
   of_context = cohort_context.CohortContext()
@@ -47,7 +47,7 @@ def test_orders_drawn_in_each_call_have_tensorflows_law(monkeypatch):
     results = invoke(of_context, at_clients(_first_and_sum), held)
     firsts += [float(first) for first, _ in results]
     assert {float(total) for _, total in results} == {5.0}
-  assert len(calls) == 3
+  assert len(reads) == 3
   assert set(firsts) == {0.0, 1.0}
   assert abs(np.mean(firsts) - 0.5) < 5 * 0.5 / len(firsts) ** 0.5
   fixed = calls.numbers(np.arange(10))[0].repeat(2).shuffle(20, reshuffle_each_iteration=False)
@@ -57,7 +57,7 @@ def test_orders_drawn_in_each_call_have_tensorflows_law(monkeypatch):
 
 @pytest.mark.parametrize("form", ["twice in one", "by two", "from Python"])
 def test_what_is_not_read_before_is_read_by_each_use_and_says_why(form, monkeypatch):
-  calls, said = _read_once(monkeypatch), []
+  reads, said = _read_once(monkeypatch), []
   monkeypatch.setattr(
     traces.errors, "warn_once", lambda logger, text, *args: said.append(text % args)
   )
@@ -86,13 +86,13 @@ def test_what_is_not_read_before_is_read_by_each_use_and_says_why(form, monkeypa
   if form == "by two":
     (first,), (second,) = result
     assert list(-first[1:]) != list(second) and sorted(-first[1:]) == sorted(second)
-  assert not calls
+  assert not reads
   assert len(said) == 1 and "`seed=`" in said[0]
   assert ("calls Python" if form == "from Python" else "several times") in said[0]
 
 
 def test_what_a_client_does_not_reach_is_not_read_before(monkeypatch):
-  calls = _read_once(monkeypatch)
+  reads = _read_once(monkeypatch)
 
   @tff.tensorflow.computation(tff.SequenceType(np.float32))
   @tf.function
@@ -111,7 +111,7 @@ def test_what_a_client_does_not_reach_is_not_read_before(monkeypatch):
   of_context = cohort_context.CohortContext()
   for _ in range(2):
     assert invoke(of_context, at_clients(first), [broken]) == [2.0]
-  assert len(calls) == 2
+  assert len(reads) == 2
 
 
 def test_a_data_set_is_read_once_and_kept_while_it_lives(monkeypatch):

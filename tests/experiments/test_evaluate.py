@@ -220,7 +220,7 @@ def test_command_repeats_the_run_s_numbers(lab):
 
   # A process of its own: what ends with it says nothing.
   arguments = (str(run), "--out=new/clients.csv", f"--cache_dir={lab.cache_dir}")
-  result = lab.python("-m", "tff_superquantile.experiments.evaluate", *arguments).wait()
+  result = lab.fork("-m", "tff_superquantile.experiments.evaluate", *arguments).wait()
   assert (result.code, result.err) == (0, "")
   assert result.out.startswith(f"{run}: 20 test clients with 2000 examples.\n")
   assert "worst 10 %" in result.out and "have not trained the model" in result.out

@@ -11,8 +11,6 @@ import pathlib
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -378,7 +376,7 @@ runpy.run_module("tff_superquantile.experiments.sweep", run_name="__main__", alt
 """
 
 
-def test_an_experiment_downloads_once_before_its_runs_or_says_why_not(tmp_path, server):
+def test_an_experiment_downloads_once_before_its_runs_or_says_why_not(tmp_path, server, lab):
   server.files["shakespeare.tar.bz2"] = _plays(tmp_path)
   sha256 = hashlib.sha256(server.files["shakespeare.tar.bz2"]).hexdigest()
   flags = [
@@ -391,20 +389,19 @@ def test_an_experiment_downloads_once_before_its_runs_or_says_why_not(tmp_path, 
     text = _SWEEP.format(
       url=server.url("shakespeare.tar.bz2"), sha256=sha256, flags=[*flags, *more]
     )
-    command = [sys.executable, "-c", text]
-    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    return lab.fork("-c", text).wait()
 
   printed = run("--print_commands")
-  assert printed.returncode == 0 and printed.stdout.count("--task=shakespeare") == 2
+  assert printed.code == 0 and printed.out.count("--task=shakespeare") == 2
   assert not (tmp_path / "cache").exists() and server.gets == []
   server.status = 403
   refused = run()
-  assert refused.returncode == 2 and "Traceback" not in refused.stderr, refused.stderr
-  [line] = [line for line in refused.stderr.splitlines() if line.startswith("Error:")]
+  assert refused.code == 2 and "Traceback" not in refused.err, refused.err
+  [line] = [line for line in refused.err.splitlines() if line.startswith("Error:")]
   assert "Shakespeare could not be downloaded (403 Forbidden)" in line
   assert not (tmp_path / "results").exists() and len(server.gets) == 1
   server.status = 0
   done = run()
-  assert done.returncode == 0, done.stderr
-  assert len(server.gets) == 2 and done.stderr.count("Downloading Shakespeare") == 1
+  assert done.code == 0, done.err
+  assert len(server.gets) == 2 and done.err.count("Downloading Shakespeare") == 1
   assert len(list(tmp_path.glob("results/shakespeare/*/seed_0/metrics.json"))) == 2
