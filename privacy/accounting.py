@@ -205,13 +205,13 @@ def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
 
 @functools.lru_cache(maxsize=1024)  # `calibrate` asks again for the cost of what it has found.
 def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Spent:
-  """Returns the cost by PLD; see `Accountant.spent` and `pld_epsilon`."""
+  """Returns the cost by PLD; see `Accountant.spent` and `composed_epsilon`."""
   rest, tail = _rest_of_delta(release, num_rounds, delta)
   slack = num_rounds * events.round_slack(release)
   cost, rounding = events.with_drawn_noise(
     [(release, num_rounds)],
     rest,
-    lambda left: pld_epsilon(release.mixture(), num_rounds, left, slack),
+    lambda left: composed_epsilon(release.runs(num_rounds), left, slack),
   )
   return Spent(cost, delta, num_rounds, PLD, None, tail, rounding)
 
@@ -228,8 +228,8 @@ def composed_epsilon(
 ) -> float:
   """Returns the epsilon of sampled Gaussian mechanisms, on a grid that is fine enough for it.
 
-  `runs` are the mechanisms of which a round of a run is one, and T, at least 1, of each; all are of
-  the same two neighbouring data sets, in this order. `slack` is the log of the ratio between the
+  `runs` are the mechanisms of which a round (or a block of rounds) of a run is one, and how often
+  there is each, T, at least 1; all are of the same two neighbouring data sets, in this order. `slack` is the log of the ratio between the
   densities of all rounds and those accounted for. A delta that is too small for double precision,
   or work that is too long, is a `ValueError`.
   """

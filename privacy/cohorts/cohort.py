@@ -14,6 +14,7 @@ from scipy import special
 from privacy import checks
 from privacy.noise import banded
 from privacy.noise import dominating_pairs
+from privacy.noise import shares
 from privacy.settings import flag
 from privacy.settings import part
 
@@ -23,6 +24,8 @@ _STILL_COUNTED = (
 )
 _REMOVED = "zero-out (a client's data removed) / add-or-remove one client"
 _Cohort = TypeVar("_Cohort", bound="Cohort")
+# Mechanisms that compose, and how often: those of rounds, or of several rounds together.
+Runs = tuple[tuple[dominating_pairs.Mixture, int], ...]
 # From a round's number, from 0, to the positions of its clients among all, int [cohort].
 Sampler = Callable[[int], np.ndarray]
 
@@ -38,6 +41,16 @@ class Draws(Protocol):
 
   def are_there(self, round_num: int) -> np.ndarray:
     """Returns the probabilities that clients are available, float [n]."""
+
+
+def cut(chosen: np.ndarray, most: int | None, rng: np.random.Generator) -> np.ndarray:
+  """Returns clients in their order, of more than `most` so many at random.
+
+  `privacy.noise.dominating_pairs` says what that changes in the accounting.
+  """
+  if most is None or len(chosen) <= most:
+    return chosen
+  return np.sort(rng.choice(chosen, most, replace=False))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +71,10 @@ class Cohort(part.Part):
   list_is_public: ClassVar[bool] = False
   # Whether a round's number of clients is drawn, too, so that it may lack shares of noise.
   size_varies: ClassVar[bool] = False
+  # Whether clients take part in more or in fewer rounds by chance.
+  rounds_vary: ClassVar[bool] = True
+  # The sources of the noise that a round lacks, of `privacy.noise.shares.PROTOCOLS`.
+  protocols: ClassVar[tuple[str, ...]] = (shares.COMPLEMENT,)
   # Whether all rounds together are one Gaussian mechanism. All noise is the server's, then, and may
   # be correlated over rounds: see `privacy.noise.banded`.
   is_one_mechanism: ClassVar[bool] = False
@@ -128,6 +145,12 @@ class Cohort(part.Part):
       raise NotImplementedError(f"Found no accounting by pld of {self.sampling} sampling.")
     return ((1.0, pair),)
 
+  def runs(
+    self, num_rounds: int, pair: dominating_pairs.SampledGaussian, overflow: float
+  ) -> Runs:
+    """Describes T rounds as mechanisms that compose, each by `mixture`."""
+    return ((self.mixture(pair, overflow), num_rounds),)
+
   def event(self, gaussians: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     """Builds dp_accounting's event of a round, of that of its releases with the cohort given."""
     if self.probability < 1.0:
@@ -136,8 +159,9 @@ class Cohort(part.Part):
 
   def overflow_probability(self, probability: float, num_shares: int) -> float:
     """Returns the chance that the others fill a round's cohort, each there with `probability`."""
-    del probability, num_shares
-    return 0.0
+    if not self.size_varies:
+      return 0.0
+    return shares.overflow_probability(self.population, probability, num_shares)
 
   def sampler(self, draws: Draws, most: int | None = None) -> Sampler:
     """Returns what draws the cohorts, of at most so many clients where their size varies."""
@@ -149,6 +173,8 @@ class Cohort(part.Part):
 
   def limit(self, contacted: float) -> int:
     """Returns K, the most clients of a round that contacts so many; each sum has K shares."""
+    if self.size_varies:
+      return shares.cohort_limit(self.population, contacted)
     return max(1, int(contacted))
 
   def words(self) -> str:

@@ -177,6 +177,14 @@ def _convex_minorant(curve: np.ndarray, interval: float) -> np.ndarray:
   return minorant
 
 
+def distance_of_gaussian(mixture: Mixture) -> float | None:
+  """Returns mu of a mechanism that is Gaussian and samples nobody; None of any other."""
+  (_, pair), *others = mixture
+  if others or not isinstance(pair, SampledGaussian) or pair.probability < 1.0:
+    return None
+  return pair.distance
+
+
 def largest_loss(mixture: Mixture, beyond: float) -> float:
   """Returns a loss that a round exceeds with a probability of at most `beyond`."""
   return max(pair.largest_loss(beyond) for _, pair in mixture)
