@@ -27,6 +27,9 @@ class Allocated(cohort.Cohort):
   sampling = "allocated"
   size_varies = True
   rounds_vary = False
+  # A cut cohort would tell more of a client than with Poisson samples: with a room of 4, where 6e-5
+  # of the rounds of 100 clients are filled, an epsilon of 3 takes 10 % more noise.
+  room = 7.0
   protocols = (shares.COMPLEMENT, shares.HELPERS)
 
   @property

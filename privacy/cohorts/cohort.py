@@ -71,6 +71,8 @@ class Cohort(part.Part):
   list_is_public: ClassVar[bool] = False
   # Whether a round's number of clients is drawn, too, so that it may lack shares of noise.
   size_varies: ClassVar[bool] = False
+  # The most clients of a round have room for so many standard deviations above the mean, then.
+  room: ClassVar[float] = 4.0
   # Whether clients take part in more or in fewer rounds by chance.
   rounds_vary: ClassVar[bool] = True
   # The sources of the noise that a round lacks, of `privacy.noise.shares.PROTOCOLS`.
@@ -174,7 +176,7 @@ class Cohort(part.Part):
   def limit(self, contacted: float) -> int:
     """Returns K, the most clients of a round that contacts so many; each sum has K shares."""
     if self.size_varies:
-      return shares.cohort_limit(self.population, contacted)
+      return shares.cohort_limit(self.population, contacted, self.room)
     return max(1, int(contacted))
 
   def words(self) -> str:
