@@ -229,9 +229,9 @@ def composed_epsilon(
   """Returns the epsilon of sampled Gaussian mechanisms, on a grid that is fine enough for it.
 
   `runs` are the mechanisms of which a round (or a block of rounds) of a run is one, and how often
-  there is each, T, at least 1; all are of the same two neighbouring data sets, in this order. `slack` is the log of the ratio between the
-  densities of all rounds and those accounted for. A delta that is too small for double precision,
-  or work that is too long, is a `ValueError`.
+  there is each, at least once; all are of the same two neighbouring data sets, in this order.
+  `slack` is the log of the ratio between the densities of all rounds and those accounted for. A
+  delta that is too small for double precision, or work that is too long, is a `ValueError`.
   """
   # With densities within a factor of e^slack, (eps, delta) becomes (eps + 2 slack, e^slack delta)
   # on the way there and back.

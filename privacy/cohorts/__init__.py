@@ -81,9 +81,9 @@ def choice(usual: Callable[[Mapping[str, Any]], str]) -> Any:
     "Sampling of cohorts: exactly --clients_per_round clients (fixed_size); each client by itself"
     " with the same probability (poisson); groups of at most so many, which take turns (cyclic); at"
     " most so many of the clients that are there at their local hour and waited for --separation"
-    " rounds (spaced); each client in one secret round of each block of as many rounds as cyclic has"
-    " groups (allocated). Private runs with cyclic or spaced protect from whoever knows the cohorts."
-    " None for fixed_size, or in a private run for poisson.",
+    " rounds (spaced); each client in one secret round of each block of n / m rounds (allocated)."
+    " Private runs with cyclic or spaced protect from whoever knows the cohorts. None for"
+    " fixed_size, or in a private run for poisson.",
     usual=usual,
     default=FixedSize(is_asked=False),
     words={

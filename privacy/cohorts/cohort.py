@@ -147,9 +147,7 @@ class Cohort(part.Part):
       raise NotImplementedError(f"Found no accounting by pld of {self.sampling} sampling.")
     return ((1.0, pair),)
 
-  def runs(
-    self, num_rounds: int, pair: dominating_pairs.SampledGaussian, overflow: float
-  ) -> Runs:
+  def runs(self, num_rounds: int, pair: dominating_pairs.SampledGaussian, overflow: float) -> Runs:
     """Describes T rounds as mechanisms that compose, each by `mixture`."""
     return ((self.mixture(pair, overflow), num_rounds),)
 

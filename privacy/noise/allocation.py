@@ -1,19 +1,21 @@
-"""Privacy loss of a Gaussian mechanism in one secret round of a block of rounds (random allocation).
+"""Privacy losses of random allocation: one secret round of a block of Gaussian mechanisms.
 
 The mechanism. A block has t rounds. A client takes part in round J of it, uniform, secret and
 independent of all else, and all rounds release sums with Gaussian noise. The adversary has seen the
 first r <= t rounds of the block. Let mu be the most by which the client's data move a round, over
 the noise.
 
-Theorem 1 (Feldman and Shenfeld 2025, "Privacy amplification by random allocation"; for one epoch of
-balls and bins Chua et al. 2024). Against removing the client's data, or the client, the block is
-dominated by P, the law of z + mu e_J (z where J > r), and O, the law of z, z standard normal in R^r.
+Theorem 1 (Feldman and Shenfeld 2025, "Privacy amplification by random allocation", 2502.08202; for
+balls and bins Chua et al. 2024). Against removing the client's data, or the client, the block
+is dominated by P, the law of z + mu e_J (z where J > r), and O, the law of z, z standard normal in
+R^r.
 
 Proof. Fix the rounds of all others: the hockey-stick divergence H is jointly convex. Round i
-releases x + v 1[J = i] plus noise, where x and v, |v| <= mu, follow from the releases before it. With
-y from P or from O, x + (v / mu) y_i plus independent normal noise of covariance 1 - v v' / mu^2 has
-the same law given these, whether J = i or not. So the view is a post-processing of y, made round by
-round. QED. It holds for several releases a round, each of which may depend on those before it.
+releases x + v 1[J = i] plus noise, where x and v, |v| <= mu, follow from the releases before it.
+With y from P or from O, x + (v / mu) y_i plus independent normal noise of covariance 1 - v v' /
+mu^2 has the same law given these, whether J = i or not. So the view is a post-processing of y, made
+round by round. QED. It holds for several releases a round, each of which may depend on earlier
+ones.
 
 Its losses. With W_i = exp(mu z_i - mu^2 / 2), log-normal of mean 1 under O,
 
@@ -38,9 +40,9 @@ Theorem 3. If the client's data are replaced, let Q be the other world. For all 
 
     H_(a b)(P || Q) <= H_a(P || O) + a H_b(O || Q),
 
-as P(E) - a b Q(E) = (P(E) - a O(E)) + a (O(E) - b Q(E)). Both terms are those of theorem 1; the best
-a counts. Whoever knows J loses at most that of a Gaussian in r / t of the cases, by joint
-convexity, which bounds both relations, too.
+as P(E) - a b Q(E) = (P(E) - a O(E)) + a (O(E) - b Q(E)). Both terms are those of theorem 1; the
+best a counts. By joint convexity whoever knows J loses at most what a Gaussian costs in r / t of
+the cases, which bounds both relations, too.
 """
 
 from __future__ import annotations
@@ -209,9 +211,7 @@ def law_of_sum(distance: float, number: int, beyond: float) -> Law:
   coarse = max(1, math.floor(_COARSE * min(1.0, distance) / single.step))
   few = _on_grid(single.values, single.masses, coarse * single.step)
   # Each of r has its part of the ends.
-  law = dataclasses.replace(
-    single, lifted=number * single.lifted, lowered=number * single.lowered
-  )
+  law = dataclasses.replace(single, lifted=number * single.lifted, lowered=number * single.lowered)
   budget = beyond / (4.0 * max(1, 2 * len(bits)))
   summed = 1
   for bit in bits:
