@@ -256,7 +256,9 @@ class AllocatedGaussian:
       return None
     # What is lifted counts e^epsilon times if data are replaced.
     share = 1e-4 if self.replace_one else 1.0
-    return law_of_sum(self.removed, self.seen, share * beyond)
+    # Searches ask for slightly different ones, for which one law is enough.
+    least = 10.0 ** math.floor(math.log10(share * beyond))
+    return law_of_sum(self.removed, self.seen, least)
 
   def largest_loss(self, beyond: float) -> float:
     """Returns a loss that the block exceeds with a probability of at most `beyond`."""

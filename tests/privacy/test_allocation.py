@@ -225,7 +225,12 @@ def test_several_runs_count_their_blocks_by_themselves():
 
 def test_calibration_the_ledger_and_the_server():
   release = flat.asked(
-    population=250, clients_per_round=10, sampling="allocated", rho_ratio=0.5, num_bins=16
+    population=250,
+    clients_per_round=25,
+    sampling="allocated",
+    rho_ratio=0.5,
+    threshold_kind="geometric",
+    clip_rho_ratio=0.1,
   )
   release = calibration.calibrate(release, 2.0, 1e-4, 50)
   assert accounting.epsilon(release, 50, 1e-4).epsilon == pytest.approx(2.0, rel=1e-4)
@@ -238,9 +243,10 @@ def test_calibration_the_ledger_and_the_server():
   )
   read = ledger.Ledger.from_json(kept.to_json())
   assert read.release == release and read.epsilon_spent <= 2.0
-  assert "one of 25 successive rounds" in " ".join(kept.guarantee)
-  against = server.server_epsilon(release, 50, 1e-4)
-  assert against.participations == 2 and "thousand" not in against.explanation
+  assert "one of 10 successive rounds" in " ".join(kept.guarantee)
+  made = flat.complete(flat.release(250, 25, 2.0, None, "allocated"), num_bins=16)
+  against = server.server_epsilon(made, 50, 1e-4)
+  assert against.participations == 5 and "thousand" not in against.explanation
 
 
 def test_what_is_not_known_is_refused():
