@@ -225,7 +225,7 @@ def _interval(epsilon: float, num_rounds: int, total_variation: float) -> float:
 
 @functools.lru_cache(maxsize=1024)  # `calibrate` asks again for the cost of what it has found.
 def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Spent:
-  """Returns the cost by PLD; see `Accountant.spent` and `pld_epsilon`.
+  """Returns the cost by PLD; see `Accountant.spent` and `composed_epsilon`.
 
   Args:
     release: What a round releases, with its noise.
@@ -236,14 +236,14 @@ def spent_by_pld(release: releases.Release, num_rounds: int, delta: float) -> Sp
     The cost.
 
   Raises:
-    ValueError: As by `pld_epsilon`.
+    ValueError: As by `composed_epsilon`.
   """
   rest, tail = _rest_of_delta(release, num_rounds, delta)
   slack = num_rounds * events.round_slack(release)
   cost, rounding = events.with_drawn_noise(
     [(release, num_rounds)],
     rest,
-    lambda left: pld_epsilon(release.mixture(), num_rounds, left, slack),
+    lambda left: composed_epsilon(release.runs(num_rounds), left, slack),
   )
   return Spent(cost, delta, num_rounds, PLD, None, tail, rounding)
 
@@ -274,8 +274,8 @@ def composed_epsilon(
   """Returns the epsilon of sampled Gaussian mechanisms, on a grid that is fine enough for it.
 
   Args:
-    runs: The mechanisms of which a round of a run is one, and T, at least 1, of each; all are of
-      the same two neighbouring data sets, in this order.
+    runs: The mechanisms of which a round, or a block of rounds, of a run is one, and how often
+      there is each, at least once; all are of the same two neighbouring data sets, in this order.
     delta: That of all rounds together.
     slack: The log of the ratio between the densities of all rounds and those accounted for.
 

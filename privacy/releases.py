@@ -102,10 +102,11 @@ class Release:
         )
 
   def _check_noise(self) -> None:
-    if self.noise.protocol != shares.COMPLEMENT and not self.cohort.size_varies:
+    if self.noise.protocol not in self.cohort.protocols:
       raise ValueError(
-        f"Found the protocol {self.noise.protocol} with {self.cohort.sampling} sampling, where"
-        " every cohort has all shares of noise; expected poisson."
+        f"Found the protocol {self.noise.protocol} with {self.cohort.sampling} sampling; expected"
+        f" {cohorts.with_protocol(self.noise.protocol)} sampling, whose cohorts may lack shares of"
+        " noise and whose accounting knows the protocol."
       )
     if not self.cohort.expected <= self.contacted <= self.cohort.population:
       raise ValueError(
@@ -284,6 +285,12 @@ class Release:
     """Describes a round as Gaussian mechanisms on samples of clients, with probabilities."""
     self.check_sampled()
     return self.cohort.mixture(self.gaussian(self.cohort.probability), self.overflow_probability)
+
+  def runs(self, num_rounds: int) -> cohorts.Runs:
+    """Describes T rounds as mechanisms that compose, and how often each is there."""
+    self.check_sampled()
+    pair = self.gaussian(self.cohort.probability)
+    return self.cohort.runs(num_rounds, pair, self.overflow_probability)
 
   def check_sampled(self) -> None:
     """Raises a `ValueError` for cohorts whose rounds do not compose one by one."""

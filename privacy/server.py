@@ -127,7 +127,7 @@ def server_epsilon(
   num_rounds = checks.whole("num_rounds", num_rounds, 0)
   if participations is None:
     participations = likely_participations(release, num_rounds)
-    beyond = "; one in a thousand takes part in more"
+    beyond = "; one in a thousand takes part in more" if release.cohort.rounds_vary else ""
   else:
     participations = checks.whole("participations", participations, 0)
     if participations > num_rounds:

@@ -145,13 +145,12 @@ def _by_losses(runs: Sequence[Repeated], delta: float) -> tuple[float, str]:
     if run.release.cohort.is_one_mechanism:
       distances.append(run.release.norm_of_run(run.num_rounds) * math.sqrt(run.times))
       continue
-    mixture = run.release.mixture()
-    pair = mixture[0][1]
-    if len(mixture) == 1 and pair.probability == 1.0:
-      distance = pair.distance
-      distances.append(distance * math.sqrt(num_rounds))
-    else:
-      rounds[mixture] = rounds.get(mixture, 0) + num_rounds
+    for mixture, number in run.release.runs(run.num_rounds):
+      distance = dominating_pairs.distance_of_gaussian(mixture)
+      if distance is not None:
+        distances.append(distance * math.sqrt(run.times * number))
+      else:
+        rounds[mixture] = rounds.get(mixture, 0) + run.times * number
   if rest <= 0.0:
     raise ValueError(f"Found delta = {delta:g}, which the ends of the noise use up; expected more.")
   distance = math.hypot(*distances)

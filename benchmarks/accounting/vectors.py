@@ -37,6 +37,9 @@ _RUNS = ((1, 1e-5), (1000, 1e-6), (10, 1e-3), (10_000, 1e-10), (100, 1e-8), (300
 # The noise that clients make: of a tree of so many bins, and of updates of so many numbers.
 _NUM_BINS, _NUM_PARAMETERS = 64, 1000
 _BY_CLIENTS = ((4.0, None), (3.2, 1.2))
+# Random allocation: cohorts, and rounds of which a client's block may have more than there are.
+_ALLOCATED = ((2500, 100, 1000), (1_000_000, 1000, 3000), (60, 30, 10), (1000, 7, 300))
+_DELTAS = (1e-5, 1e-8)
 # dp_accounting's grid of losses is fit for so many rounds and such an epsilon.
 _MOST_ROUNDS, _MOST_EPSILON = 300, 60.0
 
@@ -105,7 +108,7 @@ class Setting:
 
 
 def settings() -> Iterator[Setting]:
-  """Yields the 200 settings, each way of sampling with each cohort and noise."""
+  """Yields the 220 settings, each way of sampling with each cohort and noise."""
   runs, kinds = itertools.cycle(_RUNS), itertools.cycle(parts.private_kinds().values())
   for (sampling, relation), (population, clients) in itertools.product(_SAMPLINGS, _COHORTS):
     cohort = cohorts.SAMPLINGS[sampling](population, clients)
@@ -119,6 +122,23 @@ def settings() -> Iterator[Setting]:
       histogram = parts.Tree(noise_multiplier=of_threshold, num_bins=_NUM_BINS)
       updates = parts.UpdateSum(noise_multiplier=of_updates, num_parameters=_NUM_PARAMETERS)
       yield Setting(_release(cohort, relation, histogram, updates), *next(runs))
+  yield from allocated()
+
+
+def allocated() -> Iterator[Setting]:
+  """Yields the 20 settings of random allocation; one in five has noise that clients make."""
+  deltas = itertools.cycle(_DELTAS)
+  for population, clients, num_rounds in _ALLOCATED:
+    cohort = cohorts.Allocated(population, clients)
+    for relation in releases.RELATIONS:
+      for of_threshold, of_updates in ((None, 0.7), (3.2, 1.2)):
+        threshold = parts.PrimalDual(noise_multiplier=of_threshold)
+        release = _release(
+          cohort, relation, threshold, parts.UpdateSum(noise_multiplier=of_updates)
+        )
+        yield Setting(release, num_rounds, next(deltas))
+    histogram = parts.Tree(noise_multiplier=4.0, num_bins=_NUM_BINS)
+    yield Setting(_release(cohort, releases.ZERO_OUT, histogram), num_rounds, next(deltas))
 
 
 def _release(cohort: cohorts.Cohort, relation: str, *sums: parts.ReleasedPart) -> releases.Release:

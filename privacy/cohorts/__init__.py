@@ -1,7 +1,8 @@
 """The cohorts of rounds, and the sources of the noise that a cohort lacks.
 
-A cohort is a Poisson sample, a sample of fixed size, everybody, or one that all may know, in which
-a client waits before its next turn. Poisson cohorts of more than K clients lose clients at random.
+A cohort is a Poisson sample, a sample of fixed size, everybody, one that all may know, in which a
+client waits before its next turn, or those whose secret round of a block it is. Cohorts whose size
+varies lose clients at random if they have more than K.
 
 Each is a class whose fields are the flags of a run and of the accountant; the number of clients
 comes with the data. It says who knows the cohorts, what a round costs a client, and draws them:
@@ -15,7 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from privacy import checks
+from privacy.cohorts.allocated import Allocated as Allocated
 from privacy.cohorts.cohort import Cohort as Cohort
+from privacy.cohorts.cohort import Runs as Runs
 from privacy.cohorts.known import Cyclic as Cyclic
 from privacy.cohorts.known import Known as Known
 from privacy.cohorts.known import Spaced as Spaced
@@ -32,7 +35,7 @@ from privacy.settings import part
 
 # By --sampling.
 SAMPLINGS: dict[str, type[Cohort]] = {
-  kind.sampling: kind for kind in (Poisson, FixedSize, Everybody, Cyclic, Spaced)
+  kind.sampling: kind for kind in (Poisson, FixedSize, Everybody, Cyclic, Spaced, Allocated)
 }
 
 
@@ -55,6 +58,11 @@ def of_one_mechanism() -> str:
     The names with "or" between them.
   """
   return " or ".join(name for name, kind in SAMPLINGS.items() if kind.is_one_mechanism)
+
+
+def with_protocol(protocol: str) -> str:
+  """Returns the names of the samplings that know a source of noise, for a sentence."""
+  return " or ".join(name for name, kind in SAMPLINGS.items() if protocol in kind.protocols)
 
 
 def of(sampling: str, population: int, expected: float, **own: Any) -> Cohort:
@@ -101,9 +109,14 @@ def choice(default_kind: Callable[[Mapping[str, Any]], str]) -> Any:
     "Sampling of cohorts: exactly --clients_per_round clients (fixed_size); each client by itself"
     " with the same probability (poisson); groups of at most so many, which take turns (cyclic); at"
     " most so many of the clients that are there at their local hour and waited for --separation"
-    " rounds (spaced). Private runs with the last two protect from whoever knows the cohorts. None"
-    " for fixed_size, or in a private run for poisson.",
+    " rounds (spaced); each client in one secret round of each block of n / m rounds (allocated)."
+    " Private runs with cyclic or spaced protect from whoever knows the cohorts. None for"
+    " fixed_size, or in a private run for poisson.",
     default_kind=default_kind,
     default=FixedSize(is_explicit=False),
-    words={"cyclic": "cyclic cohorts", "spaced": "spaced cohorts"},
+    words={
+      "cyclic": "cyclic cohorts",
+      "spaced": "spaced cohorts",
+      "allocated": "allocated cohorts",
+    },
   )

@@ -14,6 +14,7 @@ from scipy import special
 from privacy import checks
 from privacy.noise import banded
 from privacy.noise import dominating_pairs
+from privacy.noise import shares
 from privacy.settings import flag
 from privacy.settings import part
 
@@ -23,6 +24,8 @@ _STILL_COUNTED = (
 )
 _REMOVED = "zero-out (a client's data removed) / add-or-remove one client"
 _Cohort = TypeVar("_Cohort", bound="Cohort")
+# Mechanisms that compose, and how often: those of rounds, or of several rounds together.
+Runs = tuple[tuple[dominating_pairs.Mixture, int], ...]
 # From a round's number, from 0, to the positions of its clients among all, int [cohort].
 Sampler = Callable[[int], np.ndarray]
 
@@ -38,6 +41,16 @@ class Draws(Protocol):
 
   def are_there(self, round_num: int) -> np.ndarray:
     """Returns the probabilities that clients are available, float [n]."""
+
+
+def cut(chosen: np.ndarray, most: int | None, rng: np.random.Generator) -> np.ndarray:
+  """Returns clients in their order, of more than `most` so many at random.
+
+  `privacy.noise.dominating_pairs` says what that changes in the accounting.
+  """
+  if most is None or len(chosen) <= most:
+    return chosen
+  return np.sort(rng.choice(chosen, most, replace=False))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +71,12 @@ class Cohort(part.Part):
   list_is_public: ClassVar[bool] = False
   # Whether a round's number of clients is drawn, too, so that it may lack shares of noise.
   size_varies: ClassVar[bool] = False
+  # The most clients of a round have room for so many standard deviations above the mean, then.
+  room: ClassVar[float] = 4.0
+  # Whether clients take part in more or in fewer rounds by chance.
+  rounds_vary: ClassVar[bool] = True
+  # The sources of the noise that a round lacks, of `privacy.noise.shares.PROTOCOLS`.
+  protocols: ClassVar[tuple[str, ...]] = (shares.COMPLEMENT,)
   # Whether all rounds together are one Gaussian mechanism. All noise is the server's, then, and may
   # be correlated over rounds: see `privacy.noise.banded`.
   is_one_mechanism: ClassVar[bool] = False
@@ -159,6 +178,10 @@ class Cohort(part.Part):
       raise NotImplementedError(f"Found no accounting by pld of {self.sampling} sampling.")
     return ((1.0, pair),)
 
+  def runs(self, num_rounds: int, pair: dominating_pairs.SampledGaussian, overflow: float) -> Runs:
+    """Describes T rounds as mechanisms that compose, each by `mixture`."""
+    return ((self.mixture(pair, overflow), num_rounds),)
+
   def event(self, gaussians: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     """Builds dp_accounting's event of a round, of that of its releases with the cohort given.
 
@@ -185,8 +208,9 @@ class Cohort(part.Part):
     Returns:
       The chance; 0 for cohorts of fixed size.
     """
-    del probability, num_shares
-    return 0.0
+    if not self.size_varies:
+      return 0.0
+    return shares.overflow_probability(self.population, probability, num_shares)
 
   def sampler(self, draws: Draws, most: int | None = None) -> Sampler:
     """Returns what draws the cohorts.
@@ -216,6 +240,8 @@ class Cohort(part.Part):
     Returns:
       K, at least 1.
     """
+    if self.size_varies:
+      return shares.cohort_limit(self.population, contacted, self.room)
     return max(1, int(contacted))
 
   def words(self) -> str:

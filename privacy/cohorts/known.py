@@ -25,6 +25,7 @@ class Known(cohort.Cohort):
   is_public = True
   list_is_public = True
   is_one_mechanism = True
+  rounds_vary = False
 
   def participation(self, num_rounds: int) -> banded.Participation:
     return banded.Participation(num_rounds, self.separation)

@@ -17,6 +17,7 @@ class Poisson(cohort.Cohort):
 
   sampling = "poisson"
   size_varies = True
+  protocols = shares.PROTOCOLS
 
   def sampler(self, draws: cohort.Draws, most: int | None = None) -> cohort.Sampler:
     """Returns what the accounting of Poisson sampling assumes.
@@ -30,9 +31,7 @@ class Poisson(cohort.Cohort):
     def sample(round_num: int) -> np.ndarray:
       rng = draws.generator("cohort", round_num)
       chosen = np.flatnonzero(rng.random(num_clients) < probability)
-      if most is not None and len(chosen) > most:
-        chosen = np.sort(rng.choice(chosen, most, replace=False))
-      return chosen
+      return cohort.cut(chosen, most, rng)
 
     return sample
 
@@ -47,17 +46,11 @@ class Poisson(cohort.Cohort):
   def event(self, gaussians: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     return dp_accounting.PoissonSampledDpEvent(float(self.probability), gaussians)
 
-  def overflow_probability(self, probability: float, num_shares: int) -> float:
-    return shares.overflow_probability(self.population, probability, num_shares)
-
   def words(self) -> str:
     return (
       f"Poisson; each of {self.population} clients takes part in each round with probability"
       f" {self.probability:.4g}, independently, and nobody learns who does or how many."
     )
-
-  def limit(self, contacted: float) -> int:
-    return shares.cohort_limit(self.population, contacted)
 
 
 class FixedSize(cohort.Cohort):
@@ -107,3 +100,4 @@ class Everybody(cohort.Cohort):
   sampling = "none"
   is_sampled = False
   is_public = True
+  rounds_vary = False

@@ -160,10 +160,12 @@ def _noise_of_clients(release: releases.Release) -> dict[str, Any]:
 
 
 def _over_rounds(release: releases.Release, num_rounds: int) -> dict[str, Any]:
-  """Returns the entries on noise over rounds, if cohorts are known."""
+  """Returns the entries on a client's rounds, where no chance decides how many they are."""
   participation, c = release.cohort.participation(num_rounds), release.coefficients
-  if participation is None:
+  if release.cohort.rounds_vary or not release.cohort.is_sampled and participation is None:
     return {}
+  if participation is None:
+    return dict(participations=server_lib.likely_participations(release, num_rounds))
   entries: dict[str, Any] = dict(
     bands=len(c),
     separation=participation.separation,

@@ -25,7 +25,7 @@ _RELEASE = {
   "sampling": "poisson: each client takes part with probability m / n; fixed_size: m clients"
   " without replacement; none: as if all took part in all rounds; cyclic: groups of at most m take"
   " turns, for all to know; spaced: at most m of those that waited for --separation rounds, for"
-  " all to know",
+  " all to know; allocated: each client in one secret round of each block of n / m (rounded up)",
   "separation=X": "for spaced: s, the least distance of two rounds of a client",
   "bands=B": "for cyclic and spaced: the rounds over which noise is correlated, 1 for independent"
   " noise (default: the least distance of two rounds of a client)",

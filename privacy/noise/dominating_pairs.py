@@ -38,6 +38,7 @@ Discretized by "connect the dots" (Doroshenko et al. 2022), upwards only.
 
 import dataclasses
 import math
+from typing import Protocol
 
 import numpy as np
 from scipy import special
@@ -66,9 +67,40 @@ class SampledGaussian:
     """mu between both data sets in a round in which the client's data count."""
     return self.replaced if self.replace_one else self.removed
 
+  def largest_loss(self, beyond: float) -> float:
+    """Returns a loss that the round exceeds with a probability of at most `beyond`."""
+    share = min(beyond / self.probability, 0.1)
 
-# A round is one of these mechanisms, with these probabilities.
-Mixture = tuple[tuple[float, SampledGaussian], ...]
+    def of_gaussian(mu: float) -> float:
+      # Where the client's data count, the loss is normal with mean mu^2 / 2.
+      return mu * mu / 2.0 - float(special.ndtri(share)) * mu
+
+    largest = of_gaussian(self.replaced if self.is_replaced or self.replace_one else self.removed)
+    if largest <= 600.0:
+      largest = math.log1p(self.probability * math.expm1(largest))
+    return min(largest, of_gaussian(self.distance))
+
+  def divergences(self, epsilon: np.ndarray, beyond: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `divergences`, which are bounds without a probability `beyond`."""
+    del beyond
+    return divergences(self, epsilon)
+
+
+class Pair(Protocol):
+  """A mechanism with and without one client's data, in a round or in several."""
+
+  def largest_loss(self, beyond: float) -> float:
+    """Returns a loss that it exceeds with a probability of at most `beyond`."""
+
+  def divergences(self, epsilon: np.ndarray, beyond: float) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds its hockey-stick divergences at epsilon >= 0, float [n], in both directions.
+
+    A probability of `beyond` may count as an infinite loss.
+    """
+
+
+# A mechanism is one of these, with these probabilities.
+Mixture = tuple[tuple[float, Pair], ...]
 
 
 def _gaussian(epsilon: np.ndarray, mu: float) -> np.ndarray:
@@ -150,6 +182,14 @@ def _convex_minorant(curve: np.ndarray, interval: float) -> np.ndarray:
   return minorant
 
 
+def distance_of_gaussian(mixture: Mixture) -> float | None:
+  """Returns mu of a mechanism that is Gaussian and samples nobody; None of any other."""
+  (_, pair), *others = mixture
+  if others or not isinstance(pair, SampledGaussian) or pair.probability < 1.0:
+    return None
+  return pair.distance
+
+
 def largest_loss(mixture: Mixture, beyond: float) -> float:
   """Returns a loss that a round exceeds with a probability of at most `beyond`.
 
@@ -160,20 +200,7 @@ def largest_loss(mixture: Mixture, beyond: float) -> float:
   Returns:
     The loss, a natural logarithm.
   """
-  return max(_largest_loss(pair, beyond) for _, pair in mixture)
-
-
-def _largest_loss(pair: SampledGaussian, beyond: float) -> float:
-  share = min(beyond / pair.probability, 0.1)
-
-  def of_gaussian(mu: float) -> float:
-    # Where the client's data count, the loss is normal with mean mu^2 / 2.
-    return mu * mu / 2.0 - float(special.ndtri(share)) * mu
-
-  largest = of_gaussian(pair.replaced if pair.is_replaced or pair.replace_one else pair.removed)
-  if largest <= 600.0:
-    largest = math.log1p(pair.probability * math.expm1(largest))
-  return min(largest, of_gaussian(pair.distance))
+  return max(pair.largest_loss(beyond) for _, pair in mixture)
 
 
 def losses_of_round(
@@ -201,7 +228,7 @@ def losses_of_round(
   epsilon = interval * np.arange(num_points + 1)
   curves = np.zeros([2, num_points + 1])
   for weight, pair in mixture:
-    curves += weight * np.stack(divergences(pair, epsilon))
+    curves += weight * np.stack(pair.divergences(epsilon, beyond))
   # Both directions have the same total variation, H at 1; the bounds may differ.
   curves[:, 0] = np.max(curves[:, 0])
   curves = np.stack([_convex_minorant(curve, interval) for curve in curves])

@@ -73,8 +73,6 @@ _POINTS = np.linspace(-12.0, 12.0, 601)
 _MOST_EXPONENT = 300.0
 # Ends of the bulk of a sum, in standard deviations.
 _BULKS = (*np.arange(3.0, 10.0, 0.5), *np.arange(10.0, 37.0, 3.0))
-# A round has room for so many standard deviations of a Poisson cohort's size above its mean.
-_ROOM = 4.0
 
 
 def share_stddev(noise_multiplier: float, sensitivity: float, num_shares: int) -> float:
@@ -302,8 +300,8 @@ def drawn_slack(
   return math.inf
 
 
-def cohort_limit(population: int, clients_per_round: float) -> int:
-  """Returns K of a Poisson cohort: m + 4 sqrt(m), at most n.
+def cohort_limit(population: int, clients_per_round: float, room: float = 4.0) -> int:
+  """Returns K of a cohort whose size varies: m + 4 sqrt(m) for a `room` of 4, at most n.
 
   Larger cohorts lose clients at random. A lower limit would cost privacy (at K = m an epsilon of
   2.7 is 7.9), a higher one costs the server's view of the sum more.
@@ -311,11 +309,12 @@ def cohort_limit(population: int, clients_per_round: float) -> int:
   Args:
     population: n.
     clients_per_round: m, the expected number of clients of a round.
+    room: So many square roots of m above m.
 
   Returns:
     K, clients.
   """
-  return min(population, math.ceil(clients_per_round + _ROOM * math.sqrt(clients_per_round)))
+  return min(population, math.ceil(clients_per_round + room * math.sqrt(clients_per_round)))
 
 
 def _survival(successes: int, trials: int, probability: float) -> float:

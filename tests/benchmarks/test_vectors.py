@@ -14,16 +14,16 @@ _ROWS = list(csv.DictReader(_FILE.read_text(encoding="utf-8").splitlines()))
 _SETTINGS = list(vectors.settings())
 
 
-def test_there_are_200_of_all_kinds():
-  assert len(_ROWS) == len(_SETTINGS) == 200 and tuple(_ROWS[0]) == vectors.COLUMNS
-  assert len({tuple(row.values())[:12] for row in _ROWS}) == 200
+def test_there_are_220_of_all_kinds():
+  assert len(_ROWS) == len(_SETTINGS) == 220 and tuple(_ROWS[0]) == vectors.COLUMNS
+  assert len({tuple(row.values())[:12] for row in _ROWS}) == 220
   for name in ("sampling", "relation", "threshold_kind", "num_rounds", "delta"):
     assert len({row[name] for row in _ROWS}) >= 2
   assert [row["epsilon"] for row in _ROWS].count("") <= 1
 
 
 @pytest.mark.parametrize(
-  "index", [pytest.param(i, marks=[pytest.mark.slow] if i % 13 else []) for i in range(200)]
+  "index", [pytest.param(i, marks=[pytest.mark.slow] if i % 13 else []) for i in range(220)]
 )
 def test_a_row_is_what_the_code_gives(index):
   numbers = {name: "" if x is None else str(x) for name, x in _SETTINGS[index].row().items()}

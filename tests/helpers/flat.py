@@ -58,13 +58,13 @@ def complete(
 
 def costs_computed(monkeypatch):
   """Returns a list to which the arguments of each composition that is computed from now on come."""
-  computed, pld_epsilon = [], accounting.pld_epsilon
+  computed, composed_epsilon = [], accounting.composed_epsilon
 
   def counted(*arguments):
     computed.append(arguments)
-    return pld_epsilon(*arguments)
+    return composed_epsilon(*arguments)
 
-  monkeypatch.setattr(accounting, "pld_epsilon", counted)
+  monkeypatch.setattr(accounting, "composed_epsilon", counted)
   for kept in (calibration.calibrate, accounting._spent, accounting.spent_by_pld):
     kept.cache_clear()  # Whatever other tests have asked for.
   return computed

@@ -7,6 +7,7 @@ from typing import Any
 from privacy import accounting
 from privacy import calibration
 from privacy import checks
+from privacy import cohorts
 from privacy import parts
 from privacy import releases
 from privacy.noise import banded
@@ -138,10 +139,10 @@ def _check_noise_shares(config: run_config.RunConfig, privacy: privacy_lib.Priva
       f"Found --noise_shares={protocol} in a run whose noise the server makes; give"
       " --threshold=tree or --update_sum=distributed, too, or leave it out."
     )
-  if not config.cohort.size_varies:
+  if protocol not in config.cohort.protocols:
     raise ValueError(
-      f"Found --noise_shares={protocol} with --sampling={config.cohort.sampling}, whose cohorts"
-      " have all shares of noise; use poisson."
+      f"Found --noise_shares={protocol} with --sampling={config.cohort.sampling}, which does not"
+      f" know it; use {cohorts.with_protocol(protocol)}."
     )
 
 
