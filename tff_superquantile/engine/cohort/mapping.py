@@ -26,16 +26,12 @@ goes over them, and refused where that could be seen.
 import abc
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
-import functools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tff_superquantile.engine.cohort import components
 from tff_superquantile.engine.cohort import emission
-from tff_superquantile.engine.cohort import padded
-from tff_superquantile.engine.cohort import padding
-from tff_superquantile.engine.cohort import planning
 from tff_superquantile.engine.cohort import reading
 from tff_superquantile.engine.cohort import rows
 from tff_superquantile.engine.cohort import values
@@ -237,23 +233,13 @@ class Sequential(Mapper):
       raise errors.UnsupportedError("large values of each client")
     known = {root: leaf.tensor for root, leaf, kind in inputs if not kind.is_data_set}
     stacked = {root for root, leaf, _ in inputs if leaf.stacked}
-    lengths: dict[expressions.Ref, padding.Lengths] = {}
     for ref, (form, parts) in self._reads.items():
       if form is not reading.Form.APART:
         known[ref] = parts[0]
-      if form in (reading.Form.ROWS, reading.Form.PADDED):
+      if form is reading.Form.ROWS:
         stacked.add(ref)
-      if form is reading.Form.PADDED:  # All have the same lengths: see `reading.forms`.
-        lengths[ref] = next(iter(lengths.values()), padding.Lengths(parts[1]))
-    emitter: rows.RowEmitter
-    if lengths:
-      spread = functools.partial(planning.spread, padded=lengths)
-      stacked = planning.plan(body.outputs, stacked, known, padded.OPS, spread)
-      emitter = padded.PaddedEmitter(known, stacked, num_clients, lengths=lengths)
-    else:
-      stacked = planning.plan(body.outputs, stacked, known)
-      emitter = rows.RowEmitter(known, stacked, num_clients)
-    results = emitter.emit_rows(body.outputs)
+    stacked = rows.plan(body.outputs, stacked, known)
+    results = rows.RowEmitter(known, stacked, num_clients).emit_rows(body.outputs)
     self.has_rows = True
     return [
       tf.ensure_shape(result, tf.TensorShape([None]).concatenate(leaf.shape))
@@ -291,8 +277,6 @@ class Sequential(Mapper):
           flat, offsets, shapes = parts
           own = flat[offsets[client] : offsets[client + 1]]
           known[ref] = tf.reshape(own, shapes[client])
-        elif form is reading.Form.PADDED:
-          known[ref] = parts[0][client, : parts[1][client]]
         else:
           known[ref] = parts[0] if form is reading.Form.SAME else parts[0][client]
       results = emission.Emitter(known).emit(body.outputs, body.effects)

@@ -27,9 +27,6 @@ _CLIENTS_A_CALL = 64
 # once a linear model takes 0.43 of the CPU time with 61 kB a client (100 clients), 0.57 with 245,
 # 0.79 with 490, 0.88 with 980.
 _MAX_BYTES_OF_ROW = 2**19
-# Clients of different sizes are computed at once if they have at most so many times their examples
-# with what is added to make them equal.
-_MOST_PADDING = 4
 # The shapes of so many elements are compared, as each may be a dimension that is not known.
 _MAX_BYTES_OF_SHAPES = 2**13
 
@@ -38,7 +35,6 @@ class Form(enum.Enum):
   """How a cohort's values are given to its trace."""
 
   APART = enum.auto()
-  PADDED = enum.auto()
   ROWS = enum.auto()
   SAME = enum.auto()
 
@@ -65,16 +61,8 @@ class Read(NamedTuple):
   def parts(self, form: Form) -> tuple[np.ndarray, ...]:
     """Returns the values as rows, [n, ...], or as that of all clients.
 
-    Or one client after the other, where each client's begin (int64 [n + 1]), and their shapes; or
-    as rows of the longest's length, with zeros after the others, and their lengths, int32 [n].
+    Or one client after the other, where each client's begin (int64 [n + 1]), and their shapes.
     """
-    if form is Form.PADDED:
-      lengths = np.array([len(array) for array in self.arrays], np.int32)
-      first = self.arrays[0]
-      padded = np.zeros([len(lengths), lengths.max(), *first.shape[1:]], first.dtype)
-      for row, array in zip(padded, self.arrays):
-        row[: len(array)] = array
-      return padded, lengths
     if form is not Form.APART:
       return (np.stack(self.arrays) if form is Form.ROWS else self.arrays[0],)
     flat = [np.zeros(0, self.spec.dtype.as_numpy_dtype), *(array.ravel() for array in self.arrays)]
@@ -85,41 +73,11 @@ class Read(NamedTuple):
   def specs(self, form: Form) -> tuple[tf.TensorSpec, ...]:
     """Returns the specs of `parts`."""
     rank, dtype = self.spec.shape.rank, self.spec.dtype
-    if form is Form.PADDED:
-      return tf.TensorSpec([None, None, *self.spec.shape[1:]], dtype), tf.TensorSpec(
-        [None], tf.int32
-      )
     if form is not Form.APART:
       clients = [None] if form is Form.ROWS else []
       return (tf.TensorSpec([*clients, *self.spec.shape], dtype),)
     lengths = tf.TensorSpec([None, rank], tf.int32)
     return tf.TensorSpec([None], dtype), tf.TensorSpec([None], tf.int64), lengths
-
-
-def forms(reads: Sequence[Read]) -> tuple[Form, ...]:
-  """Returns the forms of all that a cohort has read: each its own, or all are apart.
-
-  Those that differ between clients are padded if that is their number of examples alone, the same
-  for all values of a client, and little is added.
-  """
-  own = [read.form() for read in reads]
-  apart = [read for read, form in zip(reads, own) if form is Form.APART]
-  if not apart:
-    return tuple(own)
-  lengths = {tuple(map(len, read.arrays)) if read.spec.shape.rank else () for read in apart}
-  rests = [{array.shape[1:] for array in read.arrays} for read in apart if read.spec.shape.rank]
-  if len(lengths) > 1 or any(len(shapes) > 1 for shapes in rests):
-    return (Form.APART,) * len(reads)
-  (of_clients,) = lengths
-  most = max(of_clients, default=0)
-  is_small = all(
-    len(a) == 0 or a.nbytes * most <= _MAX_BYTES_OF_ROW * len(a)
-    for read in apart
-    for a in read.arrays
-  )
-  if not most or not is_small or most * len(of_clients) > _MOST_PADDING * sum(of_clients):
-    return (Form.APART,) * len(reads)
-  return tuple(Form.PADDED if form is Form.APART else form for form in own)
 
 
 # What says from where a client's values are read.

@@ -22,20 +22,22 @@ import tensorflow as tf
 from tff_superquantile.engine.cohort import emission
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
+from tff_superquantile.engine.cohort.graphs import ops
+from tff_superquantile.engine.cohort.graphs import walks
 
 Ref = expressions.Ref
 
 # Ops of each number by itself, or of numbers in the same place once they are broadcast; Softmax is
 # of the last axis.
-ELEMENTWISE = frozenset(
+_ELEMENTWISE = frozenset(
   "Abs AddV2 Bitcast BitwiseAnd BitwiseXor DivNoNan Equal Exp Floor FloorMod Greater GreaterEqual"
-  " IsFinite IsInf IsNan Less LessEqual Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum"
-  " Mul Neg NotEqual RealDiv Reciprocal Relu RightShift Round Rsqrt SelectV2 Sigmoid Sign Softmax"
-  " Sqrt Square Sub Tanh ZerosLike".split()
+  " IsFinite IsInf IsNan Less LessEqual Log LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul Neg"
+  " NotEqual RealDiv Reciprocal Relu RightShift Round Rsqrt SelectV2 Sigmoid Sign Softmax Sqrt"
+  " Square Sub Tanh ZerosLike".split()
 )
 _OF_LAST_AXIS = ("Bitcast", "Softmax")
 # Ops of which all clients have the same, since their rows have one shape.
-SIZES = ("Shape", "Size")
+_SIZES = ("Shape", "Size")
 
 
 def _axis(axis: int, rank: int) -> int:
@@ -127,8 +129,7 @@ class RowEmitter(emission.Emitter):
   def _inside(
     self, body: expressions.Body, known: Mapping[Ref, tf.Tensor], targets: Sequence[Ref]
   ) -> list[tf.Tensor]:
-    inside = type(self)(known, self._stacked, self._num_rows, self)
-    return inside.emit_rows(body.outputs, targets)
+    return RowEmitter(known, self._stacked, self._num_rows, self).emit_rows(body.outputs, targets)
 
   def _loop(
     self, expression: expressions.Expression, initial: Sequence[tf.Tensor]
@@ -150,7 +151,7 @@ class RowEmitter(emission.Emitter):
     takers, results = [], []
     for body, takes in zip(expression.bodies, (predicate, tf.logical_not(predicate))):
       own = tf.cast(tf.reshape(tf.where(takes), [-1]), tf.int32)
-      branch = type(self)({}, self._stacked, tf.size(own), self, own)
+      branch = RowEmitter({}, self._stacked, tf.size(own), self, own)
       takers.append(own)
       results.append(branch.emit_rows(body.outputs))
     return [tf.dynamic_stitch(takers, list(of_both)) for of_both in zip(*results)]
@@ -163,7 +164,7 @@ class RowEmitter(emission.Emitter):
       return super()._op(expression, inputs)
     node, op = expression.node, expression.op
     ranks = [t.shape.rank and t.shape.rank - of_rows for t, of_rows in zip(inputs, stacked)]
-    if op in ELEMENTWISE:
+    if op in _ELEMENTWISE:
       if op in _OF_LAST_AXIS and not ranks[0]:
         raise errors.UnsupportedError(f"an op {op} of the clients' axis")
       return emission.create(node, _aligned(inputs, stacked))
@@ -177,9 +178,9 @@ class RowEmitter(emission.Emitter):
         raise errors.UnsupportedError("a product of what may be no matrices")
       transposed = (node.attr[f"transpose_{side}"].b for side in "ab")
       return [tf.matmul(*inputs, *transposed)]
-    if op in OF_ALL:
+    if op in _OF_ALL:
       rows = [t if is_stacked else self._repeat(t) for t, is_stacked in zip(inputs, stacked)]
-      return OF_ALL[op](node, *rows)
+      return _OF_ALL[op](node, *rows)
     if op == "ConcatV2" and not stacked[-1]:
       rows = [t if is_stacked else self._repeat(t) for t, is_stacked in zip(inputs[:-1], stacked)]
       return [tf.concat(rows, _axis(int(tf.get_static_value(inputs[-1])), _rank(rows[0])))]
@@ -308,7 +309,7 @@ def _cast(node: Any, rows: tf.Tensor) -> list[tf.Tensor]:
 
 _Op = Callable[..., Sequence[tf.Tensor]]
 # Ops of values that must all have rows.
-OF_ALL: Mapping[str, _Op] = {
+_OF_ALL: Mapping[str, _Op] = {
   **dict.fromkeys(
     ("AddN", "ReluGrad", "SigmoidGrad", "TanhGrad"),
     lambda node, *rows: emission.create(node, rows),
@@ -325,7 +326,7 @@ _OF_FIRST: Mapping[str, _Op] = {
   "ExpandDims": _expand_dims,
   "L2Loss": lambda node, rows: [tf.reduce_sum(rows * rows, range(1, _rank(rows) + 1)) / 2],
   "Reshape": _reshape,
-  **dict.fromkeys(SIZES, _shape),
+  **dict.fromkeys(_SIZES, _shape),
   "Slice": _slice,
   "Squeeze": _squeeze,
   "StridedSlice": _strided_slice,
@@ -337,11 +338,60 @@ _OF_SECOND: Mapping[str, _Op] = {
   "StatelessRandomUniformFullInt": _one_by_one,
   "UpperBound": _search,
 }
-OPS = frozenset((*ELEMENTWISE, *OF_ALL, *_OF_FIRST, *_OF_SECOND, "BiasAdd", "ConcatV2", "MatMul"))
+OPS = frozenset((*_ELEMENTWISE, *_OF_ALL, *_OF_FIRST, *_OF_SECOND, "BiasAdd", "ConcatV2", "MatMul"))
 
 
-def of_first(node: Any, *inputs: tf.Tensor) -> Sequence[tf.Tensor]:
-  """Emits an op of rows, and of axes or shapes that are the same for all clients."""
-  if node.op not in _OF_FIRST:
-    raise errors.UnsupportedError(f"an op {node.op} for all clients at once")
-  return _OF_FIRST[node.op](node, *inputs)
+def _differ(
+  needed: Sequence[expressions.Expression], refs: Sequence[Ref], stacked: Iterable[Ref]
+) -> set[Ref]:
+  """Returns all values that may differ between clients, of those that differ at first."""
+  used = [*refs, *(ref for e in needed for ref in e.inputs)]
+  used += [ref for e in needed for body in e.bodies for ref in body.outputs]
+  outputs: dict[expressions.Expression, list[Ref]] = {}
+  for ref in set(used):
+    outputs.setdefault(ref.expression, []).append(ref)
+  differing, size = set(stacked), -1
+  while size < len(differing):  # Once more for what a loop hands on to its next step.
+    size = len(differing)
+    for e in needed:
+      if e.op in ops.CONDITIONS:
+        for i, of_both in enumerate(zip(*(body.outputs for body in e.bodies))):
+          if not differing.isdisjoint((e.inputs[0], *of_both)):
+            differing.add(Ref(e, i))
+      elif e.op in ops.LOOPS:
+        body = e.bodies[1]
+        for i, (parameter, *values) in enumerate(zip(body.parameters, e.inputs, body.outputs)):
+          if not differing.isdisjoint(values):
+            differing.update((Ref(e, i), Ref(parameter, 0)))
+      elif e.op not in _SIZES and not differing.isdisjoint(e.inputs):
+        differing.update(outputs.get(e, ()))
+  return differing
+
+
+def plan(refs: Sequence[Ref], stacked: Iterable[Ref], known: Iterable[Ref]) -> set[Ref]:
+  """Returns the values with rows in what is emitted for all clients, of those that have rows first.
+
+  What cannot be emitted at once is an `UnsupportedError`; `known` need not be emitted.
+  """
+  ready = {ref.expression for ref in known}
+  needed = walks.walk(refs, stop=lambda expression: expression in ready)
+  with_rows = _differ([e for e in needed if e not in ready], refs, stacked)
+  for e in needed:
+    if e in ready or e.op == "parameter":
+      continue
+    if e.node is None:
+      raise errors.UnsupportedError("a data set for all clients at once")
+    if e.op in ops.LOOPS and e.bodies[0].outputs[0] in with_rows:
+      raise errors.UnsupportedError("a loop of a length of each client")
+    is_same = bool(e.bodies) or with_rows.isdisjoint(e.inputs)
+    if ops.is_stateful(e.op) or ops.is_variant(e.op) or not (is_same or _is_listed(e.node)):
+      raise errors.UnsupportedError(f"an op {e.op} for all clients at once")
+  return with_rows
+
+
+def _is_listed(node: tf.compat.v1.NodeDef) -> bool:
+  if "data_format" in node.attr and node.attr["data_format"].s != b"NHWC":
+    return False
+  if "incompatible_shape_error" in node.attr and not node.attr["incompatible_shape_error"].b:
+    return False  # One truth value then, instead of an error.
+  return node.op in OPS

@@ -146,7 +146,9 @@ class CohortFunction:
       reads = self.store.read(self._reader, arrays)
     elif sources or self._reader is not None:
       reads = self._read_once(arrays, sources)
-    forms = reading.forms(reads)
+    forms = tuple(read.form() for read in reads)
+    if reading.Form.APART in forms:
+      forms = (reading.Form.APART,) * len(reads)
     constants = [tuple(map(tf.constant, r.parts(form))) for r, form in zip(reads, forms)]
 
     def compute(at_once: bool) -> Sequence[tf.Tensor]:
