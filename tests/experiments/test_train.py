@@ -378,7 +378,7 @@ def quick_ends(lab, base, copy):
   runs = {name: copy(name) for name in _COPIES}
   before = {name: commands.contents(run) for name, run in runs.items()}
   arguments = ("--output_dir=finished", *_REFUSED)
-  with open(runs["occupied"] / "lock", "w") as file:
+  with open(runs["occupied"] / "lock", "a") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
     results = [lab.train("--output_dir=refused", *base.flags, *one.split()) for one in arguments]
   return dict(zip(arguments, results)), before

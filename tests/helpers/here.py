@@ -18,6 +18,8 @@ from absl import logging
 import tensorflow_federated as tff
 import tqdm
 
+from tff_superquantile.engine import context
+from tff_superquantile.engine.processes import limits
 from tff_superquantile.engine.processes import worker
 from tff_superquantile.experiments.plan import pool
 
@@ -78,6 +80,7 @@ def _process(folder):
   signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
   handlers = {signum: signal.getsignal(signum) for signum in signals}
   os.chdir(folder)
+  asked = [None]
   try:
     with (
       mock.patch.dict(os.environ),
@@ -85,6 +88,11 @@ def _process(folder):
       mock.patch.object(worker.Worker, "__init__", _refuse),
       mock.patch.object(pool.dependent_process, "DependentFork", _Run),
       mock.patch.object(pool, "_MOST_RUNS", 1),
+      # A process of its own would have as many threads as its run asks for.
+      mock.patch.object(
+        context, "limit_threads", lambda number=None: asked.append(number or asked[-1])
+      ),
+      mock.patch.object(context, "num_threads", lambda: asked[-1] or len(limits.cores())),
       # Else nothing of the tests before would ever be collected.
       mock.patch("gc.freeze"),
     ):
