@@ -61,7 +61,14 @@ def of_one_mechanism() -> str:
 
 
 def with_protocol(protocol: str) -> str:
-  """Returns the names of the samplings that know a source of noise, for a sentence."""
+  """Returns the samplings that know a source of noise, for a sentence.
+
+  Args:
+    protocol: One of `privacy.noise.shares.PROTOCOLS`.
+
+  Returns:
+    Their names, with "or" between them.
+  """
   return " or ".join(name for name, kind in SAMPLINGS.items() if protocol in kind.protocols)
 
 

@@ -183,7 +183,14 @@ def _convex_minorant(curve: np.ndarray, interval: float) -> np.ndarray:
 
 
 def distance_of_gaussian(mixture: Mixture) -> float | None:
-  """Returns mu of a mechanism that is Gaussian and samples nobody; None of any other."""
+  """Returns the distance of a mechanism that is Gaussian and samples nobody.
+
+  Args:
+    mixture: The mechanisms of which it is one, with their probabilities.
+
+  Returns:
+    mu, the distance of the means over the noise; None of any other mechanism.
+  """
   (_, pair), *others = mixture
   if others or not isinstance(pair, SampledGaussian) or pair.probability < 1.0:
     return None

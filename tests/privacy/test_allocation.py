@@ -243,7 +243,7 @@ def test_calibration_the_ledger_and_the_server():
   )
   read = ledger.Ledger.from_json(kept.to_json())
   assert read.release == release and read.epsilon_spent <= 2.0
-  assert "one of 10 successive rounds" in " ".join(kept.guarantee)
+  assert "one of 10 successive rounds" in kept.guarantee["sampling"]
   made = flat.complete(flat.release(250, 25, 2.0, None, "allocated"), num_bins=16)
   against = server.server_epsilon(made, 50, 1e-4)
   assert against.participations == 5 and "thousand" not in against.explanation

@@ -31,7 +31,11 @@ def limit_threads(number: int | None = None) -> None:
 
 
 def num_threads() -> int:
-  """Returns the number of threads that one op of TensorFlow's has in this process."""
+  """Returns how many threads compute one op of TensorFlow's in this process.
+
+  Returns:
+    The number that was set, or that of this process's cores.
+  """
   return tf.config.threading.get_intra_op_parallelism_threads() or len(limits.cores())
 
 
