@@ -49,5 +49,7 @@ def test_noise_of_the_clients_costs_a_little_more():
     if row["num_shares"] and row["epsilon"]:
       release = setting.release.without_mechanisms()
       plain = accounting.epsilon(release, setting.num_rounds, setting.delta).epsilon
-      # The slack, and Poisson cohorts that are cut. The grid of losses is another one.
-      assert plain * (1.0 - 1e-6) <= float(row["epsilon"]) <= plain * 1.02 + 2e-3, row
+      # The slack, and cohorts that are cut: allocated ones of 7 are with a chance above delta. The
+      # grid of losses is another one.
+      more = 1.04 if row["sampling"] == "allocated" else 1.02
+      assert plain * (1.0 - 1e-6) <= float(row["epsilon"]) <= plain * more + 2e-3, row
