@@ -1,4 +1,4 @@
-"""Tables 6 and 8 on real people: each printed change against FedAvg, beside ours and its interval.
+"""Tables 6 to 8 on real people: each printed change against FedAvg, beside ours and its interval.
 
 Our runs test each of EMNIST's writers and of Sent140's users once, so that changes have intervals
 over clients, and a printed change can be contradicted.
@@ -15,6 +15,7 @@ from tff_superquantile.experiments.pages import tables
 # The tables, and the measurements of them.
 _TABLES = {
   "ext_comp_emnist_linear": "writers_linear",
+  "ext_comp_emnist_convnet": "people_convnet",
   "ext_comp_sent140_linear": "users_linear",
 }
 _METRICS = {"mean": "test.error.mean", "p90": tables.P90}

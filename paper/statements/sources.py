@@ -224,6 +224,12 @@ SOURCES: Mapping[str, Source] = {
     " untuned; the last round’s models, which swing from round to round where θ is small:"
     " docs/results.md has means of models, with which the tail of θ = 0.5 is lower",
   ),
+  "people_convnet": Source(
+    "./run_experiments.sh emnist_convnet --data_dir=FEMNIST --folds=2 --num_rounds=100 --tune=none"
+    " --thetas=0.5",
+    _of_runs("emnist_convnet_folds_2"),
+    f"{WRITERS}, as writers_linear, untuned, 100 rounds (the paper: 1000)",
+  ),
   "writers_convnet": Source(
     f"./run_experiments.sh emnist_convnet {_FEW_WRITERS} --thetas=0.8,0.5,0.25 --num_rounds=100"
     " --tune=none",

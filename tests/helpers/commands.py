@@ -240,11 +240,11 @@ def num_rows(run):
 
 
 def contents(folder, names=None):
-  """What a folder holds: {path: bytes}."""
+  """What a folder holds, {path: bytes}, but the mark of the last attempt at a run."""
   return {
     str(path.relative_to(folder)): path.read_bytes()
     for path in sorted(folder.rglob("*"))
-    if path.is_file() and (names is None or path.name in names)
+    if path.is_file() and path.name != "lock" and (names is None or path.name in names)
   }
 
 
