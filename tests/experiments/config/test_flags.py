@@ -10,6 +10,7 @@ from privacy import checks
 from privacy.settings import flag as flag_lib
 from privacy.settings import part
 import tasks
+from tasks import own_flags
 from tff_superquantile.experiments import run
 from tff_superquantile.experiments.config import methods
 from tff_superquantile.experiments.config import personal
@@ -25,6 +26,7 @@ _OF_RULES = {
   run_config.check_folder_name: ("",),
   personal.positive_or_chosen: (0, -1, "no such"),
   methods.tail_fraction: (0.0, 1.5, math.nan),
+  own_flags.parse_partition: ("", "dirichlet:", "dirichlet:0", "dirichlet:nan", "feature:", "x:1"),
 }
 
 

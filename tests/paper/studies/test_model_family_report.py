@@ -20,10 +20,11 @@ _SEEDS = (0, 1, 2)
 def tiny_task(monkeypatch, tmp_path_factory):
   """Lets finished runs of the tiny task find their model and clients."""
   folder = tmp_path_factory.mktemp("clients")
+  monkeypatch.setattr(finished_run, "get_task", lambda run, config: None)
   monkeypatch.setattr(
     finished_run,
     "load_task",
-    lambda run, config: (
+    lambda task, config: (
       finished_runs.model(),
       {"test": finished_runs.clients(folder, config.seed)},
     ),

@@ -1,3 +1,4 @@
+from privacy.cohorts import Allocated as Allocated
 from privacy.cohorts import Complement as Complement
 from privacy.cohorts import Cyclic as Cyclic
 from privacy.cohorts import FixedSize as FixedSize
