@@ -20,12 +20,14 @@ from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.cluster import door as door_lib
 from tff_superquantile.experiments.cluster import facts
 from tff_superquantile.experiments.cluster import hands
+from tff_superquantile.experiments.config import flags
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import pool
 from tff_superquantile.experiments.run import run_folder
 
 _SECONDS_BETWEEN_LOOKS = 1.0
-_PATHS = ("data_dir", "glove")  # Flags of data.
+# A machine's cache is its own: what is in it was checked as it was made.
+_PATHS = tuple(name for name in flags.WHERE_DATA_IS if name != "cache_dir")
 
 
 class _LostError(RuntimeError):
