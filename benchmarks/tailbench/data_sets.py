@@ -220,6 +220,18 @@ DATA_SETS = (
     prepare=sources.read_handwriting,
   ),
   sources.DataSet(
+    "femnist",
+    "FEMNIST",
+    "public domain",
+    "writers",
+    "writer",
+    "character",
+    "classes",
+    (),
+    "LEAF’s FEMNIST, 62 classes, averaged to 7 by 7: of 400 writers few have 190 images or more.",
+    prepare=sources.read_femnist,
+  ),
+  sources.DataSet(
     "shakespeare",
     "shakespeare_train.h5",
     "public domain",

