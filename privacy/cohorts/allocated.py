@@ -51,11 +51,18 @@ class Allocated(cohort.Cohort):
   def sampler(self, draws: cohort.Draws, most: int | None = None) -> cohort.Sampler:
     """Returns what the accounting assumes; of more than `most` clients some are left out at random.
 
-    Cohorts follow from the block's generator alone, in any order of rounds.
+    Cohorts follow from the block's generator alone, in any order of rounds. The first block begins
+    with round 1: cut elsewhere, the first and the last block of a run would not be whole, and the
+    accounting, which counts rounds from the first, would count another draw than this.
     """
 
     def sample(round_num: int) -> np.ndarray:
-      block, turn = divmod(round_num, self.length)
+      if round_num < 1:
+        raise ValueError(
+          f"Found round {round_num} of an allocated sampling; expected a number from 1, the round"
+          " with which its first block begins."
+        )
+      block, turn = divmod(round_num - 1, self.length)
       turns = draws.generator("allocation", block).integers(self.length, size=self.population)
       return cohort.cut(np.flatnonzero(turns == turn), most, draws.generator("cohort", round_num))
 

@@ -26,7 +26,7 @@ _REMOVED = "zero-out (a client's data removed) / add-or-remove one client"
 _Cohort = TypeVar("_Cohort", bound="Cohort")
 # Mechanisms that compose, and how often: those of rounds, or of several rounds together.
 Runs = tuple[tuple[dominating_pairs.Mixture, int], ...]
-# From a round's number, from 0, to the positions of its clients among all, int [cohort].
+# From a round's number, from 1, to the positions of its clients among all, int [cohort].
 Sampler = Callable[[int], np.ndarray]
 
 

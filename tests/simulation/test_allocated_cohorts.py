@@ -8,6 +8,7 @@ from privacy import cohorts as kinds
 from tff_superquantile.simulation import cohorts
 
 _KEY = bytes(range(16))
+_ROUNDS = range(1, 26)
 
 
 def _members(num_clients, size, num_rounds, seed=_KEY, **kwargs):
@@ -15,7 +16,7 @@ def _members(num_clients, size, num_rounds, seed=_KEY, **kwargs):
   sample = cohorts.build_sampler(kinds.Allocated(size=size), range(num_clients), seed, **kwargs)
   member = np.zeros([num_rounds, num_clients], bool)
   for round_num in range(num_rounds):
-    member[round_num, sample(round_num)] = True
+    member[round_num, sample(1 + round_num)] = True
   return member
 
 
@@ -43,11 +44,11 @@ def test_rounds_are_uniform_and_independent_of_others_and_of_other_blocks():
 
 def test_a_resumed_run_draws_the_same_and_another_key_others():
   sample = cohorts.build_sampler(kinds.Allocated(size=5), range(50), _KEY)
-  drawn = [sample(round_num) for round_num in range(25)]
+  drawn = [sample(round_num) for round_num in _ROUNDS]
   again = cohorts.build_sampler(kinds.Allocated(size=5), range(50), _KEY)
-  assert [again(round_num) for round_num in reversed(range(25))] == drawn[::-1]
+  assert [again(round_num) for round_num in reversed(_ROUNDS)] == drawn[::-1]
   other = cohorts.build_sampler(kinds.Allocated(size=5), range(50), bytes(16))
-  assert [other(round_num) for round_num in range(25)] != drawn
+  assert [other(round_num) for round_num in _ROUNDS] != drawn
 
 
 def test_a_round_may_be_empty_and_a_full_one_is_cut():
@@ -56,3 +57,11 @@ def test_a_round_may_be_empty_and_a_full_one_is_cut():
   free, cut = _members(60, 20, 300), _members(60, 20, 300, max_clients=21)
   assert cut.sum(axis=1).max() == 21 < free.sum(axis=1).max()
   assert (cut <= free).all() and (cut == free)[free.sum(axis=1) <= 21].all()
+
+
+def test_the_first_block_begins_with_the_first_round():
+  sample = cohorts.build_sampler(kinds.Allocated(size=5), range(20), _KEY)
+  first = np.concatenate([sample(round_num) for round_num in range(1, 5)])
+  np.testing.assert_array_equal(np.sort(first), np.arange(20))
+  with pytest.raises(ValueError, match="Found round 0 of an allocated sampling"):
+    sample(0)

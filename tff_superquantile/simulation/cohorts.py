@@ -108,7 +108,7 @@ def build_sampler(
     max_clients: The most clients of a round where its size varies (Poisson sampling); None for all.
 
   Returns:
-    A function from the round's number, from 0, to the names of its clients.
+    A function from the round's number, from 1, to the names of its clients.
 
   Raises:
     ValueError: `cohort` has a size that is no number of these clients, or no size.
