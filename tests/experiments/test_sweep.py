@@ -102,6 +102,9 @@ def test_the_papers_clients_have_more_than_100_images_or_50_tweets(experiment, l
   assert {config["min_examples_per_client"] for *_, config in plan} == {least}
   plan = _plan(f"--experiment={experiment}", "--quick", "--min_examples_per_client=7")
   assert {config["min_examples_per_client"] for *_, config in plan} == {7}
+  # A stand-in has no such clients, and its task refuses the flag.
+  plan = _plan(f"--experiment={experiment}", "--quick", "--data=standin")
+  assert {config["min_examples_per_client"] for *_, config in plan} == {0}
 
 
 def test_private_preset_has_all_methods_at_every_budget():

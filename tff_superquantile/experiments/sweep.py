@@ -149,8 +149,10 @@ def plan(args: argparse.Namespace, usual_folds: int = 0) -> list[tuning.Settings
     seeds = range(folds)  # Each client is a test client once.
   elif args.quick:
     seeds = seeds[:1]
-  common = {**preset.flags, **(preset.quick_flags if args.quick else {})}
   defaults = {**run_config.defaults(), "folds": usual_folds}
+  is_standin = run_config.from_values(data={**defaults, **flags}["data"]).task.is_standin
+  of_data = {} if is_standin else preset.data_flags
+  common = {**preset.flags, **of_data, **(preset.quick_flags if args.quick else {})}
   compared = preset.methods(thetas, epsilons)
   if added:  # In the settings of each FedAvg.
     compared += [{**method, **added} for method in compared if method["algorithm"] == names.FED_AVG]

@@ -52,6 +52,7 @@ class Preset:
     seeds: One run of each method a seed.
     quick_flags: Flags of a shortened experiment, which has one seed.
     flags: Further flags of all runs.
+    data_flags: Those that choose among the clients of real data, which a stand-in has no use for.
     baselines: Flags of the methods besides FedAvg and superquantile; a `Grid` for what is tuned.
     variants: Flags of further kinds of superquantile aggregation.
     shared_grids: The grids that are tuned for all methods together, one after the other.
@@ -71,6 +72,7 @@ class Preset:
   seeds: Sequence[int]
   quick_flags: Mapping[str, Any]
   flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  data_flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   baselines: Sequence[Mapping[str, Any]] = ()
   variants: Sequence[Mapping[str, Any]] = ()
   shared_grids: Sequence[SharedGrid] = ()

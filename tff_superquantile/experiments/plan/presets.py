@@ -32,14 +32,14 @@ _EMNIST, _SENT140 = dict(min_examples_per_client=101), dict(min_examples_per_cli
 
 def _of_the_paper(
   task: str,
-  flags: Mapping[str, Any],
+  data_flags: Mapping[str, Any],
   quick_flags: Mapping[str, Any],
   *shared_grids: preset_lib.SharedGrid,
 ) -> preset_lib.Preset:
   """Returns the paper's comparison of all methods on a task."""
   return preset_lib.Preset(
     task=task,
-    flags=flags,
+    data_flags=data_flags,
     thetas=_THETAS_OF_THE_PAPER,
     seeds=preset_lib.FIVE_SEEDS,
     quick_flags=quick_flags,
@@ -135,14 +135,15 @@ PRESETS: Mapping[str, preset_lib.Preset] = {
   ),
   "personalization": preset_lib.Preset(
     task="emnist_convnet",
-    flags=dict(_EMNIST, personalize=10),
+    data_flags=_EMNIST,
+    flags=dict(personalize=10),
     thetas=_THETAS_OF_THE_PAPER,
     seeds=preset_lib.FIVE_SEEDS,
     quick_flags=preset_lib.FEWER_ROUNDS,
   ),
   "model_family": preset_lib.Preset(
     task="emnist_linear",
-    flags=_EMNIST,
+    data_flags=_EMNIST,
     thetas=_THETAS_OF_THE_PAPER,
     seeds=preset_lib.FIVE_SEEDS,
     quick_flags=preset_lib.FEW_ROUNDS,
