@@ -94,8 +94,8 @@ def test_clients_without_examples_are_those_of_tffs_runtime(in_process, native, 
   process = rounds.build("private distributed", equal_files, 0, may_lack_examples=True)
 
   def clients(helpers, round_num):
-    handles = (equal_files.handle, equal_files.handle_without_examples)
-    return [handles[i in helpers](f"client {i}", (i, round_num)) for i in range(17)]
+    names, seeds = [f"client {i}" for i in range(17)], [(i, round_num) for i in range(17)]
+    return equal_files.handles(names, seeds, [i not in helpers for i in range(17)])
 
   cohorts = [clients(*args) for args in (((), 0), ((3, 9, 16), 1), (range(17), 2), ((0,), 3))]
   found = rounds.run(in_process, process, cohorts)

@@ -142,7 +142,7 @@ def test_a_handle_without_examples_reads_none(tmp_path, dtype, shuffle, shape):
     handle = files.handle(client_id, (5, 6))
     for tensor, expected in zip(read(handle), usual(handle)):
       np.testing.assert_array_equal(tensor, expected)
-    without = files.handle_without_examples(client_id, (5, 6))
+    (without,) = files.handles([client_id], [(5, 6)], [False])
     assert list(without) == list(handle) and without["index"].dtype == handle["index"].dtype
     # Its noise is that of the client in this round, whether it has examples or not.
     np.testing.assert_array_equal(without["seed"], handle["seed"])
@@ -150,7 +150,7 @@ def test_a_handle_without_examples_reads_none(tmp_path, dtype, shuffle, shape):
     assert (x.shape, y.shape) == ((0, *shape), (0,))
     assert (x.dtype, y.dtype) == (tf.float32, tf.int32)
   with pytest.raises(ValueError, match="'f9'"):
-    files.handle_without_examples("f9", (0, 0))
+    files.handles(["f9"], [(0, 0)], [False])
 
 
 def test_neither_data_nor_their_place_are_in_the_graph(tmp_path):

@@ -4,6 +4,7 @@ Of a private run, what must stay secret derives in the same way from a key of 16
 place of the seed: its cohorts, and all its noise.
 """
 
+from collections.abc import Sequence
 import functools
 import hashlib
 from typing import TypeAlias
@@ -39,8 +40,8 @@ def _key_of(seed: int) -> bytes:
   return hashlib.sha256(str(seed).encode()).digest()
 
 
-def client_seed(seed: Seed, round_num: int, client_id: str) -> np.ndarray:
-  """Returns the seed of all that a client draws in a round, its noise for one.
+def client_seeds(seed: Seed, round_num: int, client_ids: Sequence[str]) -> np.ndarray:
+  """Returns the seeds of all that clients draw in a round, their noise for one.
 
   Keyed hashing (BLAKE2b): from a client's seed neither the run's seed or key nor the seeds, and so
   the noise, of other clients can be computed, except by guessing the run's seed. Private runs have
@@ -50,12 +51,30 @@ def client_seed(seed: Seed, round_num: int, client_id: str) -> np.ndarray:
   Args:
     seed: The run's seed, not negative, or its key, 16 bytes.
     round_num: The round, from 0.
+    client_ids: The ids of the clients, [n].
+
+  Returns:
+    int64 [n, 2]; of a seed that is no key the numbers are not negative.
+  """
+  key = seed if isinstance(seed, bytes) else _key_of(seed)
+  digests = [
+    hashlib.blake2b(f"{round_num}:{client_id}".encode(), digest_size=16, key=key).digest()
+    for client_id in client_ids
+  ]
+  numbers = np.frombuffer(b"".join(digests), np.int64).reshape(-1, 2)
+  return numbers.copy() if isinstance(seed, bytes) else numbers & _LARGEST
+
+
+def client_seed(seed: Seed, round_num: int, client_id: str) -> np.ndarray:
+  """Returns the seed of one client, as `client_seeds` does.
+
+  Args:
+    seed: The run's seed, not negative, or its key, 16 bytes.
+    round_num: The round, from 0.
     client_id: The client's id.
 
   Returns:
-    int64 [2]; of a seed that is no key the numbers are not negative.
+    int64 [2].
   """
-  key = seed if isinstance(seed, bytes) else _key_of(seed)
-  digest = hashlib.blake2b(f"{round_num}:{client_id}".encode(), digest_size=16, key=key).digest()
-  numbers = np.frombuffer(digest, np.int64)
-  return numbers.copy() if isinstance(seed, bytes) else numbers & _LARGEST
+  result: np.ndarray = client_seeds(seed, round_num, [client_id])[0]
+  return result

@@ -20,6 +20,7 @@ from tff_superquantile.experiments.evidence import grouped
 from tff_superquantile.experiments.evidence import who_loses
 from tff_superquantile.experiments.pages import answer
 from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import tables
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.references import making
 from tff_superquantile.experiments.report import comparison
@@ -110,13 +111,13 @@ def test_a_box_has_the_levels_of_numpy_on_the_same_clients(tmp_path):
   for name, values in (("own model of each client", own[some]), ("FedAvg", _SPREAD[some])):
     tail = np.sort(values)[-3:].mean()
     levels = values.mean(), np.percentile(values, 90), tail
-    assert rows[name] == [f"{100 * level:.1f}" for level in levels]
+    assert rows[name] == [tables.number(100 * level) for level in levels]
   assert "30 test clients of 41" in box.note
   # Also where the first model has more clients than the second.
   models = {"FedAvg": found.evidence.best, "own": kept.LOCAL}
   for row in boxes.of_models(found.evidence, models, ["error"]).rows:
     values = {"FedAvg": _SPREAD, "own": own}[row.name][some]
-    assert row.cells[0].text == f"{100 * values.mean():.1f}"
+    assert row.cells[0].text == tables.number(100 * values.mean())
 
 
 def test_a_box_of_methods_has_changes_and_intervals(tmp_path):

@@ -516,6 +516,16 @@ def test_a_method_with_a_tuned_parameter_is_one_curve(tmp_path):
   assert curves() == {"FedAvg", "q-FFL q = 0.3", "q-FFL q = 3", "Superquantile θ = 0.5, tree"}
 
 
+def test_last_bits_do_not_decide_what_is_written():
+  half = 2.85
+  others = np.nextafter(half, 0.0), half, np.nextafter(half, 9.0)
+  assert {tables.number(-value) for value in others} == {"−2.9"}
+  assert tables.number(half * (1.0 - 1e-9)) == "2.8"
+  # A half is more, of either sign, also where it is one in binary.
+  assert (tables.number(0.25), tables.number(-0.75, sign=True)) == ("0.3", "−0.8")
+  assert (tables.number(1e300, 0), tables.number(-1e-300, sign=True)) == ("1" + 300 * "0", "0.0")
+
+
 def test_methods_of_one_budget_that_differ_in_what_is_private_alone_stay_apart(tmp_path):
   fabricated_runs.fabricate(tmp_path, "fed_avg_epsilon_5", 0, num_rounds=None)
   for k, epsilon in ((0.1, 5), (0.5, 5), (0.5, 2)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
+import decimal
 import math
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +16,8 @@ from tff_superquantile.experiments.pages import style
 
 P90 = "test.error.p90"  # The paper's measure of the tail.
 _MINUS = "\N{MINUS SIGN}"
+# Room for the largest float and a half that is more.
+_EACH_DIGIT = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
 ONE_SEED = "This is one seed, which cannot tell an effect from chance."
 # The kind of a table's entries; words and code may have rows of any length.
 Kind = Literal["numbers", "words", "code"]
@@ -125,6 +128,8 @@ def to_csv(task: str, results: pd.DataFrame, name: str = "method", decision: str
 def number(value: float, decimals: int = 1, sign: bool = False) -> str:
   """Formats a number with a true minus, and zero without any sign.
 
+  Of two texts as near, the larger number's, of either sign.
+
   Args:
     value: The number; infinity, of either sign, becomes "∞".
     decimals: Digits after the point.
@@ -135,7 +140,11 @@ def number(value: float, decimals: int = 1, sign: bool = False) -> str:
   """
   if not math.isfinite(value):
     return "NaN" if math.isnan(value) else "∞"
-  text = f"{value:{'+' if sign else ''}.{decimals}f}"
+  # Sums have other last bits on another kind of CPU, which are not to decide where a value is half
+  # way between two texts.
+  digits = decimal.Decimal(f"{value:.12g}")
+  rounded = digits.quantize(decimal.Decimal(1).scaleb(-decimals), context=_EACH_DIGIT)
+  text = f"{rounded:{'+' if sign else ''}f}"
   return text.replace("-", _MINUS) if float(text) else text.lstrip("+-")
 
 

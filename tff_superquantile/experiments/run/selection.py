@@ -4,8 +4,6 @@ from collections.abc import Callable
 import dataclasses
 from typing import Any
 
-import numpy as np
-
 from privacy import cohorts as cohorts_lib
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run.hooks import hook
@@ -26,10 +24,8 @@ def build_selection(
   size = config.method.num_trained(int(config.cohort.expected))
 
   def select(round_num: int) -> list[Any]:
-    return [
-      files.handle(client_id, seeds.client_seed(config.seed, round_num, client_id))
-      for client_id in sample(round_num)[:size]
-    ]
+    cohort = sample(round_num)[:size]
+    return files.handles(cohort, seeds.client_seeds(config.seed, round_num, cohort))
 
   return select
 
@@ -53,21 +49,11 @@ def _build_private_selection(
     coin = cohorts.build_coin(release.cohort.expected / contacted, key)
 
   def select(round_num: int) -> list[Any]:
-    def seed(client_id: str) -> np.ndarray:
-      return seeds.client_seed(secret.noise_key, round_num, client_id)
-
     cohort = sample(round_num)
-    handles = [
-      files.handle(client_id, seed(client_id))
-      if coin is None or coin(round_num, client_id)
-      else files.handle_without_examples(client_id, seed(client_id))
-      for client_id in cohort
-    ]
+    are_in = [coin is None or coin(round_num, client_id) for client_id in cohort]
     if helpers is not None:
-      handles += [
-        files.handle_without_examples(client_id, seed(client_id))
-        for client_id in helpers(round_num, cohort)
-      ]
-    return handles
+      helping = helpers(round_num, cohort)
+      cohort, are_in = [*cohort, *helping], are_in + [False] * len(helping)
+    return files.handles(cohort, seeds.client_seeds(secret.noise_key, round_num, cohort), are_in)
 
   return select

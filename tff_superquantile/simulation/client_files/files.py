@@ -43,8 +43,8 @@ class ClientFiles:
     remark: What errors about the number of clients add to it, such as ", without the 7 of 9 clients
       that have fewer than 100 examples".
     y_dtype: The type of y: "int32" for classes, "float32" for numbers.
-    min_examples: Clients with fewer are members without examples: they have handles as those of
-      `handle_without_examples`, so that a client that falls below it changes nothing else.
+    min_examples: Clients with fewer are members without examples, as `handles` makes them, so that
+      a client that falls below it changes nothing else.
   """
 
   directory: str
@@ -115,56 +115,60 @@ class ClientFiles:
       self, client_ids=tuple(client_ids), num_examples=self.num_examples[indices]
     )
 
-  def handle(
-    self, client_id: str, seed: Sequence[int] | np.ndarray
-  ) -> collections.OrderedDict[str, Any]:
-    """Returns the handle of a client for its graph, a value of `HANDLE_TYPE`.
+  def handles(
+    self,
+    client_ids: Sequence[str],
+    seeds: Sequence[Sequence[int]] | np.ndarray,
+    with_examples: Sequence[bool] | None = None,
+  ) -> list[collections.OrderedDict[str, Any]]:
+    """Returns the handles of clients for their graphs, values of `HANDLE_TYPE`.
 
     Args:
-      client_id: The client's id.
-      seed: Two integers, of what the client draws, such as its shuffle.
+      client_ids: The clients' ids, [n].
+      seeds: Two integers a client, of what it draws, such as its shuffle, [n, 2].
+      with_examples: Whether a client has its examples in this round, [n]; without them it may send
+        noise alone, in graphs built by `build_examples_fn(..., may_lack_examples=True)`. None: all.
 
     Returns:
-      The path of the client's file (so the graphs of all directories are equal), the seed, int64
-      [2], and the client's index among `client_ids`, int32, or `WITHOUT_EXAMPLES`; see
+      Of each client the path of its file (so the graphs of all directories are equal), the seed,
+      int64 [2], and the client's index among `client_ids`, int32, or `WITHOUT_EXAMPLES`; see
       `min_examples`.
 
     Raises:
-      ValueError: If the seed is not two integers, or the client is not there.
+      ValueError: If a seed is not two integers, or a client is not there.
     """
-    (index,) = self._indices([client_id])
-    array = np.asarray(seed)
-    if array.shape != (2,) or array.dtype.kind not in "iu":
+    indices = np.array(self._indices(client_ids), np.int32)
+    array = np.asarray(seeds)
+    if array.shape != (len(client_ids), 2) or array.dtype.kind not in "iu":
       raise ValueError(
-        f"Found a seed of shape {array.shape} and type {array.dtype}; expected two integers."
+        f"Found seeds of shape {array.shape} and type {array.dtype} for {len(client_ids)} clients;"
+        " expected two integers each."
       )
-    has_enough = self.num_examples[index] >= self.min_examples
-    return collections.OrderedDict(
-      path=self.path(client_id),
-      seed=array.astype(np.int64),
-      index=np.int32(index if has_enough else WITHOUT_EXAMPLES),
-    )
+    is_in = self.num_examples[indices] >= self.min_examples
+    if with_examples is not None:
+      is_in &= np.asarray(with_examples, bool)
+    marks = np.where(is_in, indices, np.int32(WITHOUT_EXAMPLES))
+    return [
+      collections.OrderedDict(path=self.path(client_id), seed=seed, index=index)
+      for client_id, seed, index in zip(client_ids, array.astype(np.int64), marks)
+    ]
 
-  def handle_without_examples(
+  def handle(
     self, client_id: str, seed: Sequence[int] | np.ndarray
   ) -> collections.OrderedDict[str, Any]:
-    """Returns the handle of a client without examples in this round; it may send noise alone.
-
-    For graphs built by `build_examples_fn(..., may_lack_examples=True)`.
+    """Returns the handle of one client, as `handles` has it.
 
     Args:
       client_id: The client's id.
       seed: Two integers, of what the client draws.
 
     Returns:
-      The handle, as `handle` has it.
+      The handle.
 
     Raises:
-      ValueError: As by `handle`.
+      ValueError: As by `handles`.
     """
-    handle = self.handle(client_id, seed)
-    handle["index"] = np.int32(WITHOUT_EXAMPLES)
-    return handle
+    return self.handles([client_id], np.asarray([seed]))[0]
 
   def decode(self, x: np.ndarray | tf.Tensor) -> tf.Tensor:
     """Decodes stored x (as `load` returns it) to the model's x; nothing else scales it.
@@ -219,12 +223,12 @@ class ClientFiles:
     return x, y, offsets
 
 
-@functools.lru_cache(maxsize=2**16)
 def file_stem(client_id: str) -> str:
   """Returns the name of a client's file, without its suffix."""
   return urllib.parse.quote(client_id, safe="")
 
 
+@functools.lru_cache(maxsize=2**16)
 def client_path(directory: str, client_id: str) -> str:
   """Returns the path of a client's file."""
   return os.path.join(directory, file_stem(client_id) + SUFFIX)

@@ -123,7 +123,7 @@ def build_examples_fn(
   Args:
     client_files: Where the examples are; `client_files.handle` makes the parameter.
     shuffle: Whether the examples come in an order drawn from the seed, or as stored.
-    may_lack_examples: Whether handles may be of `client_files.handle_without_examples`.
+    may_lack_examples: Whether handles may be of clients without examples.
 
   Returns:
     A `tf.function` from a `HANDLE_TYPE` to the client's n examples: (x float32 [n, ...], y [n]).
