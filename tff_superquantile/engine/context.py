@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile.engine import runtime
 from tff_superquantile.engine.cohort import cohort_context
+from tff_superquantile.engine.cohort import stages
 from tff_superquantile.engine.processes import limits
 
 
@@ -40,14 +41,26 @@ def num_threads() -> int:
 
 
 def _context(
-  concurrency: int | None, block_size: int | None, default_num_clients: int
+  concurrency: int | None,
+  block_size: int | None,
+  default_num_clients: int,
+  num_blocks: int | None,
+  map_blocks: stages.MapBlocks,
 ) -> cohort_context.CohortContext:
-  positive = dict(max_concurrent_computation_calls=concurrency, block_size=block_size)
+  positive = dict(
+    max_concurrent_computation_calls=concurrency, block_size=block_size, num_blocks=num_blocks
+  )
   for name, number in positive.items():
     if number is not None and number < 1:
       raise ValueError(f"Found {name} = {number}; expected at least 1.")
   if default_num_clients < 0:
     raise ValueError(f"Found default_num_clients = {default_num_clients}; expected at least 0.")
+  if num_blocks is not None and block_size is not None:
+    raise ValueError(
+      f"Found num_blocks = {num_blocks} beside block_size = {block_size}; expected one of them."
+    )
+  if num_blocks is None and map_blocks is not map:
+    raise ValueError("Found map_blocks without num_blocks; expected both.")
   limit_threads()
   concurrency = concurrency or limits.num_cores()
   return cohort_context.CohortContext(
@@ -55,6 +68,8 @@ def _context(
     concurrency,
     block_size=block_size,
     default_num_clients=default_num_clients,
+    num_blocks=num_blocks,
+    map_blocks=map_blocks,
   )
 
 
@@ -62,6 +77,8 @@ def set_simulation_context(
   max_concurrent_computation_calls: int | None = None,
   block_size: int | None = None,
   default_num_clients: int = 0,
+  num_blocks: int | None = None,
+  map_blocks: stages.MapBlocks = map,
 ) -> None:
   """Makes a context with simulated secure aggregation the default one.
 
@@ -75,12 +92,18 @@ def set_simulation_context(
       are computed in blocks, which are then added up. That changes the last bits of the results.
       None for whole cohorts.
     default_num_clients: The number of clients where no argument of a computation tells it.
+    num_blocks: The number of blocks of each cohort, in place of `block_size`. The bits of the
+      results depend on it, and not on who computes the blocks.
+    map_blocks: Who computes the blocks of a cohort: from a function, which `pickle` takes, and
+      blocks to its results in their order, as by `map` or the `map` of a thread pool.
 
   Raises:
-    ValueError: If a number is out of range.
+    ValueError: If a number is out of range, or contradicts another.
   """
   tff.framework.set_default_context(
-    _context(max_concurrent_computation_calls, block_size, default_num_clients)
+    _context(
+      max_concurrent_computation_calls, block_size, default_num_clients, num_blocks, map_blocks
+    )
   )
 
 
@@ -88,6 +111,8 @@ def create_async_simulation_context(
   max_concurrent_computation_calls: int | None = None,
   block_size: int | None = None,
   default_num_clients: int = 0,
+  num_blocks: int | None = None,
+  map_blocks: stages.MapBlocks = map,
 ) -> cohort_context.AsyncCohortContext:
   """Creates a context of this process for `tff.program.NativeFederatedContext`.
 
@@ -95,13 +120,17 @@ def create_async_simulation_context(
     max_concurrent_computation_calls: As for `set_simulation_context`.
     block_size: As for `set_simulation_context`.
     default_num_clients: As for `set_simulation_context`.
+    num_blocks: As for `set_simulation_context`.
+    map_blocks: As for `set_simulation_context`.
 
   Returns:
     The context, whose computations return coroutines.
 
   Raises:
-    ValueError: If a number is out of range.
+    ValueError: If a number is out of range, or contradicts another.
   """
   return cohort_context.AsyncCohortContext(
-    _context(max_concurrent_computation_calls, block_size, default_num_clients)
+    _context(
+      max_concurrent_computation_calls, block_size, default_num_clients, num_blocks, map_blocks
+    )
   )

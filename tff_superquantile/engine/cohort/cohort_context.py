@@ -15,6 +15,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import programs
 from tff_superquantile.engine.cohort import reading
+from tff_superquantile.engine.cohort import stages
 from tff_superquantile.engine.cohort.graphs import calls
 from tff_superquantile.engine.cohort.graphs import errors
 
@@ -39,6 +40,8 @@ class CohortContext(tff.framework.SyncContext):
     max_bytes: int = 2**30,
     block_size: int | None = None,
     default_num_clients: int = 0,
+    num_blocks: int | None = None,
+    map_blocks: stages.MapBlocks = map,
   ):
     """Initializes the context, with numbers as for `engine.context.set_simulation_context`.
 
@@ -46,7 +49,8 @@ class CohortContext(tff.framework.SyncContext):
     raise instead. Up to `max_bytes` of what clients read from files and data sets are kept in
     memory. A file is taken not to change while the context lives, nor is what a data set reads,
     unless it draws at random without a seed. What was read from a data set goes with it. A cohort
-    larger than `block_size` is computed in the fewest blocks that are not larger.
+    larger than `block_size` is computed in the fewest blocks that are not larger, or any of two
+    clients or more in `num_blocks`, of one client at least.
     """
     self._make_fallback = fallback
     self._fallback_context: tff.framework.SyncContext | None = None
@@ -55,6 +59,8 @@ class CohortContext(tff.framework.SyncContext):
     self._programs: dict[int, programs.Program | None] = {}
     self._store = reading.Store(max_bytes)
     self._block_size = block_size
+    self._num_blocks = num_blocks
+    self._map_blocks = map_blocks
     self._default_num_clients = default_num_clients
 
   def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
@@ -90,14 +96,22 @@ class CohortContext(tff.framework.SyncContext):
 
   def _compute(self, program: programs.Program, arrays: Sequence[np.ndarray]) -> Any:
     num_clients = program.num_clients(arrays)
-    if self._block_size is None or num_clients <= self._block_size:
+    num_blocks = self._blocks_of(num_clients)
+    if num_blocks == 1:
       return program.to_python(program.whole(arrays))
     if isinstance(program.stages, str):
       message = "The engine computes all %d clients in one block, as it cannot cut %s"
       errors.warn_once(_LOG, message, num_clients, program.stages)
       return program.to_python(program.whole(arrays))
-    num_blocks = math.ceil(num_clients / self._block_size)
-    return program.to_python(program.stages(arrays, num_blocks))
+    return program.to_python(program.stages(arrays, num_blocks, self._map_blocks))
+
+  def _blocks_of(self, num_clients: int) -> int:
+    """Returns the number of blocks of a cohort, of which none is empty."""
+    if self._num_blocks is not None:
+      return max(1, min(self._num_blocks, num_clients))
+    if self._block_size is None or num_clients <= self._block_size:
+      return 1
+    return math.ceil(num_clients / self._block_size)
 
   def _program(self, comp: tff.framework.ConcreteComputation) -> programs.Program | None:
     key = id(comp)

@@ -18,67 +18,32 @@ from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.graphs import errors
 
 
-class Computation:
-  """Reads a computation, in call-dominant form `block`, and makes functions of a cohort of it.
+class Outline:
+  """A computation, in call-dominant form `block`, of which stages make functions of a cohort.
 
-  `whole` is that of a whole cohort, one tensor a leaf.
+  Attributes:
+    block: The computation.
+    parameters: The leaves of its parameter.
   """
 
   def __init__(
     self,
-    block: tff.framework.ComputationBuildingBlock,
-    type_signature: tff.FunctionType,
+    block: tff.framework.Lambda,
     store: reading.Store,
     parallel: int,
     default_num_clients: int,
   ):
-    """Reads a computation, whose annotated type has the Python containers.
-
-    A part that the engine does not know is an `UnsupportedError`.
-    """
+    """Reads the parameter; a part that the engine does not know is an `UnsupportedError`."""
+    self.block = block
     self._default_num_clients = default_num_clients
     self._store = store
     self._parallel = parallel
-    parameter_type, result_type = type_signature.parameter, type_signature.result
-    block = tff.framework.to_call_dominant(block)
-    if not isinstance(block, tff.framework.Lambda):
-      block = _wrap(block, parameter_type)  # A bare component.
-    self.block = block
-    self._parameter_type = parameter_type
-    self.parameters = [] if parameter_type is None else values.leaf_types(parameter_type)
-    self._converter = None if parameter_type is None else values.Converter(parameter_type)
+    self._parameter_type = block.parameter_type
+    self.parameters = (
+      [] if block.parameter_type is None else values.leaf_types(block.parameter_type)
+    )
     self._origins = values.origins(self.parameters)
     self._library = components.Library({i: origin.name for i, origin in self._origins.items()})
-    self._results = values.leaf_types(result_type)
-    self._to_python = values.build_to_python(result_type)
-    if any(leaf.is_data_set for leaf in self._results):
-      raise errors.UnsupportedError("a data set as a result")
-    self._returns_clients_values = tff.types.contains(
-      result_type, lambda t: isinstance(t, tff.FederatedType) and t.placement is tff.CLIENTS
-    )
-    self.whole = self.cohort_function(self._evaluate)
-
-  def arrays(self, arg: Any) -> list[np.ndarray]:
-    """Returns an argument as one array a leaf, those at clients with the clients in rows.
-
-    It refuses what TFF does: another type (`TypeError`), parts of different numbers of clients, and
-    values of no clients as a result (`ValueError`); and shapes that differ between clients.
-    """
-    data_sets.forget_lists()
-    arrays = [] if self._converter is None else self._converter.arrays(arg)
-    lengths = {len(a) for a, leaf in zip(arrays, self.parameters) if leaf.stacked}
-    if len(lengths) > 1:
-      found = " and ".join(map(str, sorted(lengths)))
-      raise ValueError(
-        f"Found arguments of {found} clients; expected one value a client in each of them."
-      )
-    if self._returns_clients_values and not self.num_clients(arrays):
-      raise ValueError("Found no clients; expected some, since the result is of values at clients.")
-    return arrays
-
-  def to_python(self, results: Sequence[tf.Tensor]) -> Any:
-    """Returns the Python value of a result, one tensor a leaf."""
-    return self._to_python([result.numpy() for result in results])
 
   def num_clients(self, arrays: Sequence[Any]) -> int:
     """Returns the number of clients of an argument; the default if nothing in it tells."""
@@ -118,6 +83,62 @@ class Computation:
       for i, (tensor, leaf) in enumerate(zip(tensors, self.parameters))
     ]
     return {self.block.parameter_name: values.pack(self._parameter_type, iter(leaves))}
+
+
+class Computation(Outline):
+  """Reads a computation, in call-dominant form `block`, and makes functions of a cohort of it.
+
+  `whole` is that of a whole cohort, one tensor a leaf.
+  """
+
+  def __init__(
+    self,
+    block: tff.framework.ComputationBuildingBlock,
+    type_signature: tff.FunctionType,
+    store: reading.Store,
+    parallel: int,
+    default_num_clients: int,
+  ):
+    """Reads a computation, whose annotated type has the Python containers.
+
+    A part that the engine does not know is an `UnsupportedError`.
+    """
+    parameter_type, result_type = type_signature.parameter, type_signature.result
+    block = tff.framework.to_call_dominant(block)
+    if not isinstance(block, tff.framework.Lambda):
+      block = _wrap(block, parameter_type)  # A bare component.
+    super().__init__(block, store, parallel, default_num_clients)
+    self._converter = None if parameter_type is None else values.Converter(parameter_type)
+    self._results = values.leaf_types(result_type)
+    self._to_python = values.build_to_python(result_type)
+    if any(leaf.is_data_set for leaf in self._results):
+      raise errors.UnsupportedError("a data set as a result")
+    self._returns_clients_values = tff.types.contains(
+      result_type, lambda t: isinstance(t, tff.FederatedType) and t.placement is tff.CLIENTS
+    )
+    self.whole = self.cohort_function(self._evaluate)
+
+  def arrays(self, arg: Any) -> list[np.ndarray]:
+    """Returns an argument as one array a leaf, those at clients with the clients in rows.
+
+    It refuses what TFF does: another type (`TypeError`), parts of different numbers of clients, and
+    values of no clients as a result (`ValueError`); and shapes that differ between clients.
+    """
+    data_sets.forget_lists()
+    arrays = [] if self._converter is None else self._converter.arrays(arg)
+    lengths = {len(a) for a, leaf in zip(arrays, self.parameters) if leaf.stacked}
+    if len(lengths) > 1:
+      found = " and ".join(map(str, sorted(lengths)))
+      raise ValueError(
+        f"Found arguments of {found} clients; expected one value a client in each of them."
+      )
+    if self._returns_clients_values and not self.num_clients(arrays):
+      raise ValueError("Found no clients; expected some, since the result is of values at clients.")
+    return arrays
+
+  def to_python(self, results: Sequence[tf.Tensor]) -> Any:
+    """Returns the Python value of a result, one tensor a leaf."""
+    return self._to_python([result.numpy() for result in results])
 
   def _evaluate(
     self, tensors: Sequence[tf.Tensor], clients: aggregations.Clients

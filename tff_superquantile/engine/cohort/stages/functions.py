@@ -60,6 +60,8 @@ class StageFunction:
   """Computes one stage of a block, and merges what blocks give.
 
   Attributes:
+    parameters: The leaves of the computation's parameter.
+    inputs: Names of what it uses of the server and of earlier stages of the same block.
     kept: Templates of what later stages of the same block use, by name.
     partials: Templates of the partial aggregates, by the aggregations' names.
     merge: Returns the partial aggregates of two consecutive parts of the cohort.
@@ -67,16 +69,18 @@ class StageFunction:
 
   def __init__(
     self,
-    program: computation.Computation,
+    program: computation.Outline,
     plan: plans.Plan,
     stage: plans.Stage,
     kept: Mapping[str, Template],
   ):
+    self.parameters = program.parameters
     self._program = program
     self._plan = plan
     self._stage = stage
     self._inputs = _server_templates(plan, stage.received)
     self._inputs.update((name, kept[name]) for name in stage.carried)
+    self.inputs = tuple(self._inputs)
     self.kept: dict[str, Template] = {}
     self.partials: dict[str, Template] = {}
     # The first trace fills the templates.
@@ -86,12 +90,16 @@ class StageFunction:
     merge = merge.get_concrete_function()
     self.merge = lambda *parts: calls.call(lambda: merge(*parts))
 
-  def __call__(self, arrays: Sequence[Any], computed: Named) -> tuple[list[tf.Tensor], Named]:
+  def __call__(
+    self, arrays: Sequence[Any], inputs: Sequence[Any]
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Returns a block's partial aggregates, and what the stage keeps for it."""
-    inputs = [tensor for name in self._inputs for tensor in computed[name]]
     results = iter(self._function([*arrays, *inputs]))
-    partials = [next(results) for _ in _tensors(self.partials.values())]
-    return partials, _by_name(self.kept, results)
+    return [next(results) for _ in _tensors(self.partials.values())], list(results)
+
+  def named(self, kept: Iterable[Any]) -> Named:
+    """Returns what the stage keeps, by its names."""
+    return _by_name(self.kept, iter(kept))
 
   def _compute(
     self, tensors: Sequence[tf.Tensor], clients: aggregations.Clients
@@ -123,6 +131,16 @@ class StageFunction:
       )
       for name, template in self.partials.items()
     )
+
+
+def of_plan(program: computation.Outline, plan: plans.Plan) -> list[StageFunction]:
+  """Builds the functions of a plan's stages."""
+  stages: list[StageFunction] = []
+  kept: dict[str, Template] = {}
+  for stage in plan.stages:
+    stages.append(StageFunction(program, plan, stage, kept))
+    kept.update(stages[-1].kept)
+  return stages
 
 
 class StepFunction:

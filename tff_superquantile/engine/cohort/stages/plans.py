@@ -120,6 +120,10 @@ class Plan:
     if uri == "federated_aggregate" and self._names(argument[3]):
       raise errors.UnsupportedError("a merge that depends on other values")
 
+  def is_of_clients(self, name: str) -> bool:
+    """Tells whether clients have a part in the call of that name, be it that they are summed."""
+    return name in self._at_clients or name in self._aggregations
+
   def aggregation(self, name: str) -> aggregations.Aggregation:
     """Returns the aggregation that the call of that name does."""
     return aggregations.AGGREGATIONS[self._aggregations[name]]

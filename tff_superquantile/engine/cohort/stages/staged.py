@@ -1,6 +1,6 @@
 """A computation cut at its aggregations, for cohorts in blocks."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import functools
 import itertools
 import math
@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tff_superquantile.engine.cohort import computation
 from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.cohort.stages import block_functions
 from tff_superquantile.engine.cohort.stages import functions
 from tff_superquantile.engine.cohort.stages import plans
 
@@ -27,10 +28,10 @@ def add_up(merge: Callable[[_T, _T], _T], num_blocks: int, partials: Iterator[_T
 
 
 class Stages:
-  """A computation in stages, of which each computes the blocks of a cohort one after the other.
+  """A computation in stages, of which each computes the blocks of a cohort.
 
-  So few updates are in memory at once. What is added up, and in which order, depends on the number
-  of blocks alone.
+  One block after the other, few updates are in memory at once. What is added up, and in which
+  order, depends on the number of blocks alone, whoever computes them.
   """
 
   def __init__(self, program: computation.Computation):
@@ -39,11 +40,7 @@ class Stages:
       raise errors.UnsupportedError("clients who hold nothing")
     plan = plans.Plan(program.block)
     self._parameters = program.parameters
-    self._stages: list[functions.StageFunction] = []
-    kept: dict[str, functions.Template] = {}
-    for stage in plan.stages:
-      self._stages.append(functions.StageFunction(program, plan, stage, kept))
-      kept.update(self._stages[-1].kept)
+    self._stages, self._of_blocks = block_functions.of_stages(program, plan)
     totals: list[Mapping[str, functions.Template]] = [
       {},
       *(stage.partials for stage in self._stages),
@@ -56,25 +53,37 @@ class Stages:
   def __len__(self) -> int:
     return len(self._stages)
 
-  def __call__(self, arrays: Sequence[np.ndarray], num_blocks: int) -> list[tf.Tensor]:
+  def __call__(
+    self,
+    arrays: Sequence[np.ndarray],
+    num_blocks: int,
+    map_blocks: block_functions.MapBlocks = map,
+  ) -> list[tf.Tensor]:
     """Computes a round in blocks of consecutive clients, whose sizes differ by one at most."""
-    blocks = list(
-      zip(
-        *(
-          np.array_split(array, num_blocks) if leaf.stacked else [array] * num_blocks
-          for array, leaf in zip(arrays, self._parameters)
-        )
-      )
-    )
-    of_blocks: list[functions.Named] = [{} for _ in blocks]  # What later stages use.
+    split = [
+      np.array_split(array, num_blocks) if leaf.stacked else [array] * num_blocks
+      for array, leaf in zip(arrays, self._parameters)
+    ]
+    sizes = [len(part) for part in next(s for s, f in zip(split, self._parameters) if f.stacked)]
+    of_blocks: list[functions.Named] = [{} for _ in sizes]  # What later stages use.
     at_server, result = self._steps[0](arrays, {}, [])
-    for stage, step in zip(self._stages, self._steps[1:]):
+    for stage, function, step in zip(self._stages, self._of_blocks, self._steps[1:]):
+      blocks = [
+        block_functions.Block(
+          tuple(split[leaf][i] for leaf in function.used),
+          block_functions.as_arrays(t for n in stage.inputs for t in {**at_server, **own}[n]),
+          size,
+        )
+        for i, (size, own) in enumerate(zip(sizes, of_blocks))
+      ]
 
-      def partials(stage: functions.StageFunction = stage) -> Iterator[list[tf.Tensor]]:
-        for block, own in zip(blocks, of_blocks):
-          partial, kept = stage(block, {**at_server, **own})
-          own.update(kept)
-          yield partial
+      def partials(
+        stage: functions.StageFunction = stage,
+        results: Iterable[block_functions.Results] = map_blocks(function, blocks),
+      ) -> Iterator[list[tf.Tensor]]:
+        for own, of_block in zip(of_blocks, results):
+          own.update(stage.named(of_block.kept))
+          yield list(map(tf.convert_to_tensor, of_block.partials))
 
       total = add_up(stage.merge, num_blocks, partials())
       kept, result = step(arrays, at_server, total)

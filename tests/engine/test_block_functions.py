@@ -1,0 +1,120 @@
+"""Blocks of a cohort that others compute: the bits depend on the number of blocks alone."""
+
+from concurrent import futures
+import pickle
+
+from helpers import rounds
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+import tree
+
+import tff_superquantile as tsq
+from tff_superquantile import noise_source
+from tff_superquantile.engine.cohort import cohort_context
+
+pytestmark = pytest.mark.usefixtures("restored_context")
+_FEW = ("exact", "private geometric")
+_ALL = [
+  pytest.param(name, marks=() if name in _FEW else pytest.mark.slow) for name in rounds.BUILDERS
+]
+
+
+class Elsewhere:
+  """Maps as another process would: with a copy of the function, of blocks, and of the results."""
+
+  def __init__(self):
+    self.messages = []
+
+  def _copy(self, value):
+    self.messages.append(pickle.dumps(value))
+    return pickle.loads(self.messages[-1])
+
+  def __call__(self, function, blocks):
+    copy = self._copy(function)
+    assert copy is not function and copy._function is not function._function
+    # Whoever computes first, the results come in the order of the blocks.
+    results = {
+      i: self._copy(copy(self._copy(block))) for i, block in reversed([*enumerate(blocks)])
+    }
+    return (results[i] for i in sorted(results))
+
+
+def _outputs(process, cohorts, num_blocks, map_blocks=map):
+  context = cohort_context.CohortContext(num_blocks=num_blocks, map_blocks=map_blocks)
+  return rounds.run(context, process, cohorts)
+
+
+def _same_bits(found, expected):
+  pairs = zip(tree.flatten(found), tree.flatten(expected), strict=True)
+  return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", _ALL)
+def test_who_computes_the_blocks_changes_no_bit(name, unequal_files):
+  process = rounds.build(name, unequal_files, 4)
+  cohorts = [rounds.cohort(unequal_files, range(r, 17 + r), r) for r in range(2)]
+  here = _outputs(process, cohorts, 5)
+  elsewhere = Elsewhere()
+  assert _same_bits(_outputs(process, cohorts, 5, elsewhere), here)
+  # A loss pass, if there is one, and training: two rounds of five blocks, and a function each.
+  assert len(elsewhere.messages) in (2 * 11, 4 * 11)
+  with futures.ThreadPoolExecutor(3) as pool:
+    assert _same_bits(_outputs(process, cohorts, 5, pool.map), here)
+  if name == "exact":  # Private sums are exact, whatever the blocks are.
+    others = (_outputs(process, cohorts, number) for number in (2, 3, 4, 17))
+    assert not all(_same_bits(outputs, here) for outputs in others)
+  rounds.assert_same(here, _outputs(process, cohorts, 1))
+
+
+def _state_of_noise(key):
+  for purpose in ("updates", "sum of updates", "geometric threshold"):
+    source = noise_source.NoiseSource(key, purpose)
+    seed, state = source.draw(source.initial_state())
+    yield from (source.initial_state().numpy(), seed.numpy(), state.numpy())
+
+
+def test_no_key_is_in_a_message(unequal_files):
+  """Nor are the states of the noise that follow from it, of which the driver's argument is full."""
+  process = rounds.build("private geometric", unequal_files, 4)
+  cohorts = [rounds.cohort(unequal_files, range(17), r) for r in range(2)]
+  elsewhere = Elsewhere()
+  outputs = _outputs(process, cohorts, 5, elsewhere)
+  secrets = {
+    rounds.KEY,
+    *(part.tobytes() for state in _state_of_noise(rounds.KEY) for part in state),
+  }
+  states = [process.initialize(), *(output.state for output in outputs)]
+  of_states = [leaf.tobytes() for state in states for leaf in tree.flatten(state) if leaf.size]
+  assert any(secret in leaf for secret in secrets for leaf in of_states)
+  everything = b"".join(elsewhere.messages)
+  assert not [secret for secret in secrets if secret in everything]
+  weights = outputs[0].state.global_model_weights.trainable
+  assert all(part.tobytes() in everything for part in weights)
+
+
+def test_a_cohort_has_no_empty_block():
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def total(values):
+    return tff.federated_sum(values)
+
+  sizes = []
+
+  def count(function, blocks):
+    blocks = list(blocks)
+    sizes.append([block.num_clients for block in blocks])
+    return map(function, blocks)
+
+  tsq.set_simulation_context(num_blocks=4, map_blocks=count)
+  for n in (0, 1, 3, 10):
+    assert total([1.0] * n) == n
+  assert sizes == [[1, 1, 1], [3, 3, 2, 2]]
+
+
+def test_what_contradicts_itself_is_refused():
+  with pytest.raises(ValueError, match="Found num_blocks = 0; expected at least 1"):
+    tsq.set_simulation_context(num_blocks=0)
+  with pytest.raises(ValueError, match="Found num_blocks = 2 beside block_size = 3"):
+    tsq.set_simulation_context(num_blocks=2, block_size=3)
+  with pytest.raises(ValueError, match="Found map_blocks without num_blocks"):
+    tsq.set_simulation_context(map_blocks=lambda function, blocks: map(function, blocks))
