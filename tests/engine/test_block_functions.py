@@ -1,11 +1,13 @@
 """Blocks of a cohort that others compute: the bits depend on the number of blocks alone."""
 
+import collections
 from concurrent import futures
 import pickle
 
 from helpers import rounds
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
@@ -91,6 +93,32 @@ def test_no_key_is_in_a_message(unequal_files):
   assert not [secret for secret in secrets if secret in everything]
   weights = outputs[0].state.global_model_weights.trainable
   assert all(part.tobytes() in everything for part in weights)
+
+
+def test_graphs_of_the_server_and_what_it_keeps_are_left_out():
+  add = tff.tensorflow.computation(lambda a, b: a + b, (np.float32, np.float32))
+  own = tff.tensorflow.computation(
+    lambda state: (state["a"], tf.strings.length("kept by the server")),
+    collections.OrderedDict(a=np.float32, b=np.float32),
+  )
+
+  @tff.federated_computation(
+    tff.FederatedType(np.float32, tff.CLIENTS),
+    tff.FederatedType(collections.OrderedDict(a=np.float32, b=np.float32), tff.SERVER),
+  )
+  def total(values, state):
+    a, length = tff.federated_map(own, state)
+    return tff.federated_sum(tff.federated_map(add, (values, tff.federated_broadcast(a)))), length
+
+  elsewhere = Elsewhere()
+  tff.framework.set_default_context(
+    cohort_context.CohortContext(num_blocks=2, map_blocks=elsewhere)
+  )
+  a, b = np.float32(1234.5), np.float32(6543.25)
+  assert total([1.0, 2.0, 3.0], dict(a=a, b=b)) == (6.0 + 3 * a, 18)
+  everything = b"".join(elsewhere.messages)
+  assert a.tobytes() in everything and b"AddV2" in everything
+  assert b.tobytes() not in everything and b"kept by the server" not in everything
 
 
 def test_a_cohort_has_no_empty_block():

@@ -5,9 +5,10 @@ How a computation becomes a cohort's, in order. Imports point down this list, an
 - `cohort_context` gets computations from TFF, with arguments. It makes a program of each, once.
   If the engine does not know something (`UnsupportedError`), another context computes it.
 - `programs` keeps one program for equal computations: its traces are for all.
-- `stages/` cuts a computation at its aggregations. It computes cohorts block after block, and is
-  in the place of `whole`: `plans` says what is computed where, `functions` makes TensorFlow
-  functions of it, and `staged` calls them for each block and adds up what they give.
+- `stages/` cuts a computation at its aggregations. It computes cohorts in blocks, and is in the
+  place of `whole`: `plans` says what is computed where, `functions` makes TensorFlow functions of
+  it, `block_functions` makes what any process can carry out of these, and `staged` has it mapped
+  over the blocks and adds up what they give.
 - `computation` has TFF's compiler make a list of calls, and makes functions of a cohort: `whole`,
   for which the whole cohort is one block, or one a stage. It turns an argument into arrays, and
   makes Python's values of the results.
