@@ -33,7 +33,7 @@ _METRICS = {
 # What methods differ in, and what a study tells apart.
 _MAY_DIFFER = frozenset(
   (*run_config.incidentals(), "seed", "run_name", "algorithm", "theta", "threshold", "block_size")
-  + ("averaged_rounds",)
+  + ("averaged_rounds", "num_blocks")
 )
 
 

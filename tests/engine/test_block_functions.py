@@ -2,8 +2,8 @@
 
 import collections
 from concurrent import futures
-import pickle
 
+from helpers import elsewhere as elsewhere_lib
 from helpers import rounds
 import numpy as np
 import pytest
@@ -22,26 +22,6 @@ _ALL = [
 ]
 
 
-class Elsewhere:
-  """Maps as another process would: with a copy of the function, of blocks, and of the results."""
-
-  def __init__(self):
-    self.messages = []
-
-  def _copy(self, value):
-    self.messages.append(pickle.dumps(value))
-    return pickle.loads(self.messages[-1])
-
-  def __call__(self, function, blocks):
-    copy = self._copy(function)
-    assert copy is not function and copy._function is not function._function
-    # Whoever computes first, the results come in the order of the blocks.
-    results = {
-      i: self._copy(copy(self._copy(block))) for i, block in reversed([*enumerate(blocks)])
-    }
-    return (results[i] for i in sorted(results))
-
-
 def _outputs(process, cohorts, num_blocks, map_blocks=map):
   context = cohort_context.CohortContext(num_blocks=num_blocks, map_blocks=map_blocks)
   return rounds.run(context, process, cohorts)
@@ -57,7 +37,7 @@ def test_who_computes_the_blocks_changes_no_bit(name, unequal_files):
   process = rounds.build(name, unequal_files, 4)
   cohorts = [rounds.cohort(unequal_files, range(r, 17 + r), r) for r in range(2)]
   here = _outputs(process, cohorts, 5)
-  elsewhere = Elsewhere()
+  elsewhere = elsewhere_lib.Elsewhere()
   assert _same_bits(_outputs(process, cohorts, 5, elsewhere), here)
   # A loss pass, if there is one, and training: two rounds of five blocks, and a function each.
   assert len(elsewhere.messages) in (2 * 11, 4 * 11)
@@ -80,7 +60,7 @@ def test_no_key_is_in_a_message(unequal_files):
   """Nor are the states of the noise that follow from it, of which the driver's argument is full."""
   process = rounds.build("private geometric", unequal_files, 4)
   cohorts = [rounds.cohort(unequal_files, range(17), r) for r in range(2)]
-  elsewhere = Elsewhere()
+  elsewhere = elsewhere_lib.Elsewhere()
   outputs = _outputs(process, cohorts, 5, elsewhere)
   secrets = {
     rounds.KEY,
@@ -110,7 +90,7 @@ def test_graphs_of_the_server_and_what_it_keeps_are_left_out():
     a, length = tff.federated_map(own, state)
     return tff.federated_sum(tff.federated_map(add, (values, tff.federated_broadcast(a)))), length
 
-  elsewhere = Elsewhere()
+  elsewhere = elsewhere_lib.Elsewhere()
   tff.framework.set_default_context(
     cohort_context.CohortContext(num_blocks=2, map_blocks=elsewhere)
   )

@@ -4,32 +4,51 @@
 
 Leaves everything in OUTPUT_DIR/TASK/METHOD/seed_S/. Run it again to continue a run that was
 interrupted; a finished one is not run again. `--flagfile=.../flags.txt` repeats a run.
+`--num_blocks=8 --scheduler=FILE` has workers on many machines compute each round's cohort, which
+pays from a thousand clients and rounds of five seconds on (docs/how_to/cluster.md).
 """
 
 import argparse
 import sys
 
+from privacy.settings import command_line
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.config import flags as train_flags
 from tff_superquantile.experiments.config import run_config
 
-define = train_flags.define
+
+def define(parser: command_line.Parser) -> None:
+  train_flags.define(parser)
+  scheduler = (
+    "File of a scheduler (superquantile scheduler) whose workers compute the blocks of each cohort,"
+    " --num_blocks of them; None for this machine. The results are the same, to the bit."
+  )
+  command_line.add_flag(parser, "scheduler", str, None, scheduler)
 
 
-def train(config: run_config.RunConfig) -> None:
-  """Carries out a run, or the rest of it; ends with a sentence if it diverges."""
+def train(config: run_config.RunConfig, scheduler: str | None = None) -> None:
+  """Carries out a run, or the rest of it; ends with a sentence if it diverges.
+
+  The workers of a scheduler's file compute its cohorts, if there is one.
+  """
   with cli.starting_tensorflow():  # --help does not get here.
     from tff_superquantile.experiments import run
     from tff_superquantile.simulation import training_loop
 
   try:
-    run.train(config)
+    if scheduler is None:
+      run.train(config)
+      return
+    from tff_superquantile.experiments.cluster import cohorts
+
+    with cohorts.machines(config, scheduler) as machines:
+      run.train(config, machines)
   except training_loop.DivergedError as error:
     cli.fail(str(error), cli.FAILED)
 
 
 def main(args: argparse.Namespace) -> None:
-  train(train_flags.config(args))
+  train(train_flags.config(args), args.scheduler)
 
 
 if __name__ == "__main__":

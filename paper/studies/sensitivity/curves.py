@@ -39,7 +39,7 @@ OF_THETAS = names.Name("every_theta")
 _MAY_DIFFER = {
   *run_config.incidentals(),
   *("seed", "run_name", "algorithm", "theta", "threshold"),
-  "block_size",
+  *("block_size", "num_blocks"),
   *(setting.flag for setting in _SHARED),
 } - {"num_rounds"}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import concurrent.futures
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -30,7 +31,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 _PATHS = tuple(name for name in flags.WHERE_DATA_IS if name != "cache_dir")
 
 
-class _LostError(RuntimeError):
+class LostError(RuntimeError):
   """Says that the scheduler has ended."""
 
 
@@ -68,11 +69,7 @@ class _Sweep:
 
   def check_workers(self) -> None:
     """Waits for a worker; a `ValueError` unless all that are there have what the runs need."""
-    if not self._client.scheduler_info()["workers"]:
-      print("Waiting for a worker", file=sys.stderr, flush=True)
-    while not self._client.scheduler_info()["workers"]:
-      _check(self._client)
-      time.sleep(_SECONDS_BETWEEN_LOOKS / 4)
+    wait_for_a_worker(self._client)
     found = self._client.run(hands.facts_of, self._order(None))
     self._cpu = collections.Counter(one[facts.CPU] for one in found.values()).most_common(1)[0][0]
     for address, one in found.items():
@@ -90,16 +87,7 @@ class _Sweep:
 
   def done(self) -> list[tuple[run_config.RunConfig, hands.Outcome]]:
     """Returns the runs that have ended since the last time, after a while if none has."""
-    distributed = door_lib.distributed()
-    try:
-      done, _ = distributed.wait(
-        list(self.waiting), _SECONDS_BETWEEN_LOOKS, return_when="FIRST_COMPLETED"
-      )
-    except (TimeoutError, concurrent.futures.TimeoutError):
-      done = ()
-    except concurrent.futures.CancelledError:
-      raise _LostError from None
-    _check(self._client)
+    done = wait_for_any(self._client, list(self.waiting))
     ended = []
     for future in done:
       config, outcome = self.waiting.pop(future), _outcome(future)
@@ -113,10 +101,33 @@ class _Sweep:
     return ended
 
 
+def wait_for_a_worker(client: Any) -> None:
+  """Waits until a scheduler has a worker."""
+  if not client.scheduler_info()["workers"]:
+    print("Waiting for a worker", file=sys.stderr, flush=True)
+  while not client.scheduler_info()["workers"]:
+    _check(client)
+    time.sleep(_SECONDS_BETWEEN_LOOKS / 4)
+
+
+def wait_for_any(client: Any, waiting: Sequence[Any]) -> Iterable[Any]:
+  """Returns the futures that are over, after a while if none is."""
+  distributed = door_lib.distributed()
+  try:
+    done, _ = distributed.wait(waiting, _SECONDS_BETWEEN_LOOKS, return_when="FIRST_COMPLETED")
+  except (TimeoutError, concurrent.futures.TimeoutError):
+    done = ()
+  except concurrent.futures.CancelledError:
+    raise LostError from None
+  _check(client)
+  found: Iterable[Any] = done
+  return found
+
+
 def _check(client: Any) -> None:
-  """Raises a `_LostError` if the scheduler is not there any more."""
+  """Raises a `LostError` if the scheduler is not there any more."""
   if client.status != "running":
-    raise _LostError
+    raise LostError
 
 
 def _outcome(future: Any) -> hands.Outcome:
@@ -124,7 +135,7 @@ def _outcome(future: Any) -> hands.Outcome:
   if future.status == "finished":
     return hands.Outcome(*future.result())
   if future.status != "error":
-    raise _LostError
+    raise LostError
   error = future.exception()
   if isinstance(error, door_lib.distributed().KilledWorker):
     why = "each of four workers ended while it carried out this run; its last words are in its log"
@@ -138,20 +149,16 @@ def _name(config: run_config.RunConfig) -> str:
   return f"{run.task}/{run.method}/seed_{config.seed}"
 
 
-def run_all(configs: Sequence[run_config.RunConfig], scheduler: str) -> list[str]:
-  """Has runs carried out by a scheduler's workers; returns the names of those that failed.
+@contextlib.contextmanager
+def connected(scheduler: str, output_dir: str) -> Iterator[tuple[Any, pathlib.Path]]:
+  """Connects to the scheduler of a file; yields a client of it and a file in the output directory.
 
-  Args:
-    configs: The runs.
-    scheduler: The scheduler's file.
-
-  Raises:
-    ValueError: If there is no such scheduler, a worker has other versions, code, data or CPU than
-      expected, or a run is refused; the other runs end, and save their states.
+  The file shows workers that they see the directory. A `ValueError` says that there is no such
+  scheduler; one that ends meanwhile ends the command with a sentence.
   """
   door = door_lib.read(pathlib.Path(scheduler))
   distributed = door_lib.distributed()
-  output = pathlib.Path(os.path.abspath(configs[0].output_dir))
+  output = pathlib.Path(os.path.abspath(output_dir))
   atomic_files.make_folder("output_dir", output)
   witness = output / f".driver_{secrets.token_hex(8)}"
   try:
@@ -164,8 +171,8 @@ def run_all(configs: Sequence[run_config.RunConfig], scheduler: str) -> list[str
   witness.touch()
   try:
     with client:
-      return _carry_out(_Sweep(client, configs, witness), [_everywhere(c) for c in configs])
-  except _LostError:
+      yield client, witness
+  except LostError:
     cli.fail(
       f"Found that the scheduler at {door.address} has ended; start it again, and run the same"
       " command: runs go on where they were.",
@@ -173,6 +180,21 @@ def run_all(configs: Sequence[run_config.RunConfig], scheduler: str) -> list[str
     )
   finally:
     witness.unlink(missing_ok=True)
+
+
+def run_all(configs: Sequence[run_config.RunConfig], scheduler: str) -> list[str]:
+  """Has runs carried out by a scheduler's workers; returns the names of those that failed.
+
+  Args:
+    configs: The runs.
+    scheduler: The scheduler's file.
+
+  Raises:
+    ValueError: If there is no such scheduler, a worker has other versions, code, data or CPU than
+      expected, or a run is refused; the other runs end, and save their states.
+  """
+  with connected(scheduler, configs[0].output_dir) as (client, witness):
+    return _carry_out(_Sweep(client, configs, witness), [_everywhere(c) for c in configs])
 
 
 def _carry_out(sweep: _Sweep, configs: Sequence[run_config.RunConfig]) -> list[str]:

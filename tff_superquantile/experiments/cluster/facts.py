@@ -84,12 +84,21 @@ def of_here(folder: str, witness: str, data: Iterable[str]) -> dict[str, str]:
   }
 
 
-def difference(found: Mapping[str, str], expected: Mapping[str, str], where: str) -> str:
-  """Returns a sentence on the first fact of a worker that is not what was expected; "" if none."""
+def difference(
+  found: Mapping[str, str], expected: Mapping[str, str], where: str, is_of_cohort: bool = False
+) -> str:
+  """Returns a sentence on the first fact of a worker that is not what was expected; "" if none.
+
+  Another kind of CPU may carry out runs of its own, and no part of a run's cohort.
+  """
   for name, value in expected.items():
     if found.get(name, _MISSING) != value:
       what = "on each worker, as on the others: take it by --other_cpu=allowed, or leave it out."
       if name != CPU:
         what = "on each worker, as where the sweep was started: mend that, or leave it out."
+      if is_of_cohort:
+        what = (
+          "on each worker of a cohort, as where the run was started: mend that, or leave it out."
+        )
       return f"Found {name} {found.get(name, _MISSING)} on {where}; expected {value} {what}"
   return ""

@@ -1,4 +1,4 @@
-"""Carries out runs of sweeps on this machine, as a scheduler shares them out.
+"""Carries out runs of sweeps, and blocks of cohorts, on this machine, as a scheduler shares them.
 
     superquantile worker --scheduler=FILE --slots=4
 
@@ -22,6 +22,7 @@ import time
 from privacy.settings import command_line
 from tff_superquantile.engine.processes import limits
 from tff_superquantile.experiments import cli
+from tff_superquantile.experiments.cluster import blocks as blocks_lib
 from tff_superquantile.experiments.cluster import door as door_lib
 from tff_superquantile.experiments.cluster import hands as hands_lib
 from tff_superquantile.experiments.plan import pool
@@ -47,7 +48,10 @@ async def _serve(
   shares = pool.core_shares(cores, slots, slots)
   distributed = door_lib.distributed()
   kind = type("Plugin", (hands_lib.Hands, distributed.WorkerPlugin), {})  # As it asks of plugins.
-  hands = kind([shares[i % len(shares)] for i in range(slots)], door)
+  of_slots = [shares[i % len(shares)] for i in range(slots)]
+  hands = kind(of_slots, door)
+  of_cohorts = type("Plugin", (blocks_lib.Blocks, distributed.WorkerPlugin), {})
+  blocks = of_cohorts(of_slots, hands)
   worker = distributed.Worker(
     door.address,
     nthreads=slots,
@@ -57,7 +61,7 @@ async def _serve(
     dashboard=False,
     dashboard_address="127.0.0.1:0",
     local_directory=scratch,
-    plugins=[hands],
+    plugins=[hands, blocks],
     death_timeout=_SECONDS_TO_LEAVE,
   )
   try:
@@ -72,6 +76,7 @@ async def _serve(
   waits = [asyncio.ensure_future(one) for one in (over.wait(), worker.finished())]
   await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
   leaving = asyncio.ensure_future(worker.close_gracefully())
+  blocks.end()
   await hands.end()
   await asyncio.wait([leaving], timeout=_SECONDS_TO_LEAVE)
   for one in (*waits, leaving):

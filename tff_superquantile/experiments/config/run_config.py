@@ -148,6 +148,13 @@ class RunConfig(part.Part):
     f" {BLOCK_SIZE} if more clients are selected in a round.",
     least=0,
   )
+  num_blocks: int | None = flag.field(
+    None,
+    "Number of blocks in which each cohort is computed and added up, in place of --block_size; the"
+    " last bits depend on it, and not on who computes the blocks (--scheduler). In a private run"
+    " whose noise is the server's, the order of examples then follows from --seed.",
+    least=2,
+  )
   run_name: str = flag.field(
     "",
     "Name of the method's folder; empty to name it by its flags.",

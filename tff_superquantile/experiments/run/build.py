@@ -42,7 +42,15 @@ def resolve(config: run_config.RunConfig, task: tasks.task.Task) -> run_config.R
     raise ValueError("Found privacy without epsilon and update_noise_multiplier; give one of them.")
   methods.check(config.method, config.is_private, config.cohort)
   defaults: dict[str, Any] = dict(task.defaults)
-  if float(config.cohort.size or defaults["clients_per_round"]) > run_config.BLOCK_SIZE:
+  if config.num_blocks is not None and config.block_size is not None:
+    raise ValueError(
+      f"Found --num_blocks={config.num_blocks} beside --block_size={config.block_size}; expected"
+      " one of them: leave the other out."
+    )
+  if (
+    config.num_blocks is None
+    and float(config.cohort.size or defaults["clients_per_round"]) > run_config.BLOCK_SIZE
+  ):
     defaults["block_size"] = run_config.BLOCK_SIZE
   config = order.resolve(config, task)
   defaults["metric"] = evaluating.metric(config, task)

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 import functools
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tff_superquantile import atomic_files
 from tff_superquantile.engine import context
+from tff_superquantile.engine.cohort import stages
 from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import accounts
@@ -28,7 +29,17 @@ from tff_superquantile.experiments.run.hooks import superseded
 from tff_superquantile.simulation import training_loop
 
 
-def train(config: run_config.RunConfig) -> run_folder.Run:
+class Machines(Protocol):
+  """Who computes the cohorts of a run in place of this process."""
+
+  def check(self, config: run_config.RunConfig) -> None:
+    """Raises a `ValueError` for a resolved config whose cohorts cannot be shared out."""
+
+  def begin(self, directory: str, threads: int) -> stages.MapBlocks:
+    """Returns who maps blocks, from the folder of client files and the run's number of threads."""
+
+
+def train(config: run_config.RunConfig, machines: Machines | None = None) -> run_folder.Run:
   """Carries out a run, or the rest of it, and returns the finished run.
 
       run = train(RunConfig(method=Superquantile(theta=0.25), num_rounds=100))
@@ -36,6 +47,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
 
   Args:
     config: The config that was asked for.
+    machines: Who computes its cohorts; None for this process.
 
   Returns:
     The run, with its results.
@@ -49,6 +61,8 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
   context.limit_threads(run_folder.Run(folder, config.seed).num_threads)
   task = build.get_task(config)
   run = build.resolve(config, task)
+  if machines is not None:
+    machines.check(run)
   manifest.check_same_data(folder, task.data_digest)
   with run_folder.lock(folder):
     earlier = run_folder.Run(folder, run.seed)
@@ -66,7 +80,7 @@ def train(config: run_config.RunConfig) -> run_folder.Run:
       (folder / mark).unlink(missing_ok=True)
     attempts.begin(folder)
     try:
-      _train(job, hooks)
+      _train(job, hooks, machines)
     except training_loop.DivergedError as error:
       atomic_files.write(folder / run_folder.DIVERGED, f"{error}\n")
       raise
@@ -98,13 +112,20 @@ def _check_goes_on(run: run_config.RunConfig, earlier: run_folder.Run) -> None:
     )
 
 
-def _train(job: hook.Job, hooks: order.AllHooks) -> None:
+def _train(job: hook.Job, hooks: order.AllHooks, machines: Machines | None) -> None:
   """Carries out the rounds and the final evaluation."""
   task, folder = job.task, job.folder
   print(task.description, end="\n" * bool(task.description), flush=True)
   clients = job.splits["train"]
   build.check_cohort(job.config, clients)
-  context.set_simulation_context(block_size=job.config.block_size or None)
+  map_blocks: stages.MapBlocks = map
+  if machines is not None:
+    map_blocks = machines.begin(clients.directory, context.num_threads())
+  context.set_simulation_context(
+    block_size=job.config.block_size or None,
+    num_blocks=job.config.num_blocks,
+    map_blocks=map_blocks,
+  )
   job = hooks.prepare(job)
   run, secret, outcome = job.config, job.secret, job.outcome
   evaluator = evaluating.RunEvaluator(job, hooks.measured)

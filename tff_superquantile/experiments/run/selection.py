@@ -48,12 +48,18 @@ def _build_private_selection(
   if release.has_coin:
     coin = cohorts.build_coin(release.cohort.expected / contacted, key)
 
+  # Without noise of clients they draw the order of their examples alone, which the accounting
+  # takes as known. Blocks may be computed elsewhere, where nothing of the key may be.
+  is_by_server = all(part.noise_by_server for part in release.parts)
+  is_public = config.num_blocks is not None and is_by_server
+  of_clients: seeds.Seed = config.seed if is_public else secret.noise_key
+
   def select(round_num: int) -> list[Any]:
     cohort = sample(round_num)
     are_in = [coin is None or coin(round_num, client_id) for client_id in cohort]
     if helpers is not None:
       helping = helpers(round_num, cohort)
       cohort, are_in = [*cohort, *helping], are_in + [False] * len(helping)
-    return files.handles(cohort, seeds.client_seeds(secret.noise_key, round_num, cohort), are_in)
+    return files.handles(cohort, seeds.client_seeds(of_clients, round_num, cohort), are_in)
 
   return select

@@ -81,7 +81,7 @@ class BlockFunction:
 
 
 # As the builtin `map`, it gives the results in the order of the blocks.
-MapBlocks = Callable[[Callable[[Block], Results], Iterable[Block]], Iterable[Results]]
+MapBlocks = Callable[[BlockFunction, Iterable[Block]], Iterable[Results]]
 
 
 def as_arrays(tensors: Iterable[tf.Tensor | np.ndarray]) -> tuple[np.ndarray, ...]:
