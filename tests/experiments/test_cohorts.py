@@ -1,7 +1,5 @@
 """Runs whose cohorts others compute: the same bits, no key, and what is refused."""
 
-import json
-
 from helpers import elsewhere as elsewhere_lib
 from helpers import private_run
 import pytest
@@ -57,7 +55,7 @@ def test_a_private_run_sends_no_key_and_nothing_of_it(config):
   flags = _private(noise_key_file="")
   run, sent = _run_with_one_key(config, **flags)
   key = private_run.key_of(run.path)
-  entry = json.loads((run.path / "manifest.json").read_text())["commitments"]["noise"]
+  entry = private_run.manifest_of(run.path)["commitments"]["noise"]
   noise_key = noise_source.derive_key(key, f"noise of the run {entry}")
   for secret in (key, noise_key):
     for needle in [secret, *private_run._derived(secret)]:
@@ -79,7 +77,7 @@ def test_seeds_stay_of_the_key_where_clients_make_noise(config):
   """Such a run is refused a scheduler; in blocks on this machine it is what it was."""
   flags = dict(epsilon=10.0, delta=1e-2, clip_norm=0.5, secure=True, theta=0.5)
   run, sent = _run_with_one_key(config, **flags)
-  found = json.loads((run.path / "manifest.json").read_text())["commitments"]["noise"]
+  found = private_run.manifest_of(run.path)["commitments"]["noise"]
   noise_key = noise_source.derive_key(private_run.key_of(run.path), f"noise of the run {found}")
   assert any(seed in sent for seed in private_run._derived(noise_key))
 

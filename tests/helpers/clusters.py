@@ -1,5 +1,7 @@
 """A scheduler, workers and drivers as processes on loopback, each of which a test may harm."""
 
+import contextlib
+import os
 import pathlib
 import re
 import signal
@@ -20,6 +22,18 @@ def main():
   print("failed:", *driver.run_all(configs, sys.argv[1]))
 cli.begin()
 sys.exit(cli.run_parsed(main))
+"""
+
+# Lines for the beginning of a process: it keeps all that it sends, before it is encrypted.
+RECORD = """
+import os, distributed.comm.tcp as tcp
+to_frames = tcp.to_frames
+async def record(*args, **kwargs):
+  frames = await to_frames(*args, **kwargs)
+  with open({path!r} + str(os.getpid()), "ab") as file:
+    file.writelines(frames)
+  return frames
+tcp.to_frames = record
 """
 
 
@@ -102,6 +116,12 @@ class Cluster:
       process.process.send_signal(signal.SIGCONT)
       process.process.send_signal(signal.SIGTERM)
     return [pid for process in self.processes for pid in process.left_behind(90.0)]
+
+
+def signal_if_there(pid, signum):
+  """Sends a signal to a process that may have ended."""
+  with contextlib.suppress(ProcessLookupError):
+    os.kill(pid, signum)
 
 
 def failed(result):

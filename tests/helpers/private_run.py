@@ -53,6 +53,10 @@ def key_of(run):
   return bytes.fromhex((run / KEY).read_text())
 
 
+def manifest_of(run):
+  return json.loads((run / "manifest.json").read_text())
+
+
 def client_ids():
   return [f"train_{i:04d}" for i in range(POPULATION)]
 
