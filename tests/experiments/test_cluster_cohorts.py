@@ -4,6 +4,7 @@ import pathlib
 import signal
 
 from helpers import clusters
+from helpers import commands
 from helpers import private_run
 from helpers import processes
 import pytest
@@ -32,7 +33,7 @@ def _children(worker):
   return {pid for pid, _ in processes.below(worker.process.pid)} - {worker.process.pid}
 
 
-def test_one_two_and_four_workers_and_deaths(lab):
+def test_one_two_and_four_workers(lab):
   flags = dict(num_rounds=20)
   alone = clusters.Cluster(lab, "alone")
   expected = runner.train(alone.config(0, **_BLOCKS, **flags)).path
@@ -46,23 +47,28 @@ def test_one_two_and_four_workers_and_deaths(lab):
     assert result.code == 0, result.err
     private_run.assert_same_weights(_path(cluster, run_name=f"by_{number}", **flags), expected)
     assert all(_children(worker) for worker in cluster.workers)  # Each computed a part.
-  long = dict(run_name="killed", num_rounds=300)
-  driver = _train(cluster, **long)
-  path = _path(cluster, **long)
-  driver.wait_until(lambda: private_run.commands.num_rows(path) >= 3)
-  first, second, third, _ = cluster.workers
+  assert cluster.close() == []
+
+
+def test_deaths(lab):
+  cluster, flags = clusters.Cluster(lab, "deaths").start(num_workers=3), dict(num_rounds=80)
+  driver, path = _train(cluster, **flags), _path(cluster, **flags)
+  driver.wait_until(lambda: commands.num_rows(path) >= 3)
+  first, second, third = cluster.workers
+  late = cluster.add_worker()
+  late.wait_until(lambda: "Working for" in late._files["out"].read_text())
   first.process.send_signal(signal.SIGKILL)
-  driver.wait_until(lambda: private_run.commands.num_rows(path) >= 6)
   second.process.send_signal(signal.SIGTERM)
   # A process that computes blocks may be killed without its worker, too.
   for pid in _children(third):
     clusters.signal_if_there(pid, signal.SIGKILL)
-  late = cluster.add_worker()
+  assert commands.num_rows(path) < 75
   result = driver.wait()
   assert result.code == 0, result.err
-  undisturbed = runner.train(alone.config(0, **_BLOCKS, **long)).path
-  private_run.assert_same_weights(path, undisturbed)
   assert not first.left_behind() and _children(late)
+  undisturbed = clusters.Cluster(lab, "undisturbed")
+  expected = runner.train(undisturbed.config(0, **_BLOCKS, **flags)).path
+  private_run.assert_same_weights(path, expected)
   assert cluster.close() == []
 
 
@@ -91,8 +97,8 @@ def test_a_worker_with_something_else_computes_no_block(lab, what, before):
   assert not list(cluster.output_dir.rglob("rounds.csv"))
   odd.process.send_signal(signal.SIGTERM)
   odd.wait()
-  driver = _train(cluster, num_rounds=100)
-  driver.wait_until(lambda: private_run.commands.num_rows(_path(cluster, num_rounds=100)) >= 3)
+  driver = _train(cluster, num_rounds=40)
+  driver.wait_until(lambda: commands.num_rows(_path(cluster, num_rounds=40)) >= 3)
   late = cluster.add_worker(before)  # It is sent away, and its blocks elsewhere.
   result = driver.wait()
   assert result.code == 0 and what in result.err, result.err
