@@ -13,6 +13,8 @@ import sys
 
 from privacy.settings import command_line
 from tff_superquantile.experiments import cli
+from tff_superquantile.experiments import training
+from tff_superquantile.experiments.cluster import cohorts
 from tff_superquantile.experiments.config import flags as train_flags
 from tff_superquantile.experiments.config import run_config
 
@@ -27,23 +29,14 @@ def define(parser: command_line.Parser) -> None:
 
 
 def train(config: run_config.RunConfig, scheduler: str | None = None) -> None:
-  """Carries out a run, or the rest of it; ends with a sentence if it diverges.
-
-  The workers of a scheduler's file compute its cohorts, if there is one.
-  """
-  with cli.starting_tensorflow():  # --help does not get here.
-    from tff_superquantile.experiments import run
-    from tff_superquantile.simulation import training_loop
-
+  """Carries out a run, or the rest of it; the workers of a scheduler's file compute its cohorts."""
+  if scheduler is None:
+    training.train(config)
+    return
   try:
-    if scheduler is None:
-      run.train(config)
-      return
-    from tff_superquantile.experiments.cluster import cohorts
-
     with cohorts.machines(config, scheduler) as machines:
-      run.train(config, machines)
-  except training_loop.DivergedError as error:
+      training.train(config, machines)
+  except cohorts.BlockError as error:
     cli.fail(str(error), cli.FAILED)
 
 

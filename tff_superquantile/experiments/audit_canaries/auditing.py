@@ -125,7 +125,7 @@ def audit(config: run_config.RunConfig, inquiry: Inquiry) -> Outcome:
   config, release = private.calibrate(config, population, num_weights, {})
   knows_cohorts = inquiry.known_cohorts or release.cohort.is_public
   claim = claimed(config, release)
-  context.set_simulation_context(block_size=config.block_size or None)
+  context.set_simulation_context(block_size=config.block_size or None, num_blocks=config.num_blocks)
   runs = [
     _run(config, model, files, release, num_canaries, secrets.token_bytes(noise_source.KEY_BYTES))
     for _ in range(inquiry.num_runs)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from privacy.settings import command_line
 from tff_superquantile.engine.processes import limits
 from tff_superquantile.experiments import cli
-from tff_superquantile.experiments import train
+from tff_superquantile.experiments import training
 from tff_superquantile.experiments.config import flags as train_flags
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import pool
@@ -38,7 +38,7 @@ class Asked(NamedTuple):
 
 def config_of(arguments: tuple[str, ...]) -> run_config.RunConfig:
   """Returns the config of a run's flags."""
-  args: argparse.Namespace = command_line.parse(train, list(arguments))
+  args: argparse.Namespace = command_line.parse(training, list(arguments))
   return run_config.from_values(**train_flags.values(args))
 
 

@@ -12,18 +12,18 @@ import sys
 
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import failures
-from tff_superquantile.experiments import train
+from tff_superquantile.experiments import training
 from tff_superquantile.experiments.config import flags as train_flags
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_folder
 
-define = train.define
+define = training.define
 
 
 def main(args: argparse.Namespace) -> None:
   config = run_config.from_values(**train_flags.values(args))
   try:
-    train.train(config)
+    training.train(config)
   except run_folder.OccupiedError:  # The other process is the run.
     raise
   except Exception as error:

@@ -28,7 +28,7 @@ from privacy.settings import part
 from tff_superquantile.engine.processes import dependent_process
 from tff_superquantile.engine.processes import limits
 from tff_superquantile.experiments import cli
-from tff_superquantile.experiments import train
+from tff_superquantile.experiments import training
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import progress
@@ -91,7 +91,7 @@ def work(load: Callable[[Any], run_config.RunConfig], num_cores: int, parent: Pa
       with open(run_folder.of_config(config).path / run_folder.LOG, "a") as log:
         for descriptor in (1, 2):
           os.dup2(log.fileno(), descriptor)
-      train.train(config)
+      training.train(config)
       sys.stdout.flush()
       parent.send((_DONE, ""))
       if (asked := parent.recv()) is not None:
