@@ -21,7 +21,7 @@ _REQUIRED = {
   "prop_fair": dict(utility_bound=5.0),
   "semi_vred": dict(beta=0.5),
   "gifair": dict(fairness_strength=0.5),
-  "eagle": dict(eagle_strength=0.5),
+  "eagle": dict(gap_strength=0.5),
 }
 
 
