@@ -83,6 +83,10 @@ EXPERIMENTS
     noise_gain      How much theta gains over FedAvg under noise of several
                     sizes, from finished private runs; its own flags:
                     run_experiments.sh noise_gain --help
+    sampling_noise  The noise of one budget with Poisson, allocated, cyclic and
+                    spaced cohorts: no training, two minutes. It takes the
+                    options --quick and --output_dir; its own flags:
+                    run_experiments.sh sampling_noise --help
     private_quantile
                     The error of private quantiles against epsilon, the paper's
                     recipe beside ours: no training, three minutes. It takes the
@@ -223,7 +227,7 @@ case "${1:-}" in
   # These have flags, and a page, of their own.
   train | report | describe | evaluate | export | personalize | account | private_evaluation) ;;
   audit_canaries | references | sweep | scheduler | worker) ;;
-  tailbench | cohort_gain | noise_gain | private_quantile) ;;
+  tailbench | cohort_gain | noise_gain | sampling_noise | private_quantile) ;;
   *) help_if_asked "$@" ;;
 esac
 
@@ -258,7 +262,7 @@ case "$experiment" in
   download)
     exec "$VENV/bin/python" -m tff_superquantile.experiments.download "$@"
     ;;
-  cohort_gain | noise_gain | private_quantile)
+  cohort_gain | noise_gain | sampling_noise | private_quantile)
     exec "$VENV/bin/python" -m paper.studies "$experiment" "$@"
     ;;
   tailbench)

@@ -208,7 +208,7 @@ def build_ledger(
     num_rounds_planned: The rounds for which the noise is.
     rounds_done: The rounds so far, at most those planned.
     starts: The models from which the run starts, the latest first.
-    flags: The run's flags, texts by name, of which some limit the guarantee; None without a run.
+    flags: The run's flags, texts by name, from which some sentences follow; None without a run.
 
   Returns:
     The ledger.
@@ -233,7 +233,7 @@ def build_ledger(
     epsilon_spent=epsilon,
     epsilon_server=server.server_epsilon(release, num_rounds_planned, meter.delta).epsilon,
     wording=statements.WORDING,
-    guarantee=statements.guarantee(release),
+    guarantee=statements.guarantee(release, flags),
     not_covered=statements.not_covered(release, starts, flags),
     starts=starts,
   )

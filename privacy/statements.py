@@ -11,7 +11,8 @@ from privacy import releases
 # The version of the sentences' wording, which a ledger keeps: an audit compares the names of a
 # ledger's sentences with those that follow from its numbers, and the texts where they are of the
 # same wording.
-WORDING = 1
+# Two: a run that judges its clients by loss gaps says so.
+WORDING = 2
 
 _NOT_COVERED: Mapping[str, str] = {
   "public": "What is public: the number of training clients, the names of a table's columns, and"
@@ -63,6 +64,9 @@ OWN_PARTS: Mapping[str, frozenset[str]] = {
   "threshold": parts.THRESHOLDS.own,
   "task": frozenset((*_PUBLIC_TASKS, "own")),
 }
+_LOSSES, _LOSS_GAPS = "losses", "loss gaps"
+# By flag, the value with which a run of the project's own method judges its clients by loss gaps.
+_BY_GAPS: Mapping[str, str] = {"algorithm": "eagle", "tail_by": "gap"}
 _MEASURED_BESIDE = (
   "Other runs of the experiment (--exact_siblings=allowed): they may measure exactly the clients"
   " whom this run protects, or train on them without privacy. The guarantee is that of this run by"
@@ -115,6 +119,23 @@ def from_outside(flags: Mapping[str, str]) -> list[str]:
     for name, own in OWN_PARTS.items()
     if flags.get(name) not in (None, *own)
   ]
+
+
+def judged(flags: Mapping[str, str]) -> str:
+  """Returns by what a run judges its clients: what its histogram or threshold is about.
+
+  Of a method from outside, which says for itself by what it judges, the flags do not tell.
+
+  Args:
+    flags: The run's flags, texts by name; none without a run.
+
+  Returns:
+    The plural of a noun.
+  """
+  if any(flags.get(name) == value for name, value in _BY_GAPS.items()):
+    return _LOSS_GAPS
+  is_own = flags.get("algorithm") in (None, *OWN_PARTS["algorithm"])
+  return _LOSSES if is_own else f"{_LOSSES} or {_LOSS_GAPS}"
 
 
 def of_flags(flags: Mapping[str, str]) -> dict[str, str]:
@@ -200,16 +221,17 @@ def not_covered(
   }
 
 
-def mechanism(release: releases.Release) -> str:
+def mechanism(release: releases.Release, flags: Mapping[str, str] | None = None) -> str:
   """States the releases of a round and their noise.
 
   Args:
     release: What a round releases, with its noise.
+    flags: The run's flags, texts by name; None without a run.
 
   Returns:
     One or more sentences.
   """
-  parts = [part.words() for part in release.parts]
+  parts = [part.words(judged(flags or {})) for part in release.parts]
   together = ""
   if len(parts) > 1:
     together = (
@@ -315,17 +337,18 @@ def adversary(release: releases.Release) -> str:
   return f"Adversary: whoever sees the {' and '.join(seen)} of all rounds, {known}."
 
 
-def guarantee(release: releases.Release) -> dict[str, str]:
+def guarantee(release: releases.Release, flags: Mapping[str, str] | None = None) -> dict[str, str]:
   """States what epsilon is about.
 
   Args:
     release: What a round releases.
+    flags: The run's flags, texts by name; None without a run.
 
   Returns:
     Sentences by name, in the order of reading.
   """
   sentences = {
-    "mechanism": mechanism(release),
+    "mechanism": mechanism(release, flags),
     "neighboring": neighboring(release),
     "sampling": sampling(release),
     "noise_shares": noise_shares(release),

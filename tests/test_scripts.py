@@ -235,6 +235,7 @@ def test_first_run_installs_and_later_ones_do_not(machine):
     (["doctor", "--a=b c"], "doctor --a=b c"),
     (["download"], "experiments.download"),
     (["private_quantile", "--a=b c"], "-m paper.studies private_quantile --a=b c"),
+    (["sampling_noise", "--a=b c"], "-m paper.studies sampling_noise --a=b c"),
     (["tailbench"], "-m benchmarks.tailbench"),
     (["convergence"], "-m paper.convergence"),
     (["nonconvex"], "-m paper.nonconvex"),

@@ -24,6 +24,7 @@ STUDIES = {
   "sensitivity": "What do local epochs, cohorts and θ change?",
   "cohort_gain": "How many clients a round does θ need?",
   "noise_gain": "Under how much noise does θ still gain?",
+  "sampling_noise": "How much noise does one budget take, by how cohorts are sampled?",
   "private_quantile": "How far are private quantiles from the true ones?",
 }
 

@@ -29,8 +29,8 @@ class Audit:
     epsilon_planned: The cost of all planned rounds.
     failures: Sentences that contradict the claim; empty if it holds.
     notes: Further remarks, in sentences.
-    not_covered: The limits of the guarantee that follow from ledger and flags, in sentences by
-      name.
+    guarantee: What epsilon is about, in sentences by name that follow from ledger and flags.
+    not_covered: The limits of the guarantee, likewise.
   """
 
   ledger: ledger_lib.Ledger
@@ -42,6 +42,7 @@ class Audit:
   epsilon_planned: float
   failures: tuple[str, ...]
   notes: tuple[str, ...]
+  guarantee: Mapping[str, str]
   not_covered: Mapping[str, str]
 
   @property
@@ -94,6 +95,7 @@ def audit_folder(folder: str | os.PathLike[str]) -> Audit:
       *wrong_evaluations,
     ),
     notes=(*_notes(ledger, results, spent, planned), *costs),
+    guarantee=statements.guarantee(release, flags),
     not_covered=statements.not_covered(release, ledger.starts, flags),
   )
 
@@ -133,7 +135,7 @@ def _wrong_sentences(ledger: ledger_lib.Ledger, flags: Mapping[str, str]) -> lis
   Those of an earlier wording are compared by their names.
   """
   expected = (
-    statements.guarantee(ledger.release),
+    statements.guarantee(ledger.release, flags),
     statements.not_covered(ledger.release, ledger.starts, flags),
   )
   found = (ledger.guarantee, ledger.not_covered)

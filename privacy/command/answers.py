@@ -11,7 +11,6 @@ from typing import Any
 from privacy import audit
 from privacy import parts
 from privacy import releases
-from privacy import statements
 from privacy.settings import command_line
 
 _WIDTH = 100
@@ -153,7 +152,7 @@ def of_audit(audited: audit.Audit, folder: str) -> CommandAnswer:
     epsilon_server=audited.server.epsilon,
     server_participations=audited.server.participations,
     server=audited.server.explanation,
-    guarantee=list(statements.guarantee(release).values()),
+    guarantee=list(audited.guarantee.values()),
     not_covered=list(audited.not_covered.values()),
   )
   claimed, delta = entry.claim["epsilon"], entry.claim["delta"]

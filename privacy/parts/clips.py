@@ -106,7 +106,8 @@ class AdaptiveClip(released.ReleasedPart, Clip):
     checks.scale("--initial_clip_norm", self.norm)
     checks.fraction("--clip_quantile", self.clip_quantile)
 
-  def words(self) -> str:
+  def words(self, judged: str) -> str:
+    del judged
     return f"a one-bit count of the updates within the clip norm with noise multiplier {self.z:.4g}"
 
   def columns(self, header: frozenset[str]) -> frozenset[str]:

@@ -108,8 +108,8 @@ class ReleasedPart(part.Part, abc.ABC):
     return dataclasses.replace(self, noise_multiplier=noise_multiplier, share=None, mechanism=None)
 
   @abc.abstractmethod
-  def words(self) -> str:
-    """States what it releases, and its noise."""
+  def words(self, judged: str) -> str:
+    """States what it releases, and its noise; `judged` is by what clients are: their losses."""
 
   @classmethod
   def blank(cls) -> dict[str, Any]:

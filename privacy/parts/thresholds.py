@@ -164,9 +164,9 @@ class Tree(PrivateThreshold):
     variances = tree_mechanism.cumulative_variances(num_bins)
     return (num_bins.bit_length() - 1) * float(variances[below - 1])
 
-  def words(self) -> str:
+  def words(self, judged: str) -> str:
     maker = "" if self.mechanism is None else f" (made by the clients, {self.num_bins} bins)"
-    return f"a histogram of losses with noise multiplier {self.z:.4g}{maker}"
+    return f"a histogram of {judged} with noise multiplier {self.z:.4g}{maker}"
 
   def flags(self) -> dict[str, Any]:
     return {**super().flags(), "num_bins": self.num_bins}
@@ -193,8 +193,8 @@ class OneBit(PrivateThreshold):
     del theta
     return banded.tracking_variance(coefficients, self.gain) / 4.0
 
-  def words(self) -> str:
-    return f"a one-bit count of losses with noise multiplier {self.z:.4g}"
+  def words(self, judged: str) -> str:
+    return f"a one-bit count of {judged} with noise multiplier {self.z:.4g}"
 
   def columns(self, header: frozenset[str]) -> frozenset[str]:
     return frozenset({"threshold", "estimated_tail_size"})

@@ -56,7 +56,8 @@ class UpdateSum(released.ReleasedPart):
     num_entries = self.num_parameters + self.is_weighted
     return sum_mechanism.build_sum_mechanism(self.z, self.clip_norm, num_entries, num_shares)
 
-  def words(self) -> str:
+  def words(self, judged: str) -> str:
+    del judged
     maker = "" if self.noise_by_server else " (made by the clients)"
     summed = "the sum of clipped updates"
     if self.is_weighted:

@@ -27,6 +27,7 @@ _BUDGET_PAGE = _ROOT / "docs/how_to/compute_a_budget.md"
 # The modules, and their first arguments, of experiments that are no sweeps.
 _COMMAND_OF = {
   "private_quantile": ("paper.studies", "private_quantile"),
+  "sampling_noise": ("paper.studies", "sampling_noise"),
   "tailbench": ("benchmarks.tailbench",),
   "convergence": ("paper.convergence",),
   "nonconvex": ("paper.nonconvex",),

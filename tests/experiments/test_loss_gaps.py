@@ -5,6 +5,7 @@ import pytest
 from scipy import special
 import tensorflow as tf
 
+from privacy import audit
 from tasks import models
 from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.config import run_config
@@ -93,6 +94,10 @@ def test_a_private_run_releases_of_gaps_what_it_releases_of_losses(lab):
     for method in (_GAPS["eagle_lambda_3"], dict(algorithm="gifair", fairness_strength=1.0))
   ]
   columns, others = (set(run.rounds) for run in runs)
+  for run, judged in zip(runs, ("loss gaps", "losses"), strict=True):
+    found = audit.audit_folder(run.path)
+    assert found.holds
+    assert f"a histogram of {judged} with noise" in found.ledger.guarantee["mechanism"]
   assert columns == others and "cohort_loss_mean" not in columns
   assert {path.name for path in runs[0].path.iterdir()} == {p.name for p in runs[1].path.iterdir()}
 

@@ -265,12 +265,13 @@ def test_a_start_without_privacy_on_the_same_clients_fails(tmp_path, task, start
 
 def test_sentences_of_an_earlier_wording_are_compared_by_name(tmp_path, monkeypatch):
   entry = _ledger(starts=())
-  monkeypatch.setattr(statements, "WORDING", 2)
+  today = statements.WORDING + 1
+  monkeypatch.setattr(statements, "WORDING", today)
   texts = {name: f"Once: {text}" for name, text in entry.guarantee.items()}
   for number, (wording, guarantee, holds) in enumerate(
     [
-      (2, entry.guarantee, True),
-      (2, texts, False),
+      (today, entry.guarantee, True),
+      (today, texts, False),
       (1, texts, True),
       (1, {**texts, "more": "A client may leave."}, False),
       (1, dict(list(texts.items())[1:]), False),
@@ -280,9 +281,11 @@ def test_sentences_of_an_earlier_wording_are_compared_by_name(tmp_path, monkeypa
     folder = run_folders.write(tmp_path / str(number), changed, _ROUNDS)
     found = audit.audit_folder(folder)
     assert found.holds == holds, number
-    assert any("have wording 1, not today's 2" in note for note in found.notes) == (wording == 1)
-  _change(folder / "privacy.json", lambda content: content.update(wording=3))
-  with pytest.raises(ValueError, match="Found wording = 3 in the ledger; expected 1 to 2"):
+    noted = f"have wording 1, not today's {today}"
+    assert any(noted in note for note in found.notes) == (wording == 1)
+  _change(folder / "privacy.json", lambda content: content.update(wording=today + 1))
+  message = f"Found wording = {today + 1} in the ledger; expected 1 to {today}"
+  with pytest.raises(ValueError, match=message):
     audit.audit_folder(folder)
 
 
@@ -295,7 +298,11 @@ def test_parts_from_outside_and_siblings_are_in_the_ledgers_sentences(tmp_path, 
   ((name, sentence),) = statements.of_flags(flags).items()
   assert f"--{flag}={value}" in sentence
   entry = _ledger(starts=())
-  said = dataclasses.replace(entry, not_covered=statements.not_covered(entry.release, flags=flags))
+  said = dataclasses.replace(
+    entry,
+    guarantee=statements.guarantee(entry.release, flags),
+    not_covered=statements.not_covered(entry.release, flags=flags),
+  )
   assert said.not_covered[name] == sentence and name not in entry.not_covered
   found = audit.audit_folder(run_folders.write(tmp_path / "said", said, _ROUNDS, **flags))
   assert found.holds and found.not_covered[name] == sentence
@@ -306,6 +313,38 @@ def test_parts_from_outside_and_siblings_are_in_the_ledgers_sentences(tmp_path, 
   (failure,) = _failures(run_folders.write(tmp_path / "spare", said, _ROUNDS, task="own"))
   assert failure.startswith(wrong)
   assert audit.audit_folder(run_folders.write(tmp_path / "none", entry, _ROUNDS, task="own")).holds
+
+
+@pytest.mark.parametrize("name", ["tree", "geometric", "primal_dual"])
+@pytest.mark.parametrize(
+  "flags, judged",
+  [
+    ({"algorithm": "gifair"}, "losses"),
+    ({"algorithm": "superquantile", "tail_by": "loss"}, "losses"),
+    ({"algorithm": "eagle"}, "loss gaps"),
+    ({"algorithm": "superquantile", "tail_by": "gap"}, "loss gaps"),
+    ({"algorithm": "plug:Peek"}, "losses or loss gaps"),
+  ],
+)
+def test_a_ledger_says_by_what_clients_are_judged(tmp_path, name, flags, judged):
+  entry = _ledger(name, starts=())
+  texts = {}
+  for noun in ("losses", "loss gaps", "losses or loss gaps"):
+    said = dataclasses.replace(
+      entry,
+      guarantee={
+        key: text.replace(" of losses with", f" of {noun} with")
+        for key, text in entry.guarantee.items()
+      },
+      not_covered=statements.not_covered(entry.release, flags=flags),
+    )
+    found = audit.audit_folder(run_folders.write(tmp_path / noun, said, _ROUNDS, **flags))
+    is_said = not any(text.startswith("The ledger's sentences") for text in found.failures)
+    assert is_said == (noun == judged)
+    texts[noun] = said.guarantee["mechanism"]
+    assert found.guarantee["mechanism"] == texts.get(judged, found.guarantee["mechanism"])
+    assert f" of {judged} with noise" in found.guarantee["mechanism"]
+  assert len(set(texts.values())) == 3
 
 
 def test_an_epsilon_against_the_server_is_there_where_it_should_be(run):

@@ -6,6 +6,7 @@ import pytest
 
 from privacy import parts
 from privacy import statements
+from privacy.settings import part
 import tasks
 from tff_superquantile.experiments.config import methods
 from tff_superquantile.experiments.config import run_config
@@ -153,6 +154,24 @@ def test_the_projects_own_parts_are_those_that_the_accountant_knows():
   assert statements.OWN_PARTS["algorithm"] == private
   assert statements.OWN_PARTS["threshold"] == parts.THRESHOLDS.own
   assert statements.OWN_PARTS["task"] == set(tasks.task_names())
+
+
+def test_ledgers_say_gaps_of_the_methods_that_judge_by_them():
+  found = {}
+  for name in sorted(statements.OWN_PARTS["algorithm"]):
+    flags = part.flags(methods.METHODS[name])
+    needed = {key: 0.5 for key, flag in flags.items() if flag.is_required}
+    needed |= {"utility_bound": 20.0} if "utility_bound" in flags else {}
+    for by in ("loss", "gap") if "tail_by" in flags else (None,):
+      values = {**needed, **({} if by is None else {"tail_by": by})}
+      config = run_config.from_values(algorithm=name, **values)
+      found[name, by] = config.method.judges_gaps
+      said = statements.judged(config.to_flags())
+      assert said == ("loss gaps" if config.method.judges_gaps else "losses")
+  assert [key for key, is_gap in found.items() if is_gap] == [
+    ("eagle", None),
+    ("superquantile", "gap"),
+  ]
 
 
 @pytest.mark.parametrize("name", ["algorithm", "threshold", "task", None])
