@@ -39,6 +39,8 @@ sys.addaudithook(hook)
 sys.argv[0] = {module!r}
 runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 """
+# What a process is where a shell starts it in the background of a script.
+_IN_BACKGROUND = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,12 +184,16 @@ class Lab:
     """Starts a command with the flags of a small task, which `arguments` override."""
     return self.python("-m", f"{_PACKAGE}.{module}", *self.small(arguments))
 
-  def held(self, module, *arguments, rows, forked=False):
-    """As `start`, but the command is held after so many rows, and again in each of its forks."""
+  def held(self, module, *arguments, rows, in_background=False):
+    """Starts a command as a fork that is held after so many rows, and again in each of its own.
+
+    One in the background ignores SIGINT, as a shell without a terminal has it.
+    """
     name = self._name()
     place = str(self.folder / name)
     script = _HELD.format(rows=rows, place=place, module=f"{_PACKAGE}.{module}")
-    return self._command(["-c", script, *self.small(arguments)], name, forked=forked)
+    script = _IN_BACKGROUND * in_background + script
+    return self._command(["-c", script, *self.small(arguments)], name, forked=True)
 
   def forked(self, module, *arguments):
     """Carries out a command, as a fork."""

@@ -6,6 +6,7 @@ commands; what it is asked to do is done as `python -m` and `python -c` do it.
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -29,6 +30,9 @@ _starting = threading.Lock()
 def environment():
   path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
   return {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+_outside = environment()  # Of tests, some of which change variables for themselves.
 
 
 class Fork:
@@ -77,14 +81,30 @@ def _server():
   """The address of the process that forks, started when first asked for."""
   with _starting:
     if _ADDRESS not in os.environ:
-      path = pathlib.Path(tempfile.mkdtemp()) / "socket"
-      command = [sys.executable, __file__, path]
-      server = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment())
+      os.environ[_ADDRESS] = str(_started_server())
+    return os.environ[_ADDRESS]
+
+
+def _started_server():
+  """The socket of one for all workers of these tests: each holds what takes seconds to import."""
+  tests = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+  folder = pathlib.Path(tempfile.gettempdir(), f"forks_{tests}")
+  # It ends with the process that shares out the tests, as any worker may be done before others.
+  ends_with = os.getppid() if tests else os.getpid()
+  if tests:
+    folder.mkdir(mode=0o700, exist_ok=True)
+  else:
+    folder = pathlib.Path(tempfile.mkdtemp())
+  path = folder / "socket"
+  with open(folder / "lock", "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not path.exists():
+      command = [sys.executable, __file__, path, str(ends_with)]
+      server = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_outside)
       while not path.exists():
         assert server.poll() is None, "the process that forks has ended before it began"
         time.sleep(0.1)
-      os.environ[_ADDRESS] = str(path)
-    return os.environ[_ADDRESS]
+  return path
 
 
 def _carry_out(arguments):
@@ -120,9 +140,8 @@ def _refuse_worker(worker, args, **kwargs):
   raise AssertionError("a command of this project started TFF's worker")
 
 
-def _serve(path):
-  """Forks until its parent ends; returns in each command, with its arguments."""
-  parent = os.getppid()  # First: it may end meanwhile.
+def _serve(path, ends_with):
+  """Forks until a process ends; returns in each command, with its arguments."""
   gc.disable()  # The collector would go over what is imported again and again.
   import sklearn.datasets  # noqa: F401
   import tqdm
@@ -141,7 +160,7 @@ def _serve(path):
   with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
     server.bind(path)
     server.settimeout(1)
-    while os.getppid() == parent:
+    while os.path.exists(f"/proc/{ends_with}"):
       try:
         request = json.loads(server.recv(1 << 20))
       except TimeoutError:
@@ -163,7 +182,7 @@ def _end(code):
 
 if __name__ == "__main__":
   os.environ[_ADDRESS] = sys.argv[1]
-  arguments = _serve(sys.argv[1])
+  arguments = _serve(*sys.argv[1:])
   try:
     _carry_out(arguments)
   except SystemExit as error:
