@@ -40,7 +40,7 @@ sys.argv[0] = {module!r}
 runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 """
 # What a process is where a shell starts it in the background of a script.
-_IN_BACKGROUND = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+IN_BACKGROUND = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +72,12 @@ class Result:
 class Command:
   """A started command, and the processes that it was seen to start."""
 
-  def __init__(self, arguments, folder, name, forked=False):
+  def __init__(self, arguments, folder, name, forked=False, is_whole=False):
     self._files = {kind: folder / f"{name}.{kind}" for kind in ("out", "err")}
     self._place = str(folder / name)  # Beginning of the paths of what holds it.
     self._seen = set()
     if forked:
-      self.process = forks.Fork(arguments, folder, **self._files)
+      self.process = forks.Fork(arguments, folder, **self._files, is_whole=is_whole)
       return
     with open(self._files["out"], "w") as out, open(self._files["err"], "w") as err:
       self.process = subprocess.Popen(
@@ -168,9 +168,9 @@ class Lab:
     """Starts Python."""
     return self._command(arguments)
 
-  def fork(self, *arguments):
-    """Starts Python as a fork that has imported TensorFlow."""
-    return self._command(arguments, forked=True)
+  def fork(self, *arguments, is_whole=False):
+    """Starts Python as a fork that has imported TensorFlow; a whole one ends as Python does."""
+    return self._command(arguments, forked=True, is_whole=is_whole)
 
   def places(self, output_dir):
     """The values of the flags that say where a run is in this folder."""
@@ -192,7 +192,7 @@ class Lab:
     name = self._name()
     place = str(self.folder / name)
     script = _HELD.format(rows=rows, place=place, module=f"{_PACKAGE}.{module}")
-    script = _IN_BACKGROUND * in_background + script
+    script = IN_BACKGROUND * in_background + script
     return self._command(["-c", script, *self.small(arguments)], name, forked=True)
 
   def forked(self, module, *arguments):

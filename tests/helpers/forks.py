@@ -38,12 +38,15 @@ _outside = environment()  # Of tests, some of which change variables for themsel
 class Fork:
   """A command, with the interface of `subprocess.Popen` as far as it is needed here."""
 
-  def __init__(self, arguments, folder, out, err):
-    """Starts it; `arguments` are what follows "python": "-m" and more, or "-c" and a script."""
+  def __init__(self, arguments, folder, out, err, is_whole=False):
+    """Starts it; `arguments` are what follows "python": "-m" and more, or "-c" and a script.
+
+    A whole one ends as Python does, which takes seconds, and may start TFF's worker.
+    """
     self.returncode = None
     self._answers = pathlib.Path(tempfile.mkdtemp())
     files = dict(out=str(out), err=str(err), answers=str(self._answers))
-    request = dict(arguments=list(arguments), folder=str(folder), **files)
+    request = dict(arguments=list(arguments), folder=str(folder), is_whole=is_whole, **files)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
       client.sendto(json.dumps(request).encode(), _server())
     while (pid := self._answer("pid")) is None:
@@ -141,7 +144,7 @@ def _refuse_worker(worker, args, **kwargs):
 
 
 def _serve(path, ends_with):
-  """Forks until a process ends; returns in each command, with its arguments."""
+  """Forks until a process ends; returns in each command, with what was asked for."""
   gc.disable()  # The collector would go over what is imported again and again.
   import sklearn.datasets  # noqa: F401
   import tqdm
@@ -153,7 +156,7 @@ def _serve(path, ends_with):
   from tff_superquantile.simulation import training_loop  # noqa: F401
 
   tasks.get_task("synthetic")  # Its modules, too, are imported late.
-  worker.Worker.__init__ = _refuse_worker
+  start_worker, worker.Worker.__init__ = worker.Worker.__init__, _refuse_worker
   gc.freeze()
   tqdm.tqdm.monitor_interval = 0  # No thread of it.
   signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -168,7 +171,9 @@ def _serve(path, ends_with):
       if os.fork() == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _watch(request, pathlib.Path(request["answers"]))
-        return request["arguments"]
+        if request["is_whole"]:
+          worker.Worker.__init__ = start_worker
+        return request
   os._exit(0)
 
 
@@ -180,9 +185,7 @@ def _end(code):
   os._exit(code)
 
 
-if __name__ == "__main__":
-  os.environ[_ADDRESS] = sys.argv[1]
-  arguments = _serve(*sys.argv[1:])
+def _carry_out_and_end(arguments):
   try:
     _carry_out(arguments)
   except SystemExit as error:
@@ -193,3 +196,9 @@ if __name__ == "__main__":
     sys.excepthook(*sys.exc_info())
     _end(1)
   _end(0)
+
+
+if __name__ == "__main__":
+  os.environ[_ADDRESS] = sys.argv[1]
+  request = _serve(*sys.argv[1:])
+  (_carry_out if request["is_whole"] else _carry_out_and_end)(request["arguments"])
