@@ -93,7 +93,8 @@ print("end", flush=True)
 
 @pytest.mark.parametrize("signum, block_size", [("SIGINT", 0), ("SIGTERM", 2)])
 def test_a_signal_is_answered_within_a_call(lab, signum, block_size):
-  done = lab.fork("-c", _CODE, signum, str(block_size), "1.0", is_whole=True).wait()
+  command = lab.fork("-c", _CODE, signum, str(block_size), "1.0", is_whole=True)
+  done = command.wait(seconds=300)
   found = done.out.split("\n")[:-1]
   expected = [
     line for n in ("round", "reading", "tracing", "graph") for line in (f"{n} in time", "True")

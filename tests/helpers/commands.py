@@ -4,6 +4,7 @@ import contextlib
 import csv
 import dataclasses
 import itertools
+import math
 import os
 import pathlib
 import signal
@@ -101,14 +102,16 @@ class Command:
       time.sleep(0.02)
     self.look()
 
-  def wait(self):
-    """Returns how it ended."""
+  def wait(self, seconds=math.inf):
+    """Returns how it ended, which it does within some seconds."""
+    end = time.monotonic() + seconds
     while True:
       try:
         self.process.wait(_SECONDS_BETWEEN_LOOKS)
         break
       except subprocess.TimeoutExpired:
         self.look()
+        assert time.monotonic() < end, f"it goes on: {self._files['out'].read_text()}"
     return Result(self.process.returncode, *(f.read_text() for f in self._files.values()))
 
   def wait_until_held(self):
