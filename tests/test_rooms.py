@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import graphlib
 import io
 import pathlib
@@ -116,7 +117,9 @@ def _imported(path, names):
   return found & names
 
 
+@functools.cache
 def _arrows():
+  """The modules that each imports, found once, as it takes all syntax trees."""
   names = {_name(path) for path in _MODULES}
   return {_name(path): _imported(path, names) for path in _MODULES}
 

@@ -1,11 +1,9 @@
 """What the README and the pages show must work as it stands there."""
 
-import os
 import pathlib
 import random
 import re
 import runpy
-import subprocess
 import sys
 
 from helpers import problems
@@ -151,30 +149,30 @@ def test_secure_example():
   exec(_block("docs/reference/algorithms.md"), dict(model_fn=problems.linear_model_fn))
 
 
-def test_keras_task_in_the_folder_of_tasks_is_found_and_trains(tmp_path):
+_OF_FOLDER = """
+import importlib, runpy, tasks
+importlib.reload(tasks)  # That of this folder, as if none had been imported before.
+assert tasks.__path__ == [{folder!r}]
+runpy.run_module("tff_superquantile.experiments.train", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_keras_task_in_the_folder_of_tasks_is_found_and_trains(lab):
   page = _page("docs/how_to/add_a_part.md")
   (source,) = re.findall(r"```python\n# weather.py\n(.*?)```", page, re.DOTALL)
   (keras,) = re.findall(r"```python\n(def _keras_model.*?)```", page, re.DOTALL)
   source = re.sub("build_model=.*", "build_model=_keras_model,", source)
   imports = "import tensorflow_federated as tff\n"
-  tasks = tmp_path / "tasks"
+  tasks = lab.folder / "tasks"
   tasks.mkdir()
   for path in (_ROOT / "tasks").iterdir():
     if path.name != "__pycache__":
       (tasks / path.name).symlink_to(path)
   (tasks / "weather.py").write_text(f"{imports}{keras}\n{source}\nTASKS = (WEATHER,)\n")
-  flags = ["--num_rounds=3", f"--cache_dir={tmp_path}", f"--output_dir={tmp_path / 'out'}"]
-  result = subprocess.run(
-    [sys.executable, "-m", "tff_superquantile.experiments.train", "--task=weather", *flags],
-    cwd=tmp_path,
-    env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{_ROOT}"},
-    capture_output=True,
-    text=True,
-    timeout=600,
-    check=False,
-  )
-  assert result.returncode == 0, result.stderr
-  assert (tmp_path / "out/weather/superquantile_theta_0.5/seed_0/metrics.json").exists()
+  flags = ("--task=weather", "--num_rounds=3", f"--cache_dir={lab.cache_dir}", "--output_dir=out")
+  result = lab.fork("-c", _OF_FOLDER.format(folder=str(tasks)), *flags).wait()
+  assert result.code == 0, result.err
+  assert (lab.folder / "out/weather/superquantile_theta_0.5/seed_0/metrics.json").exists()
 
 
 def _links():

@@ -4,19 +4,20 @@ import functools
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import time
+import uuid
 
+from helpers import commands
+from helpers import forks
 import pytest
 
 from tff_superquantile.engine import context
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SECONDS = 600  # For a process to start; of patience, not of duration.
 
 _SCRIPT = '''
-import os, sys, time
+import os, signal, sys, time
+os.setsid()  # Of what a terminal's Ctrl-C reaches, it is alone.
 import numpy as np
 import tensorflow_federated as tff
 from tff_superquantile.engine import context
@@ -77,22 +78,28 @@ def wait_for_end(pids, seconds=60):
 
 
 class Script:
-  """The script plus `lines`, in a Python of its own. It takes seconds to start: start several."""
+  """The script plus `lines`, in a process of its own that ends as Python does."""
 
-  def __init__(self, folder, lines):
-    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    self.process = subprocess.Popen(
-      [sys.executable, "-c", _SCRIPT + lines],
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      bufsize=0,  # What `readline` reads ahead, `communicate` would not see.
-      cwd=folder,
-      env={**os.environ, "PYTHONPATH": path},
-      start_new_session=True,
-    )
+  def __init__(self, folder, lines, before=""):
+    name = uuid.uuid4().hex
+    self._files = [folder / f"{name}.{kind}" for kind in ("out", "err")]
+    for file in self._files:
+      file.touch()
+    self.process = forks.Fork(["-c", before + _SCRIPT + lines], folder, *self._files, is_whole=True)
+    self._num_read = 0
+
+  def _out(self):
+    """What it has printed in whole lines, but for what was read before."""
+    return self._files[0].read_text()[self._num_read :]
 
   def read_line(self):
-    return self.process.stdout.readline().decode()
+    end = time.monotonic() + _SECONDS
+    while "\n" not in self._out():
+      assert self.process.poll() is None and time.monotonic() < end, self._files[1].read_text()
+      time.sleep(0.05)
+    line = self._out().partition("\n")[0] + "\n"
+    self._num_read += len(line)
+    return line
 
   @functools.cached_property
   def worker(self):
@@ -101,13 +108,12 @@ class Script:
     return int(pid)
 
   def end(self):
-    """Returns (return code, rest of stdout, stderr), when nobody has its output open any more."""
+    """Returns (return code, rest of stdout, stderr)."""
     try:
-      out, err = self.process.communicate(timeout=_SECONDS)
+      code = self.process.wait(_SECONDS)
     finally:
-      if self.process.poll() is None:
-        self.process.kill()
-    return self.process.returncode, out.decode(), err.decode()
+      self.process.send_signal(signal.SIGKILL)
+    return code, self._out(), self._files[1].read_text()
 
 
 def assert_ends(pid):
@@ -146,11 +152,8 @@ def test_ctrl_c_leaves_the_worker_to_its_parent(tmp_path):
   )
   # Shells start the background jobs of a script with SIGINT ignored; TFF ends a worker by SIGINT
   # when another context takes its place, and waits for it.
-  old = signal.signal(signal.SIGINT, signal.SIG_IGN)
-  try:
-    ignoring = Script(tmp_path, "start(); start(); print(*workers())")
-  finally:
-    signal.signal(signal.SIGINT, old)
+  again = "start(); start(); print(*workers())"
+  ignoring = Script(tmp_path, again, before=commands.IN_BACKGROUND)
 
   worker = interrupted.worker
   assert interrupted.read_line() == "ready\n"

@@ -4,8 +4,6 @@ Each program gives here what it gives in TFF's runtime, or fails here as there.
 """
 
 import collections
-import subprocess
-import sys
 
 from helpers import calls
 from helpers.calls import at_clients
@@ -327,7 +325,7 @@ def _counted(held):
   return [int(n) for n in at_clients(_count)(held)]
 
 
-def test_a_call_within_a_graph_is_computed_and_leaves_no_mark():
+def test_a_call_within_a_graph_is_computed_and_leaves_no_mark(lab):
   """In a process of its own, whose first call it is."""
   program = (
     "import numpy as np, tensorflow as tf, tensorflow_federated as tff, tff_superquantile as tsq\n"
@@ -341,8 +339,8 @@ def test_a_call_within_a_graph_is_computed_and_leaves_no_mark():
     "  print(counts(held)[0])\n"
     "print(counts(held)[0], tf.function(lambda: counts(held)[0])().numpy())\n"
   )
-  done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-  assert done.stdout.split() == ["3"] * 3, done.stderr
+  done = lab.fork("-c", program).wait()
+  assert done.out.split() == ["3"] * 3, done.err
 
 
 def test_a_data_set_without_an_end_is_refused_unless_it_is_cut():

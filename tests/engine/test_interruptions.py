@@ -1,10 +1,5 @@
 """Ctrl-C and SIGTERM within a call are answered within a second, and the next call is right."""
 
-import os
-import signal
-import subprocess
-import sys
-
 import pytest
 import tensorflow as tf
 
@@ -97,22 +92,15 @@ print("end", flush=True)
 
 
 @pytest.mark.parametrize("signum, block_size", [("SIGINT", 0), ("SIGTERM", 2)])
-def test_a_signal_is_answered_within_a_call(signum, block_size):
-  environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-  process = subprocess.Popen(
-    [sys.executable, "-c", _CODE, signum, str(block_size), "1.0"],
-    stdout=subprocess.PIPE,
-    text=True,
-    env=environment,
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-  )
-  output, _ = process.communicate(timeout=300)
-  found = output.split("\n")[:-1]
+def test_a_signal_is_answered_within_a_call(lab, signum, block_size):
+  command = lab.fork("-c", _CODE, signum, str(block_size), "1.0", is_whole=True)
+  done = command.wait(seconds=300)
+  found = done.out.split("\n")[:-1]
   expected = [
     line for n in ("round", "reading", "tracing", "graph") for line in (f"{n} in time", "True")
   ]
   assert found == [*expected, "41 True", "end"]
-  assert process.returncode == 0  # And nothing of it is left that would keep it.
+  assert done.code == 0  # And nothing of it is left that would keep it.
 
 
 @pytest.mark.parametrize("is_interrupted", [True, False])

@@ -9,6 +9,7 @@ import subprocess
 
 from helpers import clusters
 from helpers import commands
+from helpers import processes
 import numpy as np
 import pytest
 
@@ -45,7 +46,7 @@ def _assert_same(cluster, undisturbed, *seeds):
 
 def _stop(command, signum):
   """Sends a signal to a worker and to the processes of its runs, as a machine that is frozen."""
-  for pid, _ in commands._processes_below(command.process.pid):
+  for pid, _ in processes.below(command.process.pid):
     os.kill(pid, signum)
 
 
@@ -83,11 +84,11 @@ def test_a_frozen_worker_whose_runs_are_not(cluster, undisturbed):
   driver = cluster.drive(0, 1, num_rounds=2000)
   cluster.wait_for_rows(driver, 8, 0, 1)
   frozen, _ = cluster.worker_of(0)
-  children = {pid for pid, _ in commands._processes_below(frozen.process.pid)}
+  children = {pid for pid, _ in processes.below(frozen.process.pid)}
   children.discard(frozen.process.pid)
   os.kill(frozen.process.pid, signal.SIGSTOP)
   # The run ends by itself, without its worker, before it is another's.
-  driver.wait_until(lambda: not any(commands._stat(pid) for pid in children))
+  driver.wait_until(lambda: not any(processes.stat(pid) for pid in children))
   driver.wait_until(lambda: not cluster.at_work(0, frozen))
   os.kill(frozen.process.pid, signal.SIGCONT)
   driver.process.send_signal(signal.SIGTERM)

@@ -360,9 +360,9 @@ def interrupted(lab, base):
   flags = (*_SEEDS, *base.flags, "--seconds_per_checkpoint=0")
   ends = {}
 
-  def start(rows, forked=True):
+  def start(rows, **kwargs):
     # One run after the other: those that follow are held too.
-    return lab.held("sweep", *flags, "--num_workers=1", rows=rows, forked=forked)
+    return lab.held("sweep", *flags, "--num_workers=1", rows=rows, **kwargs)
 
   def end(command, signum):
     result = command.end_by(signum)
@@ -371,13 +371,9 @@ def interrupted(lab, base):
 
   # Shells start the background jobs of a script with SIGINT ignored: only SIGTERM ends these. Its
   # runs are there, but have not got to their rounds.
-  old = signal.signal(signal.SIGINT, signal.SIG_IGN)
-  try:
-    command = start(rows=0, forked=False)  # A fork would not inherit that.
-    command.wait_until(lambda: command.num_seen() > 1)
-    end(command, signal.SIGTERM)
-  finally:
-    signal.signal(signal.SIGINT, old)
+  command = start(rows=0, in_background=True)
+  command.wait_until(lambda: command.num_seen() > 1)
+  end(command, signal.SIGTERM)
   for signum in (signal.SIGINT, signal.SIGKILL):
     before = _num_rows(lab)
     command = start(rows=3)

@@ -206,7 +206,7 @@ def interrupted_run(lab, base):
   ends = {}
   for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
     before = commands.num_rows(run)
-    command = lab.held("train", *flags, rows=4, forked=True)
+    command = lab.held("train", *flags, rows=4)
     command.wait_until_held()
     assert commands.num_rows(run) > before + 3
     versions = [path.name for path in (run / "checkpoints").iterdir()]

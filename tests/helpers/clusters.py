@@ -7,6 +7,7 @@ import re
 import signal
 
 from helpers import commands
+from helpers import processes
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_folder
 
@@ -91,7 +92,7 @@ class Cluster:
   def at_work(self, seed, worker):
     """Whether a worker, or a process of it, holds the lock of a run."""
     inode = str((self.run(seed) / "lock").stat().st_ino)
-    pids = {str(pid) for pid, _ in commands._processes_below(worker.process.pid)}
+    pids = {str(pid) for pid, _ in processes.below(worker.process.pid)}
     for line in pathlib.Path("/proc/locks").read_text().splitlines():
       fields = line.split()
       if fields[5].split(":")[-1] == inode and fields[4] in pids:

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import dataclasses
 import itertools
+import math
 import os
 import pathlib
 import signal
@@ -39,6 +40,8 @@ sys.addaudithook(hook)
 sys.argv[0] = {module!r}
 runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 """
+# What a process is where a shell starts it in the background of a script.
+IN_BACKGROUND = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,12 +73,12 @@ class Result:
 class Command:
   """A started command, and the processes that it was seen to start."""
 
-  def __init__(self, arguments, folder, name, forked=False):
+  def __init__(self, arguments, folder, name, forked=False, is_whole=False):
     self._files = {kind: folder / f"{name}.{kind}" for kind in ("out", "err")}
     self._place = str(folder / name)  # Beginning of the paths of what holds it.
     self._seen = set()
     if forked:
-      self.process = forks.Fork(arguments, folder, **self._files)
+      self.process = forks.Fork(arguments, folder, **self._files, is_whole=is_whole)
       return
     with open(self._files["out"], "w") as out, open(self._files["err"], "w") as err:
       self.process = subprocess.Popen(
@@ -99,14 +102,16 @@ class Command:
       time.sleep(0.02)
     self.look()
 
-  def wait(self):
-    """Returns how it ended."""
+  def wait(self, seconds=math.inf):
+    """Returns how it ended, which it does within some seconds."""
+    end = time.monotonic() + seconds
     while True:
       try:
         self.process.wait(_SECONDS_BETWEEN_LOOKS)
         break
       except subprocess.TimeoutExpired:
         self.look()
+        assert time.monotonic() < end, f"it goes on: {self._files['out'].read_text()}"
     return Result(self.process.returncode, *(f.read_text() for f in self._files.values()))
 
   def wait_until_held(self):
@@ -166,9 +171,9 @@ class Lab:
     """Starts Python."""
     return self._command(arguments)
 
-  def fork(self, *arguments):
-    """Starts Python as a fork that has imported TensorFlow."""
-    return self._command(arguments, forked=True)
+  def fork(self, *arguments, is_whole=False):
+    """Starts Python as a fork that has imported TensorFlow; a whole one ends as Python does."""
+    return self._command(arguments, forked=True, is_whole=is_whole)
 
   def places(self, output_dir):
     """The values of the flags that say where a run is in this folder."""
@@ -182,12 +187,16 @@ class Lab:
     """Starts a command with the flags of a small task, which `arguments` override."""
     return self.python("-m", f"{_PACKAGE}.{module}", *self.small(arguments))
 
-  def held(self, module, *arguments, rows, forked=False):
-    """As `start`, but the command is held after so many rows, and again in each of its forks."""
+  def held(self, module, *arguments, rows, in_background=False):
+    """Starts a command as a fork that is held after so many rows, and again in each of its own.
+
+    One in the background ignores SIGINT, as a shell without a terminal has it.
+    """
     name = self._name()
     place = str(self.folder / name)
     script = _HELD.format(rows=rows, place=place, module=f"{_PACKAGE}.{module}")
-    return self._command(["-c", script, *self.small(arguments)], name, forked=forked)
+    script = IN_BACKGROUND * in_background + script
+    return self._command(["-c", script, *self.small(arguments)], name, forked=True)
 
   def forked(self, module, *arguments):
     """Carries out a command, as a fork."""

@@ -6,6 +6,7 @@ commands; what it is asked to do is done as `python -m` and `python -c` do it.
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -31,15 +32,21 @@ def environment():
   return {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
+_outside = environment()  # Of tests, some of which change variables for themselves.
+
+
 class Fork:
   """A command, with the interface of `subprocess.Popen` as far as it is needed here."""
 
-  def __init__(self, arguments, folder, out, err):
-    """Starts it; `arguments` are what follows "python": "-m" and more, or "-c" and a script."""
+  def __init__(self, arguments, folder, out, err, is_whole=False):
+    """Starts it; `arguments` are what follows "python": "-m" and more, or "-c" and a script.
+
+    A whole one ends as Python does, which takes seconds, and may start TFF's worker.
+    """
     self.returncode = None
     self._answers = pathlib.Path(tempfile.mkdtemp())
     files = dict(out=str(out), err=str(err), answers=str(self._answers))
-    request = dict(arguments=list(arguments), folder=str(folder), **files)
+    request = dict(arguments=list(arguments), folder=str(folder), is_whole=is_whole, **files)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
       client.sendto(json.dumps(request).encode(), _server())
     while (pid := self._answer("pid")) is None:
@@ -77,14 +84,30 @@ def _server():
   """The address of the process that forks, started when first asked for."""
   with _starting:
     if _ADDRESS not in os.environ:
-      path = pathlib.Path(tempfile.mkdtemp()) / "socket"
-      command = [sys.executable, __file__, path]
-      server = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment())
+      os.environ[_ADDRESS] = str(_started_server())
+    return os.environ[_ADDRESS]
+
+
+def _started_server():
+  """The socket of one for all workers of these tests: each holds what takes seconds to import."""
+  tests = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+  folder = pathlib.Path(tempfile.gettempdir(), f"forks_{tests}")
+  # It ends with the process that shares out the tests, as any worker may be done before others.
+  ends_with = os.getppid() if tests else os.getpid()
+  if tests:
+    folder.mkdir(mode=0o700, exist_ok=True)
+  else:
+    folder = pathlib.Path(tempfile.mkdtemp())
+  path = folder / "socket"
+  with open(folder / "lock", "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not path.exists():
+      command = [sys.executable, __file__, path, str(ends_with)]
+      server = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_outside)
       while not path.exists():
         assert server.poll() is None, "the process that forks has ended before it began"
         time.sleep(0.1)
-      os.environ[_ADDRESS] = str(path)
-    return os.environ[_ADDRESS]
+  return path
 
 
 def _carry_out(arguments):
@@ -120,9 +143,8 @@ def _refuse_worker(worker, args, **kwargs):
   raise AssertionError("a command of this project started TFF's worker")
 
 
-def _serve(path):
-  """Forks until its parent ends; returns in each command, with its arguments."""
-  parent = os.getppid()  # First: it may end meanwhile.
+def _serve(path, ends_with):
+  """Forks until a process ends; returns in each command, with what was asked for."""
   gc.disable()  # The collector would go over what is imported again and again.
   import sklearn.datasets  # noqa: F401
   import tqdm
@@ -134,14 +156,14 @@ def _serve(path):
   from tff_superquantile.simulation import training_loop  # noqa: F401
 
   tasks.get_task("synthetic")  # Its modules, too, are imported late.
-  worker.Worker.__init__ = _refuse_worker
+  start_worker, worker.Worker.__init__ = worker.Worker.__init__, _refuse_worker
   gc.freeze()
   tqdm.tqdm.monitor_interval = 0  # No thread of it.
   signal.signal(signal.SIGCHLD, signal.SIG_IGN)
   with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
     server.bind(path)
     server.settimeout(1)
-    while os.getppid() == parent:
+    while os.path.exists(f"/proc/{ends_with}"):
       try:
         request = json.loads(server.recv(1 << 20))
       except TimeoutError:
@@ -149,7 +171,9 @@ def _serve(path):
       if os.fork() == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _watch(request, pathlib.Path(request["answers"]))
-        return request["arguments"]
+        if request["is_whole"]:
+          worker.Worker.__init__ = start_worker
+        return request
   os._exit(0)
 
 
@@ -161,9 +185,7 @@ def _end(code):
   os._exit(code)
 
 
-if __name__ == "__main__":
-  os.environ[_ADDRESS] = sys.argv[1]
-  arguments = _serve(sys.argv[1])
+def _carry_out_and_end(arguments):
   try:
     _carry_out(arguments)
   except SystemExit as error:
@@ -174,3 +196,9 @@ if __name__ == "__main__":
     sys.excepthook(*sys.exc_info())
     _end(1)
   _end(0)
+
+
+if __name__ == "__main__":
+  os.environ[_ADDRESS] = sys.argv[1]
+  request = _serve(*sys.argv[1:])
+  (_carry_out if request["is_whole"] else _carry_out_and_end)(request["arguments"])

@@ -365,14 +365,6 @@ presets.PRESETS["synthetic"] = dataclasses.replace(
 raise SystemExit(cli.run(sweep))
 """
 _ARGUMENTS = ("--experiment=synthetic", "--num_rounds=3", "--output_dir=whole")
-# As a queue of a cluster does, two at a time.
-_IN_A_SHELL = """
-import concurrent.futures, subprocess, sys
-def run(line):
-  return subprocess.run(line, shell=True).returncode
-with concurrent.futures.ThreadPoolExecutor(2) as pool:
-  assert list(pool.map(run, sys.argv[1:])) == [0] * len(sys.argv[1:])
-"""
 _TRIED = {5.0: "q_fed_avg_q_5", 0.001: "q_fed_avg_q_0.001"}
 
 
@@ -385,15 +377,14 @@ def _files(folder):
   }
 
 
-def test_an_experiment_that_a_shell_tunes_and_a_sweep_ends(lab):
+def test_an_experiment_that_a_queue_tunes_and_a_sweep_ends(lab):
   folder = lab.folder / "whole"
 
   def sweep(*more):
-    # The runs of a forked sweep are no children of it: none would be seen to stay behind.
-    start = lab.fork if "--print_commands" in more else lab.python
-    command = start("-c", _SWEEP, *lab.small([*_ARGUMENTS, *more]))
+    command = lab.fork("-c", _SWEEP, *lab.small([*_ARGUMENTS, *more]))
     result = command.wait()
     assert result.code == 0 and not command.left_behind(), result.err
+    assert (command.num_seen() > 1) == (not more)  # Its runs, too.
     return result
 
   def printed(said, *more):
@@ -406,8 +397,11 @@ def test_an_experiment_that_a_shell_tunes_and_a_sweep_ends(lab):
   folders, lines = printed(said, "--tune=methods")
   assert not folder.exists()
   assert folders == [f"whole/tuning/synthetic/{method}/seed_0" for method in _TRIED.values()]
-  in_shell = lab.python("-c", _IN_A_SHELL, *lines.splitlines()).wait()
-  assert in_shell.code == 0, in_shell.err
+  # As a queue of a cluster does, two at a time; test_job_array gives such a line to a shell.
+  jobs = [lab.fork(*shlex.split(line)[1:]) for line in lines.splitlines()]
+  for job in jobs:
+    result = job.wait()
+    assert result.code == 0, result.err
   p90 = {
     q: json.loads((lab.folder / path / "metrics.json").read_text())["validation"]["error"]["p90"]
     for q, path in zip(_TRIED, folders)

@@ -37,7 +37,7 @@ def killed(lab, private):
   """A run as it was when it was killed, with the key of the one that nothing disturbed."""
   flags = ("--output_dir=killed", "--seconds_per_checkpoint=0", *_FLAGS)
   key = f"--noise_key_file={private[1] / private_run.KEY}"
-  command = lab.held("train", key, *flags, rows=5, forked=True)
+  command = lab.held("train", key, *flags, rows=5)
   run = lab.folder / "killed" / _RUN
   command.wait_until_held()
   assert commands.num_rows(run) > 5
