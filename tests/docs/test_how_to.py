@@ -53,6 +53,7 @@ _FLAGS_OF_ALL = {"help", "flagfile"}
 # Not ours: what is given to them is not checked.
 _OTHERS = {
   *("cd", "curl", "git", "hf", "mkdir", "pip", "sbatch", "ssh", "tar", "true", "unzip", "xargs"),
+  *("for", "do", "done"),  # Of a loop, whose commands are looked at one by one.
   "./preprocess.sh",
 }
 _IMAGE = "tff_superquantile"
