@@ -102,14 +102,17 @@ def train(
   epochs: int,
   l2: float,
   proximal_strength: float = 0.0,
+  anchor: Sequence[tf.Tensor] | None = None,
 ) -> TrainingResult:
   """Takes tau steps of the optimizer on the local objective, the paper's inner loop.
 
   The objective is F_i(w) + l2 / 2 |w|^2 + proximal_strength / 2 |w - w0|^2 over the trainable
-  weights, with w0 the initial ones. Batches are consecutive slices of the examples, an epoch's last
-  one may be smaller; a `batch_size` of 0 takes all examples, None follows `examples.batch_sizes`.
+  weights, with w0 the `anchor`, or the initial ones without. Batches are consecutive slices of the
+  examples, an epoch's last one may be smaller; a `batch_size` of 0 takes all examples, None follows
+  `examples.batch_sizes`.
   """
   initial = tuple(tf.nest.flatten(weights.trainable))
+  pulled_to = initial if anchor is None else tuple(anchor)
   total = local_model.leading_dimension(examples.batch)
   optimizer_state = optimizer.initialize(tuple(tf.TensorSpec(w.shape, w.dtype) for w in initial))
   optimizer_state = optimizer.set_hparams(optimizer_state, hparams)
@@ -126,7 +129,7 @@ def train(
     if l2:
       gradients = _add(gradients, [l2 * w for w in trainable])
     if proximal_strength:
-      distances = [w - w0 for w, w0 in zip(trainable, initial)]
+      distances = [w - w0 for w, w0 in zip(trainable, pulled_to)]
       gradients = _add(gradients, [proximal_strength * distance for distance in distances])
     optimizer_state, trainable = optimizer.next(optimizer_state, trainable, gradients)
     finished = end >= total

@@ -50,23 +50,33 @@ class Personalized(NamedTuple):
     return self.epochs > 0
 
 
-def _build_tune(
+def build_tune(
   model: tff.learning.models.FunctionalModel,
   held_in: examples_lib.ClientExamples,
   optimizer: tff.learning.optimizers.Optimizer,
   l2: float,
   proximal_strength: float,
 ) -> Callable[..., tuple[Sequence[tf.Tensor], tf.Tensor]]:
-  """Builds the fine-tuning of one client, traced once for all of them.
+  """Builds the local training of one client's own model, traced once for all of them.
 
-  It is a function of (tensors of the weights, the client's x and y, the two arrays of
-  `personal.batches`) to (trainable weights; whether they diverged, bool []).
+  Args:
+    model: The model whose loss is minimised.
+    held_in: The examples of all clients, for their shapes and how they are decoded.
+    optimizer: Takes the steps, from a fresh state.
+    l2: The l2 coefficient of the objective.
+    proximal_strength: lambda of the pull to the anchor.
+
+  Returns:
+    A function of (tensors of the weights from which it starts, trainable weights to which lambda
+    pulls, the client's x and y, the two arrays of `personal.batches`) to (trainable weights;
+    whether they diverged, bool [], and are those of the start).
   """
   local = local_model.build_local_model(model)
 
   @tf.function(
     input_signature=[
       prediction.weights_spec(model),
+      prediction.weights_spec(model)[0],
       *held_in.specs(),
       tf.TensorSpec([None], tf.int64),
       tf.TensorSpec([None], tf.int32),
@@ -74,7 +84,7 @@ def _build_tune(
     autograph=False,
   )
   def tune(
-    weights: Any, x: tf.Tensor, y: tf.Tensor, order: tf.Tensor, batch_sizes: tf.Tensor
+    weights: Any, anchor: Any, x: tf.Tensor, y: tf.Tensor, order: tf.Tensor, batch_sizes: tf.Tensor
   ) -> tuple[Sequence[tf.Tensor], tf.Tensor]:
     trainable, non_trainable = weights
     update = local_update.train(
@@ -89,6 +99,7 @@ def _build_tune(
       epochs=1,
       l2=l2,
       proximal_strength=proximal_strength,
+      anchor=anchor,
     ).update
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(u)) for u in update])
     tuned = tuple(tf.where(finite, w - u, w) for w, u in zip(trainable, update))
@@ -105,8 +116,8 @@ class Personalizer:
       h_i(v; w) = F_i(v) + l2 / 2 |v|^2 + lambda / 2 |v - w|^2.
 
   With lambda > 0 this is Ditto's personal objective, solved when training has ended ("fine-tuning"
-  in its paper, instead of one personal step in each round that a client takes part in). lambda = 0
-  is the paper's fine-tuning; a large lambda keeps each client at w.
+  in its paper; `ditto.Ditto` takes its steps while the shared model is trained). lambda = 0 is the
+  paper's fine-tuning; a large lambda keeps each client at w.
 
   Privacy: a client's model follows from the shared one and its own examples, and nobody else gets
   it. So it adds nothing to what the shared model's training has released of other clients.
@@ -145,7 +156,7 @@ class Personalizer:
     self._batch_size = checks.whole("batch_size", batch_size, 0)
     l2 = checks.not_negative("l2", l2)
     proximal_strength = checks.not_negative("proximal_strength", proximal_strength)
-    self._tune = _build_tune(trained or model, examples.held_in, optimizer, l2, proximal_strength)
+    self._tune = build_tune(trained or model, examples.held_in, optimizer, l2, proximal_strength)
     self._evaluator = clients.build_evaluator(model, examples.held_out, error=error)
 
   def tune(
@@ -153,7 +164,8 @@ class Personalizer:
   ) -> tuple[tff.learning.models.ModelWeights, bool]:
     """Returns the weights of a client with examples x [n, ...], y [n], and if they diverged."""
     plan = personal.batches(rng, len(y), self._batch_size, epochs)
-    tuned, diverged = self._tune(prediction.as_tensors(weights), x, y, *plan)
+    start = prediction.as_tensors(weights)
+    tuned, diverged = self._tune(start, start[0], x, y, *plan)
     return tff.learning.models.ModelWeights(tuned, weights.non_trainable), bool(diverged)
 
   def _chosen_epochs(

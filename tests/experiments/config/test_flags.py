@@ -23,6 +23,7 @@ _OF_RULES = {
   flag_lib.positive: (0.0, math.inf, math.nan),
   flag_lib.below_one: (1.0, math.nan),
   checks.scale: (0.0, 1e300, math.nan),
+  checks.not_negative: (-0.1, math.inf, math.nan),
   run_config.check_folder_name: ("",),
   personal.positive_or_chosen: (0, -1, "no such"),
   methods.tail_fraction: (0.0, 1.5, math.nan),

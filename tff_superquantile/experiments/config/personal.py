@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+from privacy import checks
 from privacy.settings import flag
 from privacy.settings import part
 from tff_superquantile import personal
@@ -13,6 +14,9 @@ from tff_superquantile import personal
 # The models of a client, on the examples that it holds out: each has a file PART_clients.csv in the
 # run's folder and an entry of its metrics.json.
 PARTS = SHARED, PERSONAL, CHOSEN = "shared", "personal", "chosen"
+# Of --ditto, a further part.
+DITTO = "ditto"
+ALL_PARTS = (*PARTS, DITTO)
 # CHOSEN is also the value of --personalize with which each client chooses how long it tunes.
 
 
@@ -74,3 +78,28 @@ class Personalization(part.Part):
   def is_done(self, metrics: Mapping[str, Any]) -> bool:
     """Returns whether a finished run's metrics have what is asked for."""
     return bool(metrics.get(PERSONAL, {}).get("asked") == self.asked)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ditto(part.Part):
+  """How test clients train models of their own beside the shared one, which these do not change.
+
+  They follow from the rounds, so that a finished run cannot get them.
+  """
+
+  strength: float = flag.field(
+    ...,
+    "lambda of Ditto: beside the rounds each test client trains a model v of its own on half of its"
+    " examples (with --held_out_examples on those that it trained on), one pass after each"
+    " --rounds_per_evaluation rounds, with lambda / 2 |v - w|^2 to the shared model w of that time;"
+    " it is measured on its other examples. 0 is training alone. Usual: 0.1 to 1. Not in private"
+    " runs. None for no such models.",
+    name="ditto",
+    rule=checks.not_negative,
+  )
+  learning_rate: float | None = flag.field(
+    None,
+    "With --ditto: its learning rate; None for --client_learning_rate, without its schedule.",
+    name="ditto_learning_rate",
+    rule=flag.positive,
+  )

@@ -122,6 +122,7 @@ class RunConfig(part.Part):
   personalization: personal.Personalization | None = part.optional(
     {"personalize": personal.Personalization}, "without --personalize"
   )
+  ditto: personal.Ditto | None = part.optional({"ditto": personal.Ditto}, "without --ditto")
   privacy: privacy_lib.Privacy | None = part.optional(
     privacy_lib.KINDS, "in a run that is not private"
   )
@@ -368,8 +369,9 @@ def differences(
   incidental = set(incidentals())
   if config.is_private or config.local.schedule.needs_num_rounds:
     incidental.discard("num_rounds")  # Noise or learning rates are for that many rounds.
-  if isinstance(config.keep, kept.Best):
-    incidental.discard("rounds_per_evaluation")  # Any evaluation may be the best.
+  if isinstance(config.keep, kept.Best) or config.ditto is not None:
+    # Any evaluation may be the best, and after each there is a turn of Ditto's.
+    incidental.discard("rounds_per_evaluation")
   # A value that no part of the run has changes nothing.
   idle = {name for name, flag in flags().items() if flag.may_idle} - set(part.values(config))
   return [

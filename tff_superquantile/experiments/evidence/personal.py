@@ -15,12 +15,19 @@ from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.references import kept
 
 _OWN = "own"
-_TITLES = {parts.SHARED: "shared", parts.PERSONAL: "personal", parts.CHOSEN: "kept", _OWN: "own"}
+_TITLES = {
+  parts.SHARED: "shared",
+  parts.PERSONAL: "personal",
+  parts.CHOSEN: "kept",
+  parts.DITTO: "Ditto",
+  _OWN: "own",
+}
 _NOTE = (
   "{quantity} of test clients in {unit}, on those of their examples that no model of theirs was"
   " tuned on. Shared: the method’s model. Personal: fine-tuned by each client. Kept: of both each"
   " client has the one with the lower loss, by cross-fitting on those that it tunes on alone."
-  " Own: fitted by the client from nothing, for up to 100 clients with 10 examples or more."
+  " Ditto: the client’s own model, trained beside the shared one and pulled to it. Own: fitted by"
+  " the client from nothing, for up to 100 clients with 10 examples or more."
 )
 _CHANGES_NOTE = (
   "Changes in {unit}, paired by client; negative is better. In brackets is the 95 % interval of the"
@@ -31,7 +38,12 @@ _CHANGES_NOTE = (
 
 def tables_of(e: evidence.Evidence) -> Iterator[tables.Table]:
   """Yields a table of the models side by side, and one of what changes; none without any."""
-  methods = [method for method in e.groups if method in e.personal]
+  of_ditto = {
+    method: change
+    for method in e.levels
+    if (change := e.change((method, parts.SHARED), (method, parts.DITTO), e.measure_of_rows))
+  }
+  methods = [method for method in e.groups if method in e.personal or method in of_ditto]
   if not methods:
     return
   unit = units.of_measure(e.measure_of_rows, e.groups.task_units)
@@ -52,31 +64,37 @@ def tables_of(e: evidence.Evidence) -> Iterator[tables.Table]:
     focus=columns[2].metric,
     lead="Shared and personal models of the test clients:",
   )
-  rows = []
+  rows, headings = [], ["method"]
   for method in methods:
-    kept_after = (method, parts.CHOSEN)
-    baseline = names.baselines(methods).get(method)
-    pairs: list[tuple[evidence.Model | None, evidence.Model]] = [
-      ((method, parts.SHARED), kept_after),
-      (None if baseline is None else (baseline, parts.CHOSEN), kept_after),
-      (kept_after, kept.LOCAL),
-    ]
+    pairs = _pairs(method, names.baselines(methods).get(method), bool(e.personal), bool(of_ditto))
+    headings[1:] = [f"{title}: {words}" for title in statistics.values() for words in pairs]
     changes = [
       None if before is None else e.change(before, after, e.measure_of_rows, statistic)
       for statistic in statistics
-      for before, after in pairs
+      for before, after in pairs.values()
     ]
     cells = [
       tables.Cell("–") if change is None else paired.cell(change, unit) for change in changes
     ]
     rows.append(tables.Row(method.label, cells))
-  headings = [
-    f"{title}: {words}"
-    for title in statistics.values()
-    for words in ("kept − shared", "kept − FedAvg’s kept", "own − kept")
-  ]
   note = _CHANGES_NOTE.format(unit=unit.of_changes)
-  yield tables.Table("What personal models change", ["method", *headings], rows, note)
+  yield tables.Table("What personal models change", headings, rows, note)
+
+
+def _pairs(
+  method: names.Name, baseline: names.Name | None, has_kept: bool, has_ditto: bool
+) -> dict[str, tuple[evidence.Model | None, evidence.Model]]:
+  """Returns by headings what is compared after a method: before (None: nothing), and after."""
+  shared, kept_after, ditto = ((method, p) for p in (parts.SHARED, parts.CHOSEN, parts.DITTO))
+  of_kept: dict[str, tuple[evidence.Model | None, evidence.Model]] = {
+    "kept − shared": (shared, kept_after),
+    "kept − FedAvg’s kept": (baseline and (baseline, parts.CHOSEN), kept_after),
+    "own − kept": (kept_after, kept.LOCAL),
+  }
+  of_ditto = {"Ditto − shared": (shared, ditto)}
+  if has_kept:
+    of_ditto["Ditto − kept"] = (kept_after, ditto)
+  return {**(of_kept if has_kept else {}), **(of_ditto if has_ditto else {})}
 
 
 def sentence(e: evidence.Evidence) -> str:

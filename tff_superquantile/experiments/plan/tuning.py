@@ -107,7 +107,8 @@ def _candidates(
 ) -> list[Candidate]:
   """Returns the runs of all combinations of the values of some flags, in a folder apart."""
   output_dir = os.path.join(settings["output_dir"], names.TUNING)
-  flags = part.flags_by_field(personal.Personalization).values()  # Nothing is chosen by these.
+  idle = (personal.Personalization, personal.Ditto)  # Nothing is chosen by these.
+  flags = (flag for kind in idle for flag in part.flags_by_field(kind).values())
   without = {flag.name: flag.default for flag in flags}
   common = {**with_held_out(settings, preset), **without, "output_dir": output_dir}
   candidates = []

@@ -41,6 +41,7 @@ from tff_superquantile.experiments.config.methods import RelativeMethod as Relat
 from tff_superquantile.experiments.config.methods import SemiVRed as SemiVRed
 from tff_superquantile.experiments.config.methods import Superquantile as Superquantile
 from tff_superquantile.experiments.config.methods import TiltedErm as TiltedErm
+from tff_superquantile.experiments.config.personal import Ditto as Ditto
 from tff_superquantile.experiments.config.personal import Personalization as Personalization
 from tff_superquantile.experiments.config.privacy import Budget as Budget
 from tff_superquantile.experiments.config.privacy import Noise as Noise

@@ -31,7 +31,7 @@ class CrossValidation(run_folder.Run):
   def metrics(self) -> dict[str, Any]:
     """As of a run: test clients are pooled, other numbers are means over the runs."""
     means: dict[str, Any] = mean_of([fold.metrics for fold in self.folds])
-    for split in (split for split in (_TEST, *personal.PARTS) if split in means):
+    for split in (split for split in (_TEST, *personal.ALL_PARTS) if split in means):
       of_split = means[split] = dict(means[split])
       for name, values in self.clients(split).items():
         if name not in _IDENTITY and name in of_split:

@@ -226,7 +226,7 @@ class Run:
     return None if numbers is None or not len(numbers) else int(numbers[-1])
 
   def clients(self, split: str) -> dict[str, np.ndarray]:
-    """Reads the per-client file of a split, or of one of `personal.PARTS`, once; empty if none.
+    """Reads the per-client file of a split, or of one of `personal.ALL_PARTS`, once; empty if none.
 
     Arrays [number of clients] by column: `client_id` (strings), `num_examples`, `loss` (nats) and
     `error` (fraction of the examples, or RMSE in sd of the labels).

@@ -18,6 +18,7 @@ from tff_superquantile.experiments.run.hooks import best_model
 from tff_superquantile.experiments.run.hooks import class_weights
 from tff_superquantile.experiments.run.hooks import client_split
 from tff_superquantile.experiments.run.hooks import convergence
+from tff_superquantile.experiments.run.hooks import ditto
 from tff_superquantile.experiments.run.hooks import divergence
 from tff_superquantile.experiments.run.hooks import hook
 from tff_superquantile.experiments.run.hooks import initial_weights
@@ -39,6 +40,7 @@ HOOKS: Sequence[type[hook.Hook]] = (
   outputs.RoundsTable,
   outputs.ClientResults,
   personalizing.Personalizing,
+  ditto.Ditto,
   outputs.Progress,
   divergence.DivergenceGuard,  # No round counts that it refuses, nor is its model kept.
   best_model.BestModel,

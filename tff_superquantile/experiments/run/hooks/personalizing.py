@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+import pathlib
+from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
@@ -39,6 +41,39 @@ def split_clients(
   )
 
 
+def check_examples(job: hook.Job, name: str) -> None:
+  """Refuses a run in which no client has examples for tuning and measuring; --NAME asks for it."""
+  most = max(job.splits["test"].num_examples, default=0)
+  if most < 2 and not job.config.task.held_out_examples:
+    raise ValueError(
+      f"Found --{name} for test clients with at most {most} example; expected one with two, to"
+      " fine-tune on one and to measure on the other: leave it out."
+    )
+
+
+def options(job: hook.Job) -> dict[str, Any]:
+  """Returns what own models of each kind have of their run, but for their rate and their pull."""
+  config = job.config
+  of_classes = class_weights.of_run(config, job.splits)
+  return dict(
+    seed=config.seed,
+    batch_size=config.local.batch_size,
+    l2=config.local.l2,
+    trained=job.model if of_classes is None else class_weights.weighted(job.model, of_classes),
+    error=job.task.error,
+  )
+
+
+def write_part(
+  folder: pathlib.Path, name: str, measured: evaluation.Measured, **columns: Any
+) -> dict[str, Any]:
+  """Writes one of `personal.ALL_PARTS`, with further columns; returns its entry of the metrics."""
+  run_files.write_clients(
+    folder / f"{name}_clients.csv", {**measured.of_clients.columns(), **columns}
+  )
+  return {**measurements.describe(measured.of_clients), "pooled": measured.pooled}
+
+
 class Personalizing(hook.Hook):
   """Fine-tunes the model of a finished run for each test client, also of one finished before.
 
@@ -52,13 +87,7 @@ class Personalizing(hook.Hook):
     return config.personalization is not None
 
   def prepare(self) -> None:
-    """Refuses a run in which no client has examples for both."""
-    config, most = self.job.config, max(self.job.splits["test"].num_examples, default=0)
-    if most < 2 and not config.task.held_out_examples:
-      raise ValueError(
-        f"Found --personalize for test clients with at most {most} example; expected one with two,"
-        " to fine-tune on one and to measure on the other: leave it out."
-      )
+    check_examples(self.job, "personalize")
 
   def on_finished(self) -> None:
     job, asked = self.job, self.job.config.personalization
@@ -76,30 +105,22 @@ class Personalizing(hook.Hook):
   def _personalizer(self) -> evaluation.Personalizer:
     job, config, asked = self.job, self.job.config, self.job.config.personalization
     assert asked is not None
-    of_classes = class_weights.of_run(config, job.splits)
     return evaluation.Personalizer(
       job.model,
       split_clients(config, job.splits),
       tff.learning.optimizers.build_sgdm(asked.learning_rate or config.final_learning_rate),
-      seed=config.seed,
-      batch_size=config.local.batch_size,
-      l2=config.local.l2,
       proximal_strength=asked.proximal_weight,
-      trained=job.model if of_classes is None else class_weights.weighted(job.model, of_classes),
-      error=job.task.error,
+      **options(job),
     )
 
   def _write(self, run: run_folder.Run, results: evaluation.Personalized) -> None:
     """Writes the results of each client, and then their statistics, which say that these exist."""
     metrics = dict(run.metrics)
     for name in personal.PARTS:
-      of_part = getattr(results, name)
-      columns = of_part.of_clients.columns()
-      if name == personal.CHOSEN:
-        columns["is_personal"] = results.is_personal.astype(int)
-        columns["epochs"] = results.epochs
-      run_files.write_clients(run.path / f"{name}_clients.csv", columns)
-      metrics[name] = {**measurements.describe(of_part.of_clients), "pooled": of_part.pooled}
+      is_chosen = name == personal.CHOSEN
+      columns = dict(is_personal=results.is_personal.astype(int), epochs=results.epochs)
+      further = columns if is_chosen else {}
+      metrics[name] = write_part(run.path, name, getattr(results, name), **further)
     asked = self.job.config.personalization
     assert asked is not None
     metrics[personal.PERSONAL].update(
