@@ -118,6 +118,13 @@ def test_facts_follow_content_and_say_what_is_missing(tmp_path):
   (data / "a.csv").write_text("a,b\n1,3\n")
   said = facts.difference(here(), first, "tls://w:1")
   assert said.startswith("Found data with the digest ") and " on tls://w:1; expected " in said
+  # Another CPU may be allowed to carry out runs, and never a part of one.
+  cpu_there = {**first, facts.CPU: "another"}
+  said = facts.difference(cpu_there, first, "w")
+  assert said.startswith(f"Found {facts.CPU} another on w") and "--other_cpu=allowed" in said
+  said = facts.difference(cpu_there, first, "w", is_of_cohort=True)
+  assert "on each worker of a cohort, as where the run was started" in said
+  assert "--other_cpu" not in said
   (data / "a.csv").write_text("a,b\n1,2\n")
   assert facts.difference(here(), first, "w") == ""
   (data / "b.csv").write_text("")

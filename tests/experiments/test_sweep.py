@@ -317,7 +317,7 @@ def test_a_run_says_the_warnings_of_this_project_and_none_of_the_run_before(
     if config.seed == 1:
       os.kill(os.getpid(), signal.SIGKILL)
 
-  monkeypatch.setattr(pool.train, "train", train)
+  monkeypatch.setattr(pool.training, "train", train)
   configs = [
     run_config.from_values(task="synthetic", num_rounds=1, output_dir=str(tmp_path), seed=seed)
     for seed in range(3)

@@ -106,7 +106,7 @@ def test_a_job_that_a_signal_ends_has_not_failed(tmp_path, monkeypatch, end):
 
   config = _config(tmp_path)
   path = run_folder.of_config(config).path
-  monkeypatch.setattr(job.train, "train", train)
+  monkeypatch.setattr(job.training, "train", train)
   parser = command_line.Parser()
   job.define(parser)
   with pytest.raises((SystemExit, KeyboardInterrupt, OSError, ValueError)):
