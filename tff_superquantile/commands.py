@@ -31,9 +31,13 @@ COMMANDS = {
   "train": Command(f"{_EXPERIMENTS}.train", "Trains one model: one task, one method, one seed."),
   "sweep": Command(f"{_EXPERIMENTS}.sweep", "Runs an experiment: tunes, trains, reports."),
   "scheduler": Command(
-    f"{_EXPERIMENTS}.cluster.scheduler", "Shares out the runs of sweeps among many machines."
+    f"{_EXPERIMENTS}.cluster.scheduler",
+    "Shares out the runs of sweeps, or the cohorts of a run, among many machines.",
   ),
-  "worker": Command(f"{_EXPERIMENTS}.cluster.worker", "Carries out runs for a scheduler."),
+  "worker": Command(
+    f"{_EXPERIMENTS}.cluster.worker",
+    "Carries out runs, and computes blocks of cohorts, for a scheduler.",
+  ),
   "describe": Command(f"{_EXPERIMENTS}.describe", "Describes the clients of a task, or a table."),
   "download": Command(f"{_EXPERIMENTS}.download", "Downloads public data sets to the cache."),
   "report": Command(f"{_EXPERIMENTS}.report.__main__", "Compares finished runs in a page."),

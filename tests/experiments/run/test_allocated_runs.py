@@ -88,7 +88,7 @@ def test_a_run_that_is_killed_within_a_block_ends_as_if_nothing_had_happened(
   flags = [f"--{name}={value}" for name, value in values.items()]
   # The first two rows, with new columns, are not appended: it waits before that of `_KILLED`.
   rows = _KILLED - 2
-  command = lab.held("train", *flags, "--output_dir=allocated_killed", rows=rows, forked=True)
+  command = lab.held("train", *flags, "--output_dir=allocated_killed", rows=rows)
   command.wait_until_held()
   assert command.end_by(signal.SIGKILL).code == -signal.SIGKILL
   (killed,) = lab.folder.glob(f"allocated_killed/*/{run.parent.name}/seed_0")

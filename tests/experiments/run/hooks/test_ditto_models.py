@@ -95,7 +95,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(lab, whole):
   run, _ = whole
   flags = [f"--{name}={value}" for name, value in _VALUES.items()]
   # The first two rows, with new columns, are not appended: it waits before that of round 5.
-  command = lab.held("train", *flags, "--output_dir=ditto_killed", rows=3, forked=True)
+  command = lab.held("train", *flags, "--output_dir=ditto_killed", rows=3)
   command.wait_until_held()
   assert command.end_by(signal.SIGKILL).code == -signal.SIGKILL
   killed = lab.folder / "ditto_killed" / run.path.relative_to(lab.folder / "ditto")
@@ -131,7 +131,7 @@ def test_turns_after_a_kill_are_those_of_the_whole_run(lab, whole):
   """Killed while its own models are not ahead: rounds and turns follow, and not only rounds."""
   run, _ = whole
   flags = [f"--{name}={value}" for name, value in _VALUES.items()]
-  command = lab.held("train", *flags, "--output_dir=ditto_again", rows=3, forked=True)
+  command = lab.held("train", *flags, "--output_dir=ditto_again", rows=3)
   command.wait_until_held()
   command.end_by(signal.SIGKILL)
   config = run_config.from_values(**lab.places("ditto_again"), **_SMALL, **_VALUES)
