@@ -58,6 +58,7 @@ class BlockFunction:
   Attributes:
     content: What the copy is made of: the clients' part of the computation.
     stage: The number of the stage, from 0.
+    used: The leaves of the argument that a block has to have.
   """
 
   def __init__(

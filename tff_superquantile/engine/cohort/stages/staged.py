@@ -68,10 +68,12 @@ class Stages:
     of_blocks: list[functions.Named] = [{} for _ in sizes]  # What later stages use.
     at_server, result = self._steps[0](arrays, {}, [])
     for stage, function, step in zip(self._stages, self._of_blocks, self._steps[1:]):
+      # All blocks have the same arrays of what the server sends, which may be large.
+      sent = {n: block_functions.as_arrays(at_server[n]) for n in stage.inputs if n in at_server}
       blocks = [
         block_functions.Block(
           tuple(split[leaf][i] for leaf in function.used),
-          block_functions.as_arrays(t for n in stage.inputs for t in {**at_server, **own}[n]),
+          tuple(array for n in stage.inputs for array in {**sent, **own}[n]),
           size,
         )
         for i, (size, own) in enumerate(zip(sizes, of_blocks))
