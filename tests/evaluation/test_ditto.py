@@ -40,7 +40,7 @@ def _shared(number):
 
 
 def _ditto(halves, strength, rate=_RATE, l2=0.0):
-  return evaluation.Ditto(
+  return evaluation.DittoTrainer(
     _model(),
     halves,
     strength=strength,

@@ -20,6 +20,7 @@ from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run import runner
 from tff_superquantile.experiments.run.hooks import superseded
 
+_NOTHING = facts.Needs("/", "/", ())
 _SMALL = dict(task="synthetic", num_train_clients=30, num_test_clients=15, clients_per_round=8)
 
 
@@ -111,39 +112,39 @@ def test_facts_follow_content_and_say_what_is_missing(tmp_path):
   witness.touch()
 
   def here(paths=("data",), folder=tmp_path):
-    return facts.of_here(str(folder), str(witness), paths)
+    return facts.of_here(facts.Needs(str(folder), str(witness), paths))
 
   first = here()
-  assert first == here() and facts.difference(here(), first, "w") == ""
+  needs = facts.Needs(str(tmp_path), str(witness), ("data",), first)
+  assert first == here() and facts.difference(here(), needs, "w") == ""
   (data / "a.csv").write_text("a,b\n1,3\n")
-  said = facts.difference(here(), first, "tls://w:1")
+  said = facts.difference(here(), needs, "tls://w:1")
   assert said.startswith("Found data with the digest ") and " on tls://w:1; expected " in said
   # Another CPU may be allowed to carry out runs, and never a part of one.
   cpu_there = {**first, facts.CPU: "another"}
-  said = facts.difference(cpu_there, first, "w")
+  said = facts.difference(cpu_there, needs, "w")
   assert said.startswith(f"Found {facts.CPU} another on w") and "--other_cpu=allowed" in said
-  said = facts.difference(cpu_there, first, "w", is_of_cohort=True)
-  assert "on each worker of a cohort, as where the run was started" in said
-  assert "--other_cpu" not in said
+  said = facts.difference(cpu_there, needs._replace(is_of_cohort=True), "w")
+  assert said.endswith("as where the command was started: mend that, or leave it out.")
   (data / "a.csv").write_text("a,b\n1,2\n")
-  assert facts.difference(here(), first, "w") == ""
+  assert facts.difference(here(), needs, "w") == ""
   (data / "b.csv").write_text("")
-  assert "data with the digest" in facts.difference(here(), first, "w")
+  assert "data with the digest" in facts.difference(here(), needs, "w")
   (data / "b.csv").unlink()
-  assert "Found the folder none" in facts.difference(here(folder=tmp_path / "no"), first, "w")
+  assert "Found the folder none" in facts.difference(here(folder=tmp_path / "no"), needs, "w")
   witness.unlink()
-  assert "the file of the driver" in facts.difference(here(), first, "w")
+  assert "the file of the driver" in facts.difference(here(), needs, "w")
 
 
-@pytest.mark.parametrize("name", sorted(facts.of_here("/", "/", ())))
+@pytest.mark.parametrize("name", sorted(facts.of_here(_NOTHING)))
 def test_each_fact_counts(name):
-  expected = facts.of_here("/", "/", ())
+  needs = _NOTHING._replace(expected=(expected := facts.of_here(_NOTHING)))
   assert expected[facts.CPU] == "; ".join(cpu.kind().values())
-  said = facts.difference({**expected, name: "other"}, expected, "w")
+  said = facts.difference({**expected, name: "other"}, needs, "w")
   assert said.startswith(f"Found {name} other on w; expected {expected[name]} on each worker")
   assert ("--other_cpu=allowed" in said) == (name == facts.CPU)
   del expected[name]
-  assert not facts.difference({**expected, name: "other"}, expected, "w")
+  assert not facts.difference({**expected, name: "other"}, needs, "w")
 
 
 def test_a_run_is_the_same_by_its_flags_and_from_any_folder(tmp_path, monkeypatch):
@@ -223,10 +224,10 @@ class _Ended(pool.Worker):
     return self.code
 
 
-async def _cancelled(one, order):
-  """Facts during which the driver goes."""
+async def _cancelled(one, needs):
+  """A check of facts during which the driver goes."""
   one.transition("k", "executing", "cancelled")
-  return {}
+  return True
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, -9, 129, 130, 143])
@@ -236,7 +237,8 @@ def test_what_a_signal_ends_has_not_failed_and_goes_elsewhere(code, tmp_path, mo
   monkeypatch.setattr(_Ended, "code", code)
   config = run_config.from_values(task="synthetic", output_dir=str(tmp_path))
   one = hands.Hands([[0]], _door())
-  order = hands.Order(tuple(pool.arguments(config)), str(tmp_path), str(tmp_path), (), {})
+  needs = facts.Needs(str(tmp_path), str(tmp_path), ())
+  order = hands.Order(tuple(pool.arguments(config)), needs)
   if code in (129, 130, 143):
     with pytest.raises(distributed.Reschedule):
       asyncio.run(one.carry_out("k", order))
@@ -245,14 +247,14 @@ def test_what_a_signal_ends_has_not_failed_and_goes_elsewhere(code, tmp_path, mo
     assert outcome.code == code and bool(outcome.why) == bool(code)
   # Neither is a run begun for which nobody waits any more, nor by a worker that ends.
   monkeypatch.setattr(_Ended, "start", lambda *_: pytest.fail("it has begun"))
-  monkeypatch.setattr(hands.Hands, "facts", _cancelled)
+  monkeypatch.setattr(hands.Hands, "fits", _cancelled)
   with pytest.raises(distributed.Reschedule):
     asyncio.run(one.carry_out("k", order))
   monkeypatch.undo()
   one.is_ending = True
   with pytest.raises(distributed.Reschedule):
     asyncio.run(one.carry_out("k", order))
-  unfit = order._replace(expected={"numpy": "0.1"})
+  unfit = order._replace(needs=needs._replace(expected={"numpy": "0.1"}))
   outcome = asyncio.run(one.carry_out("k", unfit))
   assert outcome.code == hands.UNFIT and "expected 0.1" in outcome.why == one.unfit
 

@@ -12,7 +12,7 @@ from tff_superquantile.evaluation.clients import build_evaluator
 from tff_superquantile.evaluation.clients import build_evaluators
 from tff_superquantile.evaluation.clients import measured
 from tff_superquantile.evaluation.clients import pooled
-from tff_superquantile.evaluation.ditto import Ditto
+from tff_superquantile.evaluation.ditto import DittoTrainer
 from tff_superquantile.evaluation.errors import is_single_score
 from tff_superquantile.evaluation.examples import ClientExamples
 from tff_superquantile.evaluation.examples import examples_of_datasets
@@ -25,7 +25,7 @@ from tff_superquantile.evaluation.prediction import num_classes
 __all__ = (
   "ClientExamples",
   "ClientMetrics",
-  "Ditto",
+  "DittoTrainer",
   "Evaluator",
   "Measured",
   "Personalized",

@@ -24,7 +24,7 @@ from tff_superquantile.simulation import seeds
 States = tuple[np.ndarray, ...]
 
 
-class Ditto:
+class DittoTrainer:
   """Own models v_k of k clients, trained in turns with the shared model w.
 
   They start from the w of `start`. In a turn, after some rounds have made w_t, each client passes

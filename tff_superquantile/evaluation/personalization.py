@@ -116,8 +116,8 @@ class Personalizer:
       h_i(v; w) = F_i(v) + l2 / 2 |v|^2 + lambda / 2 |v - w|^2.
 
   With lambda > 0 this is Ditto's personal objective, solved when training has ended ("fine-tuning"
-  in its paper; `ditto.Ditto` takes its steps while the shared model is trained). lambda = 0 is the
-  paper's fine-tuning; a large lambda keeps each client at w.
+  in its paper; `ditto.DittoTrainer` takes its steps while the shared model is trained). lambda = 0
+  is the paper's fine-tuning; a large lambda keeps each client at w.
 
   Privacy: a client's model follows from the shared one and its own examples, and nobody else gets
   it. So it adds nothing to what the shared model's training has released of other clients.

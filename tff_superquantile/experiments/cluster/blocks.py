@@ -34,7 +34,7 @@ class Order(NamedTuple):
     block: The pickled block.
   """
 
-  needs: hands.Order
+  needs: facts.Needs
   run: str
   threads: int
   function: str
@@ -129,9 +129,7 @@ class Blocks:
     """Computes a block; see `compute`."""
     own = self._hands
     if order.run not in self._fit_for:
-      found = await own.facts(order.needs)
-      own.unfit = facts.difference(found, order.needs.expected, own.address, is_of_cohort=True)
-      if own.unfit:
+      if not await own.fits(order.needs):
         return Answer(UNFIT, why=own.unfit, worker=own.address)
       self._fit_for.add(order.run)
     if order.function not in self._contents:

@@ -71,7 +71,7 @@ def why_not(config: run_config.RunConfig) -> str:
   return ""
 
 
-class Machines:
+class Workers:
   """The workers of a scheduler, for one run."""
 
   def __init__(self, client: Any, witness: pathlib.Path):
@@ -79,7 +79,7 @@ class Machines:
     self._run = secrets.token_hex(8)
     self._number = 0
     self._learnt: set[str] = set()
-    self._needs: hands.Order | None = None
+    self._needs: facts.Needs | None = None
     self._threads = 1
 
   def check(self, config: run_config.RunConfig) -> None:
@@ -93,13 +93,12 @@ class Machines:
     `directory` has the files of the training clients, which workers read by the same path, and
     `threads` is the run's number of threads.
     """
-    folder, data = os.getcwd(), (directory,)
-    expected = facts.of_here(folder, self._witness, data)
-    self._needs = hands.Order((), folder, self._witness, data, expected)
+    needs = facts.Needs(os.getcwd(), self._witness, (directory,), is_of_cohort=True)
+    self._needs = needs = needs._replace(expected=facts.of_here(needs))
     self._threads = threads
     driver.wait_for_a_worker(self._client)
-    for address, found in self._client.run(hands.facts_of, self._needs).items():
-      if why := facts.difference(found, expected, address, is_of_cohort=True):
+    for address, found in self._client.run(hands.facts_of, needs).items():
+      if why := facts.difference(found, needs, address):
         raise ValueError(why)
     return self._map
 
@@ -161,9 +160,9 @@ def _answer(future: Any) -> blocks_lib.Answer:
 
 
 @contextlib.contextmanager
-def machines(config: run_config.RunConfig, scheduler: str) -> Iterator[Machines]:
+def machines(config: run_config.RunConfig, scheduler: str) -> Iterator[Workers]:
   """Connects a run to a scheduler; a run that cannot be shared out is refused before."""
   if why := why_not(config):
     raise ValueError(why)
   with driver.connected(scheduler, config.output_dir) as (client, witness):
-    yield Machines(client, witness)
+    yield Workers(client, witness)

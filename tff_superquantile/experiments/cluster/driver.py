@@ -60,25 +60,25 @@ class _Sweep:
     self._number = 0
     self.waiting: dict[Any, run_config.RunConfig] = {}  # By the future of a run's outcome.
 
-  def _order(self, config: run_config.RunConfig | None) -> hands.Order:
-    data = _data(self._configs if config is None else [config])
-    expected = {**facts.of_here(self._folder, self._witness, data), facts.CPU: self._cpu}
+  def _needs(self, configs: Sequence[run_config.RunConfig]) -> facts.Needs:
+    needs = facts.Needs(self._folder, self._witness, _data(configs))
+    expected = {**facts.of_here(needs), facts.CPU: self._cpu}
     expected = {name: value for name, value in expected.items() if name not in self._fixed}
-    arguments = () if config is None else tuple(pool.arguments(config))
-    return hands.Order(arguments, self._folder, self._witness, data, expected)
+    return needs._replace(expected=expected)
 
   def check_workers(self) -> None:
     """Waits for a worker; a `ValueError` unless all that are there have what the runs need."""
     wait_for_a_worker(self._client)
-    found = self._client.run(hands.facts_of, self._order(None))
+    found = self._client.run(hands.facts_of, self._needs(self._configs))
     self._cpu = collections.Counter(one[facts.CPU] for one in found.values()).most_common(1)[0][0]
+    needs = self._needs(self._configs)
     for address, one in found.items():
-      if why := facts.difference(one, self._order(None).expected, address):
+      if why := facts.difference(one, needs, address):
         raise ValueError(why)
 
   def submit(self, config: run_config.RunConfig) -> None:
     """Asks for a run."""
-    order = self._order(config)
+    order = hands.Order(tuple(pool.arguments(config)), self._needs([config]))
     run = hashlib.blake2b(repr(order.arguments).encode(), digest_size=8).hexdigest()
     # Two drivers that ask for the same run get the same one.
     key = f"carry_out-{run}{f'-{self._number}' if self._number else ''}"

@@ -1,14 +1,15 @@
-"""What all machines of a sweep must have in common, by name, with no TensorFlow."""
+"""What all machines that share work must have in common, by name, with no TensorFlow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import functools
 import hashlib
 import importlib.metadata
 import os
 import pathlib
 import platform
+from typing import NamedTuple
 
 from tff_superquantile.engine.processes import cpu
 
@@ -19,6 +20,24 @@ _PACKAGES = ("tensorflow-federated", "tensorflow-privacy", "dp-accounting", "num
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "intel-tensorflow")
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _SOURCES = ("tff_superquantile", "privacy", "tasks")
+
+
+class Needs(NamedTuple):
+  """What a driver needs of a worker.
+
+  Attributes:
+    folder: Where the driver was started; paths of data may be relative to it.
+    witness: A file that the driver has written into the output directory, which machines share.
+    data: Files and folders of data.
+    expected: The facts that the worker must have, by name.
+    is_of_cohort: Whether workers compute parts of one cohort, and not runs of their own.
+  """
+
+  folder: str
+  witness: str
+  data: tuple[str, ...]
+  expected: Mapping[str, str] = {}
+  is_of_cohort: bool = False
 
 
 def _version(*names: str) -> str:
@@ -61,14 +80,9 @@ def _of_data(path: pathlib.Path) -> str:
     return _MISSING
 
 
-def of_here(folder: str, witness: str, data: Iterable[str]) -> dict[str, str]:
-  """Returns the facts of this machine.
-
-  Args:
-    folder: Where the sweep was started; paths of data may be relative to it.
-    witness: A file that the driver has written into the output directory, which machines share.
-    data: Files and folders of data.
-  """
+def of_here(needs: Needs) -> dict[str, str]:
+  """Returns the facts of this machine that a driver needs to know."""
+  folder, witness = needs.folder, needs.witness
   versions = {name: _version(name) for name in _PACKAGES}
   return {
     "Python": ".".join(platform.python_version_tuple()[:2]),
@@ -79,26 +93,25 @@ def of_here(folder: str, witness: str, data: Iterable[str]) -> dict[str, str]:
     "the file of the driver in the output directory": witness
     if os.path.exists(witness)
     else _MISSING,
-    **{f"{path} with the digest": _of_data(pathlib.Path(folder, path)) for path in sorted(data)},
+    **{
+      f"{path} with the digest": _of_data(pathlib.Path(folder, path)) for path in sorted(needs.data)
+    },
     CPU: "; ".join(cpu.kind().values()),
   }
 
 
-def difference(
-  found: Mapping[str, str], expected: Mapping[str, str], where: str, is_of_cohort: bool = False
-) -> str:
-  """Returns a sentence on the first fact of a worker that is not what was expected; "" if none.
+def difference(found: Mapping[str, str], needs: Needs, where: str) -> str:
+  """Returns a sentence on the first fact of a worker that is not what is needed; "" if none.
 
   Another kind of CPU may carry out runs of its own, and no part of a run's cohort.
   """
-  for name, value in expected.items():
+  for name, value in needs.expected.items():
     if found.get(name, _MISSING) != value:
-      what = "on each worker, as on the others: take it by --other_cpu=allowed, or leave it out."
-      if name != CPU:
-        what = "on each worker, as where the sweep was started: mend that, or leave it out."
-      if is_of_cohort:
-        what = (
-          "on each worker of a cohort, as where the run was started: mend that, or leave it out."
-        )
-      return f"Found {name} {found.get(name, _MISSING)} on {where}; expected {value} {what}"
+      what = "as where the command was started: mend that, or leave it out."
+      if name == CPU and not needs.is_of_cohort:
+        what = "as on the others: take it by --other_cpu=allowed, or leave it out."
+      return (
+        f"Found {name} {found.get(name, _MISSING)} on {where}; expected {value} on each worker,"
+        f" {what}"
+      )
   return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 import contextlib
 from multiprocessing import connection as connections
 import pathlib
@@ -36,17 +36,11 @@ class Order(NamedTuple):
 
   Attributes:
     arguments: Its flags.
-    folder: Where the sweep was started.
-    witness: A file that the driver has written.
-    data: Files and folders of data.
-    expected: The facts that the worker must have, by name.
+    needs: What the worker must have.
   """
 
   arguments: tuple[str, ...]
-  folder: str
-  witness: str
-  data: tuple[str, ...]
-  expected: Mapping[str, str]
+  needs: facts.Needs
 
 
 class Outcome(NamedTuple):
@@ -112,9 +106,11 @@ class Hands:
       if key in self._at_work:
         self._at_work[key].end()
 
-  async def facts(self, order: Order) -> dict[str, str]:
-    """Returns what this machine has of what was expected; the worker goes on meanwhile."""
-    return await asyncio.to_thread(facts.of_here, order.folder, order.witness, order.data)
+  async def fits(self, needs: facts.Needs) -> bool:
+    """Returns whether this machine has what is needed; the worker goes on meanwhile."""
+    found = await asyncio.to_thread(facts.of_here, needs)
+    self.unfit = facts.difference(found, needs, self.address)
+    return not self.unfit
 
   @contextlib.contextmanager
   def _slot(self, key: str) -> Iterator[_Slot]:
@@ -129,8 +125,7 @@ class Hands:
   async def carry_out(self, key: str, order: Order) -> Outcome:
     """Carries out a run; see `carry_out`."""
     self._wanted.add(key)
-    self.unfit = facts.difference(await self.facts(order), order.expected, self.address)
-    if self.unfit:
+    if not await self.fits(order.needs):
       return Outcome(UNFIT, self.unfit, (), self.address)
     config = child.config_of(order.arguments)
     folder = run_folder.of_config(config).path
@@ -139,7 +134,7 @@ class Hands:
     if self.is_ending or key not in self._wanted:
       raise door_lib.distributed().Reschedule()
     with self._slot(key) as slot:
-      slot.start(child.Asked(order.arguments, order.folder, owner), config)
+      slot.start(child.Asked(order.arguments, order.needs.folder, owner), config)
       assert slot.run is not None
       told = time.monotonic()
       try:
@@ -189,9 +184,9 @@ def _hands(worker: Any) -> Hands:
   return found
 
 
-async def facts_of(order: Order, dask_worker: Any = None) -> dict[str, str]:
-  """Returns the facts of the worker on which it is called."""
-  return await _hands(dask_worker).facts(order)
+async def facts_of(needs: facts.Needs) -> dict[str, str]:
+  """Returns the facts of the worker on which it is called, which goes on meanwhile."""
+  return await asyncio.to_thread(facts.of_here, needs)
 
 
 async def carry_out(key: str, order: Order) -> Outcome:

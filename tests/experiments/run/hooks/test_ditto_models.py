@@ -32,7 +32,7 @@ _STATES = "checkpoints/ditto.npz"
 @pytest.fixture(scope="module")
 def whole(lab):
   """A run that nothing disturbed, and the shared models of its turns."""
-  shared, build_ditto = {}, evaluation.Ditto
+  shared, build_ditto = {}, evaluation.DittoTrainer
 
   class Recording(build_ditto):
     def start(self, weights):
@@ -44,7 +44,7 @@ def whole(lab):
       return super().turn(states, weights, number)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(evaluation, "Ditto", Recording)
+    patch.setattr(evaluation, "DittoTrainer", Recording)
     run = runner.train(run_config.from_values(**lab.places("ditto"), **_SMALL, **_VALUES))
   return run, shared
 
@@ -55,7 +55,7 @@ def test_the_models_are_those_of_the_turns(lab, whole):
   config = run_config.with_values(run.config, cache_dir=str(lab.cache_dir))
   model, splits = build.load_task(build.get_task(config), config)
   halves = personalizing.split_clients(config, splits)
-  ditto = evaluation.Ditto(
+  ditto = evaluation.DittoTrainer(
     model,
     halves,
     strength=0.5,

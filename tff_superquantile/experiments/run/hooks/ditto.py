@@ -15,7 +15,7 @@ from tff_superquantile.experiments.run.hooks import personalizing
 _FILE = "ditto.npz"  # Beside the checkpoints, as it belongs to them.
 
 
-class Ditto(hook.Hook):
+class DittoTraining(hook.Hook):
   """Takes a turn of all test clients after each --rounds_per_evaluation rounds.
 
   The own models are written after a round is released and before its checkpoint. A killed run
@@ -58,7 +58,7 @@ class Ditto(hook.Hook):
     if kept is not None:
       with np.load(self._path) as arrays:
         self._states, self._round = kept.trainable, int(arrays["round"])
-    self._ditto = evaluation.Ditto(
+    self._ditto = evaluation.DittoTrainer(
       job.model,
       personalizing.split_clients(job.config, job.splits),
       strength=asked.strength,

@@ -40,7 +40,7 @@ HOOKS: Sequence[type[hook.Hook]] = (
   outputs.RoundsTable,
   outputs.ClientResults,
   personalizing.Personalizing,
-  ditto.Ditto,
+  ditto.DittoTraining,
   outputs.Progress,
   divergence.DivergenceGuard,  # No round counts that it refuses, nor is its model kept.
   best_model.BestModel,
