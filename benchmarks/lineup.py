@@ -12,7 +12,8 @@ SUPERQUANTILE = "superquantile"
 FAMILY = "family"
 FAMILY_THETAS = (1.0, 0.5, 0.25)
 BEST_STOCK = "tff_client_ids"
-_ENGINES = {"in_process": "", "native": ", TFF's runtime"}
+# In the process; there, with files that were read before, as peers have theirs; by TFF's runtime.
+_ENGINES = {"in_process": "", "kept": ", read before", "native": ", TFF's runtime"}
 _TREE = dict(threshold="tree", threshold_noise_multiplier=1.0)
 _PRIVATE = dict(clip_norm=1.0, update_noise_multiplier=1.0, delta=1e-5, client_weighting="uniform")
 # This project's methods in the order of the table: title, and flags of a run that make the method
@@ -79,8 +80,10 @@ PEERS = tuple(entry.name for entry in _OTHERS if entry.peer)
 DEFAULT = (
   *(entry.name for entry in _OTHERS if not entry.peer),
   FED_AVG,
+  f"{FED_AVG}@kept",
   f"{FED_AVG}@native",
   SUPERQUANTILE,
+  f"{SUPERQUANTILE}@kept",
   f"{SUPERQUANTILE}@native",
   *list(METHODS)[2:],
 )

@@ -9,7 +9,8 @@ TFF's FedAvg did other work: its row is void.
 
 The clock runs while a round is computed. Arrays that a contender takes from its user's memory are
 laid out in the order of the round's batches before that; contenders that take ids of clients read
-the clients' files, and shuffle, while it runs.
+the clients' files, and shuffle, while it runs. In a long run a client's file is read once: `@kept`
+reads it before the clock starts, and shuffles while it runs.
 
 Handwriting comes from --data_dir, or from ../shared/data if that is there; else images are
 generated, of the same shapes. The synthetic task makes its own data, Sent140 is its stand-in.
@@ -74,7 +75,7 @@ def define(parser: command_line.Parser) -> None:
     str,
     [],
     f"Only these, of {', '.join(lineup.DEFAULT + lineup.PEERS)}; this project's own also with"
-    " @native, for TFF's runtime.",
+    " @kept, for files that were read before, or @native, for TFF's runtime.",
     are_several=True,
   )
   add("peers", bool, False, f"Adds {' and '.join(lineup.PEERS)}.")

