@@ -93,7 +93,7 @@ def test_a_worker_with_something_else_computes_no_block(lab, what, before):
   for worker in cluster.workers:
     worker.wait_until(lambda w=worker: "Working for" in w._files["out"].read_text())
   result = _train(cluster, other_cpu="allowed").wait()
-  result.assert_fails_with_a_sentence(2, "Found", what, "on each worker of a cohort")
+  result.assert_fails_with_a_sentence(2, "Found", what, "as where the command was started")
   assert not list(cluster.output_dir.rglob("rounds.csv"))
   odd.process.send_signal(signal.SIGTERM)
   odd.wait()
