@@ -282,8 +282,8 @@ def test_ratios_are_of_the_same_round_and_the_peer_is_the_fastest_that_counts():
   assert table.fastest_peer() is rows[3]
   lines = report.format_targets([table])
   assert "at most 0.143  found 0.500  NOT reached" in lines
-  assert "at most 0.450  found 0.500  NOT reached" in lines
-  assert "at most 1.000  found 0.667  reached" in lines
+  assert "at most 0.500  found 0.500  reached" in lines
+  assert "at most 0.650  found 0.667  NOT reached" in lines
   assert "at most 2.000            not measured" in lines
 
 
