@@ -61,10 +61,18 @@ def values(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def config(args: argparse.Namespace) -> run_config.RunConfig:
-  """Returns the config that the command line asks for; refuses flags for which it has no use."""
-  given = values(args)
+  """Returns the config that the command line asks for; refuses flags for which it has no use.
+
+  Of a file with a budget, such as the flags.txt of a private run, the noise is not what was asked:
+  it followed from the budget, and does so anew.
+  """
+  given, of_files = values(args), getattr(args, command_line.OF_FILES, frozenset())
   asked = run_config.from_values(**given)
+  if asked.epsilon is not None:
+    noise = of_files & {name for name, z in asked.noise_multipliers.items() if z is not None}
+    given = {name: value for name, value in given.items() if name not in noise}
+    asked = run_config.from_values(**given)
   # Files of flags, such as flags.txt, also have those for which a run has no use.
-  others = {"secure", *getattr(args, command_line.OF_FILES, ())}
+  others = {"secure", *of_files}
   part.check_used(asked, {name: given[name] for name in given if name not in others})
   return asked

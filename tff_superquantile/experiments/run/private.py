@@ -20,22 +20,9 @@ from tff_superquantile.experiments.config import privacy as privacy_lib
 from tff_superquantile.experiments.config import run_config
 
 
-def noise_multipliers(config: run_config.RunConfig) -> dict[str, float | None]:
-  """Returns the noise of what a round releases, by flag: threshold, updates, and numbers."""
-  assert config.privacy is not None
-  multipliers: dict[str, float | None] = {}
-  threshold = config.method.threshold
-  if isinstance(threshold, parts.PrivateThreshold):
-    multipliers[threshold.flag] = threshold.noise_multiplier
-  multipliers["update_noise_multiplier"] = config.privacy.update_noise_multiplier
-  for number in config.privacy.numbers:
-    multipliers[number.flag] = number.noise_multiplier
-  return multipliers
-
-
 def followed(config: run_config.RunConfig) -> list[str]:
   """Returns the flags that follow from a budget and the number of clients."""
-  return [] if config.privacy is None else [*noise_multipliers(config), "delta", "rho_ratio"]
+  return [] if config.privacy is None else [*config.noise_multipliers, "delta", "rho_ratio"]
 
 
 def check(config: run_config.RunConfig) -> None:
@@ -105,7 +92,7 @@ def _check_threshold(method: methods.Method) -> None:
 
 def _check_noise(config: run_config.RunConfig, privacy: privacy_lib.Privacy) -> None:
   """Checks that a run has a budget or all of its noise."""
-  multipliers = noise_multipliers(config)
+  multipliers = config.noise_multipliers
   shared = {number.share_flag: number.share for number in privacy.numbers}
   if isinstance(privacy, privacy_lib.Budget):
     checks.positive("--epsilon", privacy.epsilon)
@@ -155,7 +142,7 @@ def calibrate(
   delta = accounting.default_delta(population) if privacy.delta is None else privacy.delta
   config = run_config.with_values(config, delta=delta)
   if isinstance(privacy, privacy_lib.Budget) and earlier:
-    kept = (*noise_multipliers(config), "rho_ratio")
+    kept = (*config.noise_multipliers, "rho_ratio")
     config = run_config.with_values(config, **{n: float(earlier[n]) for n in kept if n in earlier})
   release = build_release(config, population, num_parameters)
   if release.is_calibrated:
