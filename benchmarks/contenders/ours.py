@@ -1,6 +1,7 @@
 """This project's processes, computed by TFF's runtime or in this process."""
 
 from collections.abc import Mapping
+import secrets
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ class _Ours(contender.Contender):
   def __init__(self, workload: workloads.Workload, options: Mapping[str, Any]):
     import tasks
     from tff_superquantile import algorithms
+    from tff_superquantile import noise_source
     from tff_superquantile.experiments.config import run_config
     from tff_superquantile.experiments.run import build
     from tff_superquantile.experiments.run import private
@@ -82,7 +84,8 @@ class _Ours(contender.Contender):
         **build.build_options(config, model, self._files),
       )
     else:
-      self._process = build.build_process(config, model, self._files, release)
+      key = None if release is None else secrets.token_bytes(noise_source.KEY_BYTES)
+      self._process = build.build_process(config, model, self._files, release, key)
     self._state = self._process.initialize()
     self._cohort: list[Any] = []
 
