@@ -60,7 +60,8 @@ class RunConfig(part.Part):
     None,
     "B: --threshold=tree does not tell losses above it apart, and geometric starts from it; losses"
     " above it count as B for prop_fair, and for q_fed_avg, tilted_erm, semi_vred and gifair in a"
-    f" private run; {_TASK_DEFAULT}.",
+    " private run, and so do gaps for eagle, whose noise grows with it: give it there;"
+    f" {_TASK_DEFAULT}.",
     rule=checks.scale,
   )
   num_rounds: int = flag.field(
