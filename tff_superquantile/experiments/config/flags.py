@@ -66,7 +66,8 @@ def config(args: argparse.Namespace) -> run_config.RunConfig:
   Of a file with a budget, such as the flags.txt of a private run, the noise is not what was asked:
   it followed from the budget, and does so anew.
   """
-  given, of_files = values(args), getattr(args, command_line.OF_FILES, frozenset())
+  given = values(args)
+  of_files: frozenset[str] = getattr(args, command_line.OF_FILES, frozenset())
   asked = run_config.from_values(**given)
   if asked.epsilon is not None:
     noise = of_files & {name for name, z in asked.noise_multipliers.items() if z is not None}
