@@ -287,7 +287,8 @@ class Composition:
     moment = self._log_moment(theta)
     factor = moment - theta * centre
     rounding = self._rounding(theta) + 4.0 * _UNIT * len(masses) + 1e-10 * abs(moment)
-    with np.errstate(over="ignore", under="ignore"):
+    # An infinite weight of no mass makes what is no number, and fits nothing.
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
       weights = np.exp(-theta * (epsilons - centre))
       target = math.exp(min(700.0, math.log(rest) - factor - rounding)) - _OUTSIDE * weights
       above = np.cumsum((weights * (np.maximum(masses, 0.0) + error))[::-1])
@@ -302,6 +303,6 @@ class Composition:
       return max(0.0, float(epsilons[i]))
     # Between two points of the grid delta is linear in e^eps.
     share = 1.0
-    if deltas[i - 1] < math.inf:
+    if deltas[i] < deltas[i - 1] < math.inf:
       share = min(1.0, (deltas[i - 1] - target[i - 1]) / (deltas[i - 1] - deltas[i]))
     return max(0.0, float(epsilons[i - 1] + math.log1p(share * math.expm1(self.interval))))

@@ -218,7 +218,7 @@ def test_a_private_run_has_noise_wherever_something_is_released(monkeypatch):
     )
     resolved = _resolved(config)
     config, release = private.calibrate(resolved, 2500, 610, {})
-    noise = config.noise_multipliers
+    noise = config.privacy.noise_multipliers(config.method.threshold)
     assert len(noise) == 2 + isinstance(clip, run.AdaptiveClip)
     assert all(z is not None and z > 0 for z in noise.values())
     assert release == private.build_release(config, 2500, 610)

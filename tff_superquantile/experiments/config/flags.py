@@ -6,6 +6,7 @@ from typing import Any
 
 from privacy.settings import command_line
 from privacy.settings import part
+from tff_superquantile.experiments.config import privacy
 from tff_superquantile.experiments.config import run_config
 
 # Flags of a run that a command about finished runs may override, as data may have moved.
@@ -69,8 +70,9 @@ def config(args: argparse.Namespace) -> run_config.RunConfig:
   given = values(args)
   of_files: frozenset[str] = getattr(args, command_line.OF_FILES, frozenset())
   asked = run_config.from_values(**given)
-  if asked.epsilon is not None:
-    noise = of_files & {name for name, z in asked.noise_multipliers.items() if z is not None}
+  if isinstance(asked.privacy, privacy.Budget):
+    multipliers = asked.privacy.noise_multipliers(asked.method.threshold)
+    noise = of_files & {name for name, z in multipliers.items() if z is not None}
     given = {name: value for name, value in given.items() if name not in noise}
     asked = run_config.from_values(**given)
   # Files of flags, such as flags.txt, also have those for which a run has no use.

@@ -82,6 +82,19 @@ class Privacy(part.Part):
     """The numbers that a round releases beside the updates."""
     return (self.clip,) if isinstance(self.clip, parts.AdaptiveClip) else ()
 
+  def noise_multipliers(self, threshold: part.Part | None) -> dict[str, float | None]:
+    """Returns the noise of what a round releases, by flag: its threshold, updates, and numbers.
+
+    None stands for one that follows from the budget.
+    """
+    multipliers: dict[str, float | None] = {}
+    if isinstance(threshold, parts.PrivateThreshold):
+      multipliers[threshold.flag] = threshold.noise_multiplier
+    multipliers["update_noise_multiplier"] = self.update_noise_multiplier
+    for number in self.numbers:
+      multipliers[number.flag] = number.noise_multiplier
+    return multipliers
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Budget(Privacy):

@@ -193,23 +193,6 @@ class RunConfig(part.Part):
     return self.privacy.epsilon if isinstance(self.privacy, privacy_lib.Budget) else None
 
   @property
-  def noise_multipliers(self) -> dict[str, float | None]:
-    """The noise of what a private run's round releases, by flag: threshold, updates, and numbers.
-
-    None stands for one that follows from the budget.
-    """
-    if self.privacy is None:
-      return {}
-    multipliers: dict[str, float | None] = {}
-    threshold = self.method.threshold
-    if isinstance(threshold, parts.PrivateThreshold):
-      multipliers[threshold.flag] = threshold.noise_multiplier
-    multipliers["update_noise_multiplier"] = self.privacy.update_noise_multiplier
-    for number in self.privacy.numbers:
-      multipliers[number.flag] = number.noise_multiplier
-    return multipliers
-
-  @property
   def algorithm(self) -> str:
     """The value of --algorithm."""
     return methods.METHODS.name_of(type(self.method))

@@ -22,7 +22,9 @@ from tff_superquantile.experiments.config import run_config
 
 def followed(config: run_config.RunConfig) -> list[str]:
   """Returns the flags that follow from a budget and the number of clients."""
-  return [] if config.privacy is None else [*config.noise_multipliers, "delta", "rho_ratio"]
+  if config.privacy is None:
+    return []
+  return [*config.privacy.noise_multipliers(config.method.threshold), "delta", "rho_ratio"]
 
 
 def check(config: run_config.RunConfig) -> None:
@@ -92,7 +94,7 @@ def _check_threshold(method: methods.Method) -> None:
 
 def _check_noise(config: run_config.RunConfig, privacy: privacy_lib.Privacy) -> None:
   """Checks that a run has a budget or all of its noise."""
-  multipliers = config.noise_multipliers
+  multipliers = privacy.noise_multipliers(config.method.threshold)
   shared = {number.share_flag: number.share for number in privacy.numbers}
   if isinstance(privacy, privacy_lib.Budget):
     checks.positive("--epsilon", privacy.epsilon)
@@ -142,7 +144,7 @@ def calibrate(
   delta = accounting.default_delta(population) if privacy.delta is None else privacy.delta
   config = run_config.with_values(config, delta=delta)
   if isinstance(privacy, privacy_lib.Budget) and earlier:
-    kept = (*config.noise_multipliers, "rho_ratio")
+    kept = (*privacy.noise_multipliers(config.method.threshold), "rho_ratio")
     config = run_config.with_values(config, **{n: float(earlier[n]) for n in kept if n in earlier})
   release = build_release(config, population, num_parameters)
   if release.is_calibrated:
