@@ -79,7 +79,7 @@ _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
     *(
       pytest.param(dict(flags, update_noise_multiplier=1e-2), length, marks=_SLOW)
       for flags, length in (
-        (dict(algorithm="q_fed_avg", max_loss=5.0), (1 - 0.3**2) ** 0.5),
+        (dict(algorithm="q_fed_avg", q=1.0, max_loss=5.0), (1 - 0.3**2) ** 0.5),
         (dict(algorithm="fed_avg", clip_norm="adaptive", clip_count_noise_multiplier=1.0), 1.0),
         (dict(algorithm="fed_avg", update_sum="distributed"), 1.0),
         (
