@@ -41,7 +41,7 @@ def test_private_contenders_compute_rounds(method, workload):
     contender.prepare(round_num)
     contender.run_round(round_num)
     weights.append(np.concatenate([w.ravel() for w in contender.weights()]))
-  assert np.isfinite(weights).all() and np.abs(weights[1] - weights[0]).min() > 0.0
+  assert np.isfinite(weights).all() and np.any(weights[1] != weights[0])
 
 
 @pytest.mark.usefixtures("restored_context")

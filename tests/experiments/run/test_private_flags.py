@@ -124,7 +124,7 @@ def _noise(config):
 
 
 @pytest.mark.parametrize("threshold", ["tree", "primal_dual"])
-def test_a_run_repeats_by_its_own_flags_and_its_noise_follows_anew(threshold, tmp_path):
+def test_a_run_repeats_by_its_own_flags_and_its_noise_follows_anew(threshold, tmp_path, capsys):
   task, path = tasks.get_task("synthetic"), tmp_path / "flags.txt"
 
   def calibrated(config):
@@ -139,15 +139,18 @@ def test_a_run_repeats_by_its_own_flags_and_its_noise_follows_anew(threshold, tm
   path.write_text("\n".join(first.to_arguments()))
   assert len(_noise(first)) == 3 and None not in _noise(first).values()
   assert set(_noise(asked()).values()) == {None}
+  said = capsys.readouterr().err
+  assert said.startswith("Note: --clip_count_noise_multiplier, --") and "from --epsilon" in said
   assert calibrated(asked()) == first
   longer = calibrated(asked("--num_rounds=40"))
   assert all(_noise(longer)[n] > z for n, z in _noise(first).items())
   # A command's own noise is asked for, and that of a file without a budget, too.
   with pytest.raises(ValueError, match="^Found --epsilon and --update_noise_multiplier; the noise"):
     calibrated(asked("--update_noise_multiplier=1"))
+  capsys.readouterr()
   lines = [line for line in first.to_arguments() if not line.startswith(("--epsilon", "--rho_"))]
   path.write_text("\n".join(lines))
-  assert _noise(asked()) == _noise(first)
+  assert _noise(asked()) == _noise(first) and not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("num_parameters", [private_run.NUM_PARAMETERS, 10**6])

@@ -94,7 +94,8 @@ class Workers:
     `threads` is the run's number of threads.
     """
     needs = facts.Needs(os.getcwd(), self._witness, (directory,), is_of_cohort=True)
-    self._needs = needs = needs._replace(expected=facts.of_here(needs))
+    needs = needs._replace(expected=facts.of_here(needs))
+    self._needs = needs
     self._threads = threads
     driver.wait_for_a_worker(self._client)
     for address, found in self._client.run(hands.facts_of, needs).items():

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+import sys
 from typing import Any
 
 from privacy.settings import command_line
@@ -65,7 +66,8 @@ def config(args: argparse.Namespace) -> run_config.RunConfig:
   """Returns the config that the command line asks for; refuses flags for which it has no use.
 
   Of a file with a budget, such as the flags.txt of a private run, the noise is not what was asked:
-  it followed from the budget, and does so anew.
+  it followed from the budget, and does so anew, which is said on the error stream. Its delta and
+  rho_ratio may have been asked for, and stay.
   """
   given = values(args)
   of_files: frozenset[str] = getattr(args, command_line.OF_FILES, frozenset())
@@ -73,6 +75,9 @@ def config(args: argparse.Namespace) -> run_config.RunConfig:
   if isinstance(asked.privacy, privacy.Budget):
     multipliers = asked.privacy.noise_multipliers(asked.method.threshold)
     noise = of_files & {name for name, z in multipliers.items() if z is not None}
+    if noise:
+      names = ", ".join(f"--{name}" for name in sorted(noise))
+      print(f"Note: {names} in the file of flags follow from --epsilon anew.", file=sys.stderr)
     given = {name: value for name, value in given.items() if name not in noise}
     asked = run_config.from_values(**given)
   # Files of flags, such as flags.txt, also have those for which a run has no use.
