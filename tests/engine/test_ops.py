@@ -266,6 +266,29 @@ def test_ops_give_each_client_what_eager_tensorflow_gives(table, num_clients):
         np.testing.assert_array_equal(ours, theirs, err_msg=expression)
 
 
+def test_one_truth_value_chooses_and_several_are_broadcast():
+  """Of clients that are computed one by one, as `tf.roll` is."""
+  kinds = tff.SequenceType(tff.TensorType(np.float32, [3, 3])), tff.TensorType(np.float32)
+
+  @tff.tensorflow.computation(*kinds)
+  def component(data_set, factor):
+    x = tf.roll(factor * data_set.get_single_element(), 1, 0)
+    return tf.where(x[0] > 0, x, -9.0 + 0.0 * x), tf.where(x[0, 0] > 0, x, -9.0 + 0.0 * x)
+
+  @tff.federated_computation(
+    tff.FederatedType(kinds[0], tff.CLIENTS), tff.FederatedType(kinds[1], tff.SERVER)
+  )
+  def program(data_sets, factor):
+    return tff.federated_map(component, (data_sets, tff.federated_broadcast(factor)))
+
+  values = np.random.default_rng(0).normal(size=(4, 3, 3)).astype(np.float32)
+  data_sets = [tf.data.Dataset.from_tensors(x) for x in values]
+  found = invoke(cohort_context.CohortContext(), program, data_sets, np.float32(2.0))
+  for x, own in zip(np.roll(2.0 * values, 1, axis=1), found, strict=True):
+    np.testing.assert_array_equal(own[0], np.where(x[0] > 0, x, -9.0))
+    np.testing.assert_array_equal(own[1], x if x[0, 0] > 0 else np.full([3, 3], -9.0))
+
+
 def test_the_table_has_each_op_that_is_computed_at_once():
   specs = [tf.TensorSpec(kind.shape, tf.as_dtype(kind.dtype.type)) for kind in _TYPES]
   specs[0] = tf.TensorSpec([None, 3])

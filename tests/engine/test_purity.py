@@ -166,7 +166,7 @@ def _in_files(folder):
     .map(_byte),
     "records": tf.data.TFRecordDataset(path["records"]).map(_number),
     "records in parallel": once("records")
-    .interleave(tf.data.TFRecordDataset, num_parallel_calls=2)
+    .interleave(tf.data.TFRecordDataset, cycle_length=2, num_parallel_calls=2)
     .map(_number),
     "saved": _DATA.load(path["saved"], spec),
     "saved in a function": once("saved").flat_map(lambda p: _DATA.load(path["saved"], spec)),
@@ -270,7 +270,7 @@ def test_what_threads_may_give_in_any_order_is_read_anew():
     one.map(abs, 2, False),
     one.map(abs, 2).with_options(options),
     one.batch(2, num_parallel_calls=2, deterministic=False),
-    one.interleave(_DATA.from_tensors, num_parallel_calls=2, deterministic=False),
+    one.interleave(_DATA.from_tensors, cycle_length=2, num_parallel_calls=2, deterministic=False),
   ):
     assert not data_sets.Source(held).is_fixed
 

@@ -49,6 +49,11 @@ def create(
   return graph.create_op(node.op, inputs, attrs=attrs, name=node.op).outputs
 
 
+def _chooses_one(condition: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> bool:
+  """Tells whether one truth value chooses between tensors of one known shape."""
+  return condition.shape.rank == 0 and x.shape.is_fully_defined() and x.shape == y.shape
+
+
 def _create_with_functions(
   node: tf.compat.v1.NodeDef, inputs: Sequence[tf.Tensor], functions: Sequence[Any]
 ) -> list[tf.Tensor]:
@@ -92,7 +97,9 @@ class Emitter:
     self._parent = parent
 
   def _find(self, ref: expressions.Ref) -> tf.Tensor | None:
-    if ref in self._known or self._parent is None:
+    # Each graph has its own constants: one that a loop's body captured would be handed on from step
+    # to step, and no shape or number would be known to follow from it.
+    if ref in self._known or self._parent is None or ref.expression.op == "Const":
       return self._known.get(ref)
     return self._parent._find(ref)
 
@@ -135,6 +142,9 @@ class Emitter:
       # TensorFlow is not to find that the name is constant.
       nothing = tf.strings.substr(tf.strings.as_string(tf.timestamp()), 0, 0)
       inputs = [tf.strings.join([inputs[0], nothing]), *inputs[1:]]
+    if expression.op == "SelectV2" and _chooses_one(*inputs):
+      # The same, in a sixth of the time.
+      return [tf.raw_ops.Select(condition=inputs[0], x=inputs[1], y=inputs[2])]
     if expression.functions:
       return _create_with_functions(expression.node, inputs, expression.functions)
     return create(expression.node, inputs)

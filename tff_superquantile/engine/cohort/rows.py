@@ -105,8 +105,6 @@ class RowEmitter(emission.Emitter):
     self._graph = tf.compat.v1.get_default_graph()
 
   def _find(self, ref: Ref) -> tf.Tensor | None:
-    if ref.expression.op == "Const":  # Each graph has its own, so that ranks that follow are known.
-      return self._known.get(ref)
     if self._own is None or ref in self._known or ref not in self._stacked:
       return super()._find(ref)
     with self._graph.as_default():  # Once, before loops within the branch.
