@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile import client_work
+from tff_superquantile.client_work import optimizers
 
 _OPTIMIZERS = tf.keras.optimizers
 _SCHEDULE = _OPTIMIZERS.schedules.ExponentialDecay(0.1, 2, 0.5)
@@ -117,3 +118,27 @@ def test_a_tff_optimizer_is_itself():
 def test_what_is_no_optimizer_is_refused(optimizer):
   with pytest.raises(TypeError, match="expected a tff.learning.optimizers.Optimizer"):
     client_work.as_tff_optimizer(optimizer)
+
+
+class _HalfSteps(type(tff.learning.optimizers.build_sgdm())):
+  def next(self, state, weights, gradients):
+    return super().next(state, weights, tuple(0.5 * g for g in gradients))
+
+
+@pytest.mark.parametrize(
+  ("optimizer", "moves"),
+  [
+    (tff.learning.optimizers.build_sgdm(0.3), True),
+    (tff.learning.optimizers.build_sgdm(0.3, momentum=0.9), False),
+    (tff.learning.optimizers.build_adagrad(0.3), False),
+    (_HalfSteps(0.3), False),
+  ],
+)
+def test_the_rate_of_plain_sgd_moves_to_the_loss(optimizer, moves):
+  weights, gradients = (tf.constant([1.0, -2.0]),), (tf.constant([4.0, 5.0]),)
+  state = optimizer.initialize((tf.TensorSpec([2], tf.float32),))
+  _, expected = optimizer.next(state, weights, gradients)
+  state, scale = optimizers.with_rate_in_loss(optimizer, state)
+  np.testing.assert_allclose(scale, 0.3 if moves else 1.0)
+  _, found = optimizer.next(state, weights, tuple(scale * g for g in gradients))
+  np.testing.assert_allclose(found, expected, rtol=1e-6)

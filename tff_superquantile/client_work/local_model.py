@@ -35,6 +35,11 @@ def with_autograph(method: Callable[..., Any]) -> Callable[..., Any]:
   return converted
 
 
+def _scaled_gradients(tape: tf.GradientTape, loss: tf.Tensor, sources: Any, scale: Any) -> Any:
+  """Returns gradients of scale times the loss: a number is multiplied, and no gradient."""
+  return tape.gradient(loss, sources, output_gradients=tf.cast(scale, loss.dtype))
+
+
 class LocalModel(abc.ABC):
   """Computes losses and gradients in a client's graph, of `ModelWeights` of tensors."""
 
@@ -48,9 +53,12 @@ class LocalModel(abc.ABC):
 
   @abc.abstractmethod
   def gradients(
-    self, weights: ModelWeights, metrics: Any, batch: Any
+    self, weights: ModelWeights, metrics: Any, batch: Any, scale: tf.Tensor
   ) -> tuple[Any, Any, tf.Tensor]:
-    """Returns (gradients like weights.trainable, metrics, number of examples int64 [])."""
+    """Returns (gradients of `scale` times the loss, metrics, number of examples int64 []).
+
+    The gradients are structured as weights.trainable; `scale` is float32 [].
+    """
 
   @abc.abstractmethod
   def initial_metrics(self) -> Any:
@@ -88,12 +96,12 @@ class _FunctionalLocalModel(LocalModel):
     return output.loss, tf.cast(output.num_examples, tf.int64)
 
   def gradients(
-    self, weights: ModelWeights, metrics: Any, batch: Any
+    self, weights: ModelWeights, metrics: Any, batch: Any, scale: tf.Tensor
   ) -> tuple[Any, Any, tf.Tensor]:
     with tf.GradientTape() as tape:
       tape.watch(weights.trainable)
       output, labels = self._predict(weights, batch, training=True)
-    gradients = tape.gradient(output.loss, weights.trainable)
+    gradients = _scaled_gradients(tape, output.loss, weights.trainable, scale)
     metrics = self._update_metrics_state(metrics, batch_output=output, labels=labels)
     return gradients, metrics, tf.cast(output.num_examples, tf.int64)
 
@@ -133,12 +141,12 @@ class _VariableLocalModel(LocalModel):
     return output.loss, self._num_examples(output)
 
   def gradients(
-    self, weights: ModelWeights, metrics: Any, batch: Any
+    self, weights: ModelWeights, metrics: Any, batch: Any, scale: tf.Tensor
   ) -> tuple[Any, Any, tf.Tensor]:
     self._assign_trainable(weights)
     with tf.GradientTape() as tape:
       output = self._forward_pass(batch, training=True)
-    gradients = tape.gradient(output.loss, self._variables.trainable)
+    gradients = _scaled_gradients(tape, output.loss, self._variables.trainable, scale)
     return tuple(tf.nest.flatten(gradients)), metrics, self._num_examples(output)
 
   def initial_metrics(self) -> Any:

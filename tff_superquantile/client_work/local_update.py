@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_superquantile.client_work import local_model
+from tff_superquantile.client_work import optimizers
 
 # Examples in one forward pass of the loss, to bound the memory of a client with very many.
 _LOSS_BATCH_SIZE = 1024
@@ -113,39 +114,40 @@ def train(
   """
   initial = tuple(tf.nest.flatten(weights.trainable))
   pulled_to = initial if anchor is None else tuple(anchor)
-  total = local_model.leading_dimension(examples.batch)
+  nothing = tf.constant(0, tf.int64)
+  total = tf.cast(local_model.leading_dimension(examples.batch), tf.int64)
+  last = total if epochs == 1 else epochs * total
   optimizer_state = optimizer.initialize(tuple(tf.TensorSpec(w.shape, w.dtype) for w in initial))
   optimizer_state = optimizer.set_hparams(optimizer_state, hparams)
+  optimizer_state, scale = optimizers.with_rate_in_loss(optimizer, optimizer_state)
 
-  def body(epoch, offset, trainable, optimizer_state, metrics, num_examples):
+  def body(taken, trainable, optimizer_state, metrics, num_examples):
+    # `taken` tells epoch and offset. Each value that steps hand on, and each op, takes its time: in
+    # those of a small model as much as its products.
+    offset = taken if epochs == 1 else taken % total
     if batch_size is None:
       assert examples.batch_sizes is not None
-      end = tf.minimum(offset + examples.batch_sizes[offset], total)
+      size = tf.cast(examples.batch_sizes[offset], tf.int64)
     else:
-      end = tf.minimum(offset + (batch_size or total), total)
+      size = batch_size or total
+    end = tf.minimum(offset + size, total)
     batch = tf.nest.map_structure(lambda t: t[offset:end], examples.batch)
     current = local_model.ModelWeights(trainable, weights.non_trainable)
-    gradients, metrics, count = model.gradients(current, metrics, batch)
+    gradients, metrics, count = model.gradients(current, metrics, batch, scale)
     if l2:
-      gradients = _add(gradients, [l2 * w for w in trainable])
+      gradients = _add(gradients, [tf.cast(scale * l2, w.dtype) * w for w in trainable])
     if proximal_strength:
+      pull = scale * proximal_strength
       distances = [w - w0 for w, w0 in zip(trainable, pulled_to)]
-      gradients = _add(gradients, [proximal_strength * distance for distance in distances])
+      gradients = _add(gradients, [tf.cast(pull, d.dtype) * d for d in distances])
     optimizer_state, trainable = optimizer.next(optimizer_state, trainable, gradients)
-    finished = end >= total
-    return (
-      tf.where(finished, epoch + 1, epoch),
-      tf.where(finished, 0, end),
-      trainable,
-      optimizer_state,
-      metrics,
-      num_examples + count,
-    )
+    taken = end if epochs == 1 else taken - offset + end
+    return taken, trainable, optimizer_state, metrics, num_examples + count
 
-  _, _, final, _, metrics, num_examples = tf.while_loop(
-    lambda epoch, *_: tf.logical_and(epoch < epochs, total > 0),
+  _, final, _, metrics, num_examples = tf.while_loop(
+    lambda taken, *_: taken < last,
     body,
-    (0, 0, initial, optimizer_state, model.initial_metrics(), tf.constant(0, tf.int64)),
+    (nothing, initial, optimizer_state, model.initial_metrics(), nothing),
     parallel_iterations=1,
   )
   update = tf.nest.pack_sequence_as(

@@ -18,6 +18,7 @@ OptimizerOrKerasFn: TypeAlias = (
   tff.learning.optimizers.Optimizer | Callable[[], tf.keras.optimizers.Optimizer]
 )
 
+_PLAIN_SGD = type(tff.learning.optimizers.build_sgdm())
 # What an option may be without an effect on the steps of these optimizers.
 _WITHOUT_EFFECT = ("name", "jit_compile", "ema_momentum", "ema_overwrite_frequency")
 # Options of Keras 2's older optimizers that their configuration leaves out.
@@ -98,6 +99,20 @@ def as_tff_optimizer(
     )
   config = keras_optimizer.get_config()
   return build(*(float(config[option]) for option in options))
+
+
+def with_rate_in_loss(
+  optimizer: tff.learning.optimizers.Optimizer, state: Any
+) -> tuple[Any, tf.Tensor]:
+  """Moves the learning rate of plain SGD from its state to the loss; returns (state, scale []).
+
+  A step w - gamma grad F(w) is one of size 1 on gamma F. The loss's gradient is multiplied where it
+  is a number, and the weights' gradients, as large as the model, are not. Others have scale 1.
+  """
+  rate = tff.learning.optimizers.LEARNING_RATE_KEY
+  if type(optimizer) is not _PLAIN_SGD or set(state) != {rate}:
+    return state, tf.constant(1.0)
+  return optimizer.set_hparams(state, {rate: 1.0}), tf.cast(state[rate], tf.float32)
 
 
 def without_autograph(optimizer: tff.learning.optimizers.Optimizer) -> Any:
