@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import models
+from tasks.models import networks
 
 _IMAGES = (tf.TensorSpec([None, 28, 28], tf.float32), tf.TensorSpec([None], tf.int32))
 _VECTORS = (tf.TensorSpec([None, 20], tf.float32), tf.TensorSpec([None], tf.int32))
@@ -15,11 +16,13 @@ _SEQUENCES = (tf.TensorSpec([None, 6, 5], tf.float32), tf.TensorSpec([None], tf.
 
 
 def loss_and_gradients(model, weights, x, y):
+  """The gradients by way of a multiple of the loss, as a step's rate makes it."""
   weights = [tf.constant(w) for w in weights]
   with tf.GradientTape() as tape:
     tape.watch(weights)
     loss = model.loss(model.predict_on_batch((tuple(weights), ()), x), y)
-  return loss.numpy(), [g.numpy() for g in tape.gradient(loss, weights)]
+    multiple = 4.0 * loss
+  return loss.numpy(), [g.numpy() / 4.0 for g in tape.gradient(multiple, weights)]
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -117,12 +120,33 @@ def test_convnet_equals_keras():
   _assert_equals_keras(model, layers, x, y, 0.01)
 
 
-def test_lstm_equals_keras():
+@pytest.mark.parametrize("shape", [(3, 4, 6, 2), (2, 5, 7, 3), (2, 2, 3, 1), (0, 4, 4, 2)])
+def test_max_pooling_and_its_gradient_are_tensorflows(shape):
   rng = np.random.default_rng(0)
-  x, y = rng.normal(size=(7, 6, 5)).astype(np.float32), rng.integers(0, 2, 7).astype(np.int32)
+  images = tf.constant(rng.integers(0, 3, shape).astype(np.float32))  # Most squares have ties.
+  found, expected = [], []
+  for pool, values in (
+    (networks._max_pool, found),
+    (lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"), expected),
+  ):
+    with tf.GradientTape() as tape:
+      tape.watch(images)
+      maxima = pool(images)
+      total = tf.reduce_sum(maxima * np.random.default_rng(1).normal(size=maxima.shape))
+    values += [maxima, tape.gradient(total, images)]
+  for ours, theirs in zip(found, expected, strict=True):
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("num_steps", [1, 6])
+def test_lstm_equals_keras(num_steps):
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(7, num_steps, 5)).astype(np.float32)
+  y = rng.integers(0, 2, 7).astype(np.int32)
   x[3, 4:] = 0.0  # Padding is no mask: the LSTM takes those steps, too.
+  spec = (tf.TensorSpec([None, num_steps, 5], tf.float32), tf.TensorSpec([None], tf.int32))
   layers = [tf.keras.layers.LSTM(4), tf.keras.layers.Dense(1)]
-  _assert_equals_keras(models.build_lstm(3, _SEQUENCES, hidden_size=4), layers, x, y, 0.1)
+  _assert_equals_keras(models.build_lstm(3, spec, hidden_size=4), layers, x, y, 1.0)
 
 
 def test_character_lstm_equals_keras():
