@@ -496,3 +496,7 @@ def test_every_evaluation_follows_one(run):
   assert _failures(run)
   _write_evaluations(run, entries.append(old, _evaluation()))
   assert _failures(run)
+  # What the manifest says nothing of was not written by this version.
+  assert "1 evaluations is not the one" in entries.broken_chain(
+    entries.append([], _evaluation()), None
+  )
