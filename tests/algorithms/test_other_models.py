@@ -143,6 +143,19 @@ def test_each_client_begins_with_the_servers_values_and_moves_its_own(theta):
     assert process.get_model_weights(state).trainable[0] == pytest.approx(a, rel=1e-5)
 
 
+def test_the_servers_values_may_be_others_than_those_that_a_model_is_made_with():
+  process = algorithms.build_superquantile_fed_avg(_Counting, 1.0, _sgd())
+  state, arrays = process.initialize(), _arrays()
+  weights = process.get_model_weights(state)
+  others = tff.learning.models.ModelWeights(weights.trainable, [np.float32(-7.0), np.float32(2.0)])
+  state = process.set_model_weights(state, others)
+  _, metrics = process.next(state, problems.datasets(arrays, 2))
+  losses = [np.mean((_START * x - 5.0 - y) ** 2) / 2 for x, y in arrays]
+  expected = np.average(losses, weights=[len(x) for x, _ in arrays])
+  measured = metrics["client_work"]["threshold"]["loss_mean"]
+  assert measured == pytest.approx(expected, rel=1e-5)
+
+
 def test_tff_warns_of_batch_normalisation_or_refuses_it():
   with pytest.warns(UserWarning, match="won't be updated during the training"):
     problems.keras_model_fn()
