@@ -90,14 +90,14 @@ class Reader:
   def __init__(
     self, refs: Sequence[expressions.Ref], origins: Mapping[int, values.Origin], parallel: int
   ):
-    """Initializes a reader of `refs`, which sets up `parallel` data sets at once.
+    """Initializes a reader of `refs`, which reads parts of the clients in `parallel` threads.
 
     `origins` says from where clients read, by the positions among the arguments.
     """
     self.refs = refs
     self.positions = list(origins)
     self._dtypes = [origin.dtype for origin in origins.values()]
-    self._parallel = parallel if tf.variant in self._dtypes else 1
+    self._parallel = parallel
     self.keys = [(ref.expression.digest, ref.index) for ref in refs]
 
     groups = walks.by_looks(refs)
