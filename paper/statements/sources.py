@@ -226,7 +226,7 @@ SOURCES: Mapping[str, Source] = {
   ),
   "people_convnet": Source(
     "./run_experiments.sh emnist_convnet --data_dir=FEMNIST --folds=2 --num_rounds=100 --tune=none"
-    " --thetas=0.5",
+    " --thetas=0.8,0.5,0.25",
     _of_runs("emnist_convnet_folds_2"),
     f"{WRITERS}, as writers_linear, untuned, 100 rounds (the paper: 1000)",
   ),
