@@ -89,6 +89,9 @@ class Classifier(tff.learning.models.FunctionalModel):
     keras_layers: Builds new layers of Keras, one after the other, which compute the same scores.
       Their trainable variables have the model's weights in their order, up to dimensions of size
       one. None if nobody has written them down.
+    has_linear_gradient: Whether the gradient of c times the loss, as TensorFlow finds it, is known
+      to be c times that of the loss. A step may then multiply the loss by its rate. One that a
+      `tf.custom_gradient` clips is not.
   """
 
   # Autograph has nothing to convert in these.
@@ -97,9 +100,16 @@ class Classifier(tff.learning.models.FunctionalModel):
   update_metrics_state = _as_it_is(tff.learning.models.FunctionalModel.update_metrics_state)
   finalize_metrics = _as_it_is(tff.learning.models.FunctionalModel.finalize_metrics)
 
-  def __init__(self, *, keras_layers: KerasLayers | None = None, **kwargs: Any):
+  def __init__(
+    self,
+    *,
+    keras_layers: KerasLayers | None = None,
+    has_linear_gradient: bool = False,
+    **kwargs: Any,
+  ):
     super().__init__(**kwargs)
     self.keras_layers = keras_layers
+    self.has_linear_gradient = has_linear_gradient
 
   def loss(self, output: Any, label: Any, sample_weight: Any = None) -> tf.Tensor:
     return super().loss(output, label, sample_weight)
@@ -113,6 +123,8 @@ def build_classifier(
   input_spec: tuple[Any, tf.TensorSpec],
   keras_layers: KerasLayers | None = None,
   loss_fn: Callable[..., tf.Tensor] = mean_cross_entropy,
+  *,
+  has_linear_gradient: bool = False,
 ) -> Classifier:
   """Builds a model without non-trainable weights, with mean loss and number of examples as metrics.
 
@@ -123,6 +135,7 @@ def build_classifier(
     keras_layers: As in `Classifier`; None for none.
     loss_fn: Takes (output, label) and perhaps `sample_weight` [n], and returns the batch's mean
       loss.
+    has_linear_gradient: As in `Classifier`, of `output_fn` and `loss_fn`.
 
   Returns:
     The model.
@@ -138,6 +151,7 @@ def build_classifier(
   metrics = (_initialize_metrics, _update_metrics, _finalize_metrics)
   return Classifier(
     keras_layers=keras_layers,
+    has_linear_gradient=has_linear_gradient,
     initial_weights=(tuple(initial_weights), ()),
     predict_on_batch_fn=predict_on_batch,
     loss_fn=loss_fn,
@@ -186,7 +200,9 @@ def build_linear_classifier(
     dense = tf.keras.layers.Dense(num_classes, use_bias=intercept, name="dense")
     return [tf.keras.layers.Flatten(), dense]
 
-  return build_classifier(initial_weights, logits, input_spec, keras_layers)
+  return build_classifier(
+    initial_weights, logits, input_spec, keras_layers, has_linear_gradient=True
+  )
 
 
 def build_logistic_regression(
@@ -220,5 +236,10 @@ def build_logistic_regression(
     return [tf.keras.layers.Flatten(), dense, tf.keras.layers.Reshape(())]
 
   return build_classifier(
-    initial_weights, logit, input_spec, keras_layers, mean_binary_cross_entropy
+    initial_weights,
+    logit,
+    input_spec,
+    keras_layers,
+    mean_binary_cross_entropy,
+    has_linear_gradient=True,
   )

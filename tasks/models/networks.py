@@ -105,4 +105,6 @@ def build_convnet(
       ]
     return [*layers, tf.keras.layers.Flatten(), tf.keras.layers.Dense(num_classes, name="dense")]
 
-  return classifiers.build_classifier(weights, logits, input_spec, keras_layers)
+  return classifiers.build_classifier(
+    weights, logits, input_spec, keras_layers, has_linear_gradient=True
+  )

@@ -166,7 +166,9 @@ def build_lstm(
     ]
 
   loss_fn = classifiers.mean_binary_cross_entropy
-  return classifiers.build_classifier(weights, logit, input_spec, keras_layers, loss_fn)
+  return classifiers.build_classifier(
+    weights, logit, input_spec, keras_layers, loss_fn, has_linear_gradient=True
+  )
 
 
 def build_character_lstm(
@@ -230,4 +232,6 @@ def build_character_lstm(
       tf.keras.layers.Dense(num_characters, name="dense"),
     ]
 
-  return classifiers.build_classifier(weights, logits, input_spec, keras_layers)
+  return classifiers.build_classifier(
+    weights, logits, input_spec, keras_layers, has_linear_gradient=True
+  )

@@ -81,10 +81,14 @@ def build_table_model(
     return [*hidden, tf.keras.layers.Dense(num_scores)]
 
   if num_classes > 2:
-    return classifiers.build_classifier(weights, scores, input_spec, keras_layers)
+    return classifiers.build_classifier(
+      weights, scores, input_spec, keras_layers, has_linear_gradient=True
+    )
 
   def score(weights: Sequence[Any], x: tf.Tensor) -> tf.Tensor:
     return tf.squeeze(scores(weights, x), axis=1)
 
   loss_fn = classifiers.mean_binary_cross_entropy if num_classes else _mean_half_square
-  return classifiers.build_classifier(weights, score, input_spec, keras_layers, loss_fn)
+  return classifiers.build_classifier(
+    weights, score, input_spec, keras_layers, loss_fn, has_linear_gradient=True
+  )

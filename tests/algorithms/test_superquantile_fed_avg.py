@@ -171,6 +171,29 @@ def test_ragged_batches_are_followed_and_can_be_overridden():
   _assert_same_weights(rebatched, batches_of_3, rtol=0, atol=0)
 
 
+def test_a_gradient_that_the_model_clips_is_clipped_before_the_learning_rate():
+  @tf.custom_gradient
+  def clipped(scores):
+    return scores, lambda upstream: tf.clip_by_value(upstream, -0.01, 0.01)
+
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    return clipped(x @ weights[0][0])
+
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros([2, 2], np.float32),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=problems.mean_cross_entropy,
+    metrics_fns=tff.learning.metrics.create_functional_metric_fns(collections.OrderedDict),
+    input_spec=(tf.TensorSpec([None, 2], tf.float32), tf.TensorSpec([None], tf.int32)),
+  )
+  x, y = np.eye(2, dtype=np.float32), np.int32([0, 1])
+  state, _ = _run(_fed_avg(model), problems.datasets([(x, y)], 2), 1)
+  expected = 0.2 * 0.01 * np.array([[1, -1], [-1, 1]])
+  np.testing.assert_allclose(state.global_model_weights.trainable[0], expected, rtol=1e-5)
+
+
 def test_epochs_batches_and_l2_against_numpy(monkeypatch):
   monkeypatch.setattr(local_update, "_LOSS_BATCH_SIZE", 5)  # The loss pass, too, has batches.
   arrays = problems.client_arrays()
@@ -544,6 +567,7 @@ def test_dict_batches():
     loss_fn=problems.mean_cross_entropy,
     input_spec=collections.OrderedDict(x=x_spec, y=y_spec),
   )
+  model.has_linear_gradient = True
   data = [
     tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x, y=y)).batch(4)
     for x, y in arrays

@@ -116,13 +116,15 @@ def linear_model(accuracy=True):
     rng.normal(size=[NUM_FEATURES, NUM_CLASSES]).astype(np.float32),
     np.zeros(NUM_CLASSES, np.float32),
   )
-  return tff.learning.models.FunctionalModel(
+  model = tff.learning.models.FunctionalModel(
     initial_weights=(initial, ()),
     predict_on_batch_fn=predict,
     loss_fn=mean_cross_entropy,
     metrics_fns=tff.learning.metrics.create_functional_metric_fns(metrics),
     input_spec=_SPEC,
   )
+  model.has_linear_gradient = True  # As the tasks' models; all other ones here say nothing of it.
+  return model
 
 
 def linear_model_fn():

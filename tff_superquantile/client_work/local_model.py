@@ -41,7 +41,13 @@ def _scaled_gradients(tape: tf.GradientTape, loss: tf.Tensor, sources: Any, scal
 
 
 class LocalModel(abc.ABC):
-  """Computes losses and gradients in a client's graph, of `ModelWeights` of tensors."""
+  """Computes losses and gradients in a client's graph, of `ModelWeights` of tensors.
+
+  Attributes:
+    has_linear_gradient: Whether gradients of a multiple of the loss are known to be that multiple.
+  """
+
+  has_linear_gradient = False
 
   @abc.abstractmethod
   def load(self, weights: ModelWeights) -> None:
@@ -74,6 +80,7 @@ class _FunctionalLocalModel(LocalModel):
 
   def __init__(self, model: tff.learning.models.FunctionalModel):
     self._model = model
+    self.has_linear_gradient = getattr(model, "has_linear_gradient", False)
     self._loss = with_autograph(model.loss)
     self._update_metrics_state = with_autograph(model.update_metrics_state)
 

@@ -119,7 +119,9 @@ def train(
   last = total if epochs == 1 else epochs * total
   optimizer_state = optimizer.initialize(tuple(tf.TensorSpec(w.shape, w.dtype) for w in initial))
   optimizer_state = optimizer.set_hparams(optimizer_state, hparams)
-  optimizer_state, scale = optimizers.with_rate_in_loss(optimizer, optimizer_state)
+  scale = tf.constant(1.0)
+  if model.has_linear_gradient:
+    optimizer_state, scale = optimizers.with_rate_in_loss(optimizer, optimizer_state)
 
   def body(taken, trainable, optimizer_state, metrics, num_examples):
     # `taken` tells epoch and offset. Each value that steps hand on, and each op, takes its time: in
