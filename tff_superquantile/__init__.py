@@ -19,7 +19,7 @@ from tff_superquantile import stack
 lazy.check_neighbours("privacy")
 stack.install()
 
-__version__ = "0.4.0.dev0"
+__version__ = "0.4.0"
 
 __all__, __getattr__, __dir__ = lazy.attach(
   __name__,
