@@ -35,7 +35,7 @@ def _of_runs(page):
 
 
 def _write_tables(folder):
-  """The table of the page on own data, one of later clients, and rows as an export takes them."""
+  """The tables of the page on own data, one of later clients, and rows as an export takes them."""
   rng = np.random.default_rng(0)
   names = [f"x{i}" for i in range(4)]
   for file, first in (("vehicle.csv", 0), ("later.csv", 50)):
@@ -45,6 +45,8 @@ def _write_tables(folder):
         label = 1 if x[sensor % 2] > 0 else -1
         lines.append(",".join([f"s{sensor}", str(label), *map("{:.3f}".format, x)]))
     (folder / file).write_text("\n".join(lines) + "\n")
+  without_clients = (f"{x:.3f},{'ill' if x > 0 else 'well'}" for x in rng.normal(size=300))
+  (folder / "central.csv").write_text("\n".join(["x0,outcome", *without_clients]) + "\n")
   x = rng.normal(size=[12, 20]).astype(np.float32)
   np.savez(folder / "my_rows.npz", x=x, y=np.full(12, 3))
 
