@@ -48,10 +48,7 @@ def mean(losses: tf.Tensor, sample_weight: tf.Tensor | None) -> tf.Tensor:
 
 @tf.custom_gradient
 def _mean_of_all(logits: tf.Tensor, labels: tf.Tensor) -> Any:
-  """Computes the mean multinomial logistic loss, whose gradient is one product.
-
-  That of a mean of losses is nine ops, as many as all else of a step of a linear model.
-  """
+  """Computes the mean multinomial logistic loss; its gradient is a product, and not nine ops."""
   losses, slopes = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
   count = tf.cast(tf.shape(logits)[0], losses.dtype)
   return tf.reduce_sum(losses) / count, lambda upstream: (slopes * (upstream / count), None)
