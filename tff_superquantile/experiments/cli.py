@@ -28,12 +28,13 @@ def starting_tensorflow() -> Iterator[None]:
 
   The garbage collector is off meanwhile: it would look at every new object several times, a second
   in all. None of these objects is garbage before Python ends, so the collector ignores them later,
-  too. What a process keeps of a run must not be among them: the second time does nothing.
+  too, and at the end all others, for which it would take another second. What a process keeps of a
+  run must not be among them: the second time does nothing.
   """
   if "tensorflow_federated" in sys.modules:
     yield
     return
-  atexit.register(gc.unfreeze)
+  atexit.register(gc.freeze)
   gc.disable()
   try:
     yield

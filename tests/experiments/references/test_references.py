@@ -82,7 +82,9 @@ def _newton(x, y, l2):
   return w
 
 
-def test_pooled_fit_of_two_classes_is_newtons():
+@pytest.mark.parametrize("most_entries", [2**22, 21])
+def test_pooled_fit_of_two_classes_is_newtons(monkeypatch, most_entries):
+  monkeypatch.setattr(fitting, "_MOST_ENTRIES", most_entries)  # The fewer, the more passes.
   rng = np.random.default_rng(3)
   y = rng.integers(2, size=sum(_SIZES)).astype(np.int32)
   train, test = _examples(y), _examples(1 - y, seed=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from tff_superquantile.evaluation import prediction
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.measures import measure
 
-_BATCH_SIZE = 8192  # Examples in one pass; the gradient is of all of them.
+_MOST_ENTRIES = 2**22  # Of inputs, and of scores, in one pass; the gradient is of all examples.
 _MOST_STEPS = 200
 # With fewer examples a weight a loss may have no minimum, and then the way decides the fit.
 _EXAMPLES_A_WEIGHT, _RIDGE = 10, 1e-3
@@ -131,29 +132,23 @@ class Fitter:
     `on_step` is told the weights after each step.
     """
     l2 = max(self._l2, least_l2)
+    passes = self._passes(x, y)
 
     def change(matrix: np.ndarray, flat: np.ndarray) -> np.ndarray:
       return np.reshape(matrix @ flat.reshape(len(matrix), -1), -1)
 
     def objective(coordinates: np.ndarray) -> tuple[float, np.ndarray]:
       flat = change(basis, coordinates)
-      weights = [tf.constant(part) for part in self._unflatten(flat)]
-      value, gradient = 0.0, np.zeros_like(flat)
-      for start in range(0, len(y), _BATCH_SIZE):
-        rows = slice(start, start + _BATCH_SIZE)
-        loss, parts = self._evaluate(weights, tf.constant(x[rows]), tf.constant(y[rows]))
-        value += float(loss)
-        gradient += np.concatenate([np.reshape(part, -1) for part in parts])
-      value = value / len(y) + l2 / 2.0 * float(flat @ flat)
-      return value, change(basis.T, gradient / len(y) + l2 * flat)
+      sums = np.sum([self._evaluate(flat, *rows).numpy() for rows in passes], axis=0)
+      value = sums[0] / len(y) + l2 / 2.0 * float(flat @ flat)
+      return value, change(basis.T, sums[1:] / len(y) + l2 * flat)
 
     def weights_of(coordinates: np.ndarray) -> run_files.Weights:
       return run_files.Weights(tuple(self._unflatten(change(basis, coordinates))), ())
 
-    start = np.concatenate([weights.reshape(-1) for weights in self._initial]).astype(np.float64)
     solution = optimize.minimize(
       objective,
-      change(np.linalg.inv(basis), start),
+      change(np.linalg.inv(basis), _flattened(self._initial)),
       jac=True,
       method="L-BFGS-B",
       callback=None if on_step is None else lambda flat: on_step(weights_of(flat)),
@@ -168,8 +163,8 @@ class Fitter:
 
   def loss(self, weights: run_files.Weights, x: np.ndarray, y: np.ndarray) -> float:
     """Returns the sum of the losses of examples x [n, ...], y [n], n > 0."""
-    parts = [tf.constant(part) for part in weights.trainable]
-    return float(self._evaluate(parts, tf.constant(x), tf.constant(y))[0])
+    flat = _flattened(weights.trainable)
+    return float(sum(self._evaluate(flat, *rows).numpy()[0] for rows in self._passes(x, y)))
 
   def basis(self, examples: evaluation.ClientExamples) -> np.ndarray:
     """Returns R with R^T G R = I, G the mean of (x, 1) (x, 1)^T and a ridge: it takes fewer steps.
@@ -182,13 +177,20 @@ class Fitter:
     if not is_of_x or num_examples < _EXAMPLES_A_WEIGHT * num_weights:
       return _PLAIN
     products: Any = 0.0
-    for start in range(0, num_examples, _BATCH_SIZE):
-      x = np.asarray(examples.decoded(examples.x[start : start + _BATCH_SIZE]), np.float64)
+    for rows, _ in self._passes(examples.x, examples.y):
+      x = np.asarray(examples.decoded(rows), np.float64)
       with_one = [np.ones([len(x), 1])] * (len(self._initial) - 1)  # Of the intercept.
       inputs = np.hstack([x.reshape(len(x), -1), *with_one])
       products += inputs.T @ inputs / num_examples
     products += _RIDGE * np.mean(np.diag(products)) * np.eye(len(products))
     return np.linalg.inv(np.linalg.cholesky(products)).T
+
+  def _passes(self, x: np.ndarray, y: np.ndarray) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """Returns the examples in parts, each for one pass."""
+    widest = max(math.prod(x.shape[1:]), math.prod(self._initial[0].shape[1:]))
+    size = max(1, _MOST_ENTRIES // widest)
+    parts = [slice(start, start + size) for start in range(0, len(y), size)]
+    return [(tf.constant(x[rows]), tf.constant(y[rows])) for rows in parts]
 
   def _unflatten(self, flat: np.ndarray) -> list[np.ndarray]:
     cuts = np.cumsum([weights.size for weights in self._initial])[:-1]
@@ -198,22 +200,33 @@ class Fitter:
     ]
 
 
+def _flattened(weights: Sequence[np.ndarray]) -> np.ndarray:
+  return np.concatenate([part.reshape(-1) for part in weights]).astype(np.float64)
+
+
 def _build_sum_and_gradient(
   model: tff.learning.models.FunctionalModel, examples: evaluation.ClientExamples
 ) -> Any:
-  """Traces a function from (trainable weights, x, y) to the sum of losses and its gradient."""
-  loss_fn = local_model.with_autograph(model.loss)
-  trainable_spec = list(prediction.weights_spec(model)[0])
+  """Traces a function from (weights, x, y) to [the sum of losses, *its gradient].
 
-  @tf.function(input_signature=[trainable_spec, *examples.specs()], autograph=False)
-  def sum_and_gradient(trainable: Sequence[tf.Tensor], x: tf.Tensor, y: tf.Tensor) -> Any:
+  Weights and gradient are flat and float64, so that a call hands over few tensors: that takes
+  longer than what it computes for a client's examples.
+  """
+  loss_fn = local_model.with_autograph(model.loss)
+  specs = list(prediction.weights_spec(model)[0])
+  sizes = [spec.shape.num_elements() for spec in specs]
+  flat_spec = tf.TensorSpec([sum(sizes)], tf.float64)
+
+  @tf.function(input_signature=[flat_spec, *examples.specs()], autograph=False)
+  def sum_and_gradient(flat: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     with tf.GradientTape() as tape:
-      tape.watch(trainable)
-      weights = (tuple(trainable), ())
-      output = model.predict_on_batch(weights, examples.decoded(x), training=False)
+      tape.watch(flat)
+      parts = zip(tf.split(flat, sizes), specs)
+      trainable = tuple(tf.cast(tf.reshape(part, w.shape), w.dtype) for part, w in parts)
+      output = model.predict_on_batch((trainable, ()), examples.decoded(x), training=False)
       loss = tf.cast(loss_fn(output=output, label=y), tf.float32)
       total = loss * tf.cast(tf.shape(y)[0], tf.float32)
-    return total, tape.gradient(total, trainable)
+    return tf.concat([tf.cast(total, tf.float64)[tf.newaxis], tape.gradient(total, flat)], axis=0)
 
   with tf.Graph().as_default():  # As in `evaluation.build_predict`.
     return sum_and_gradient.get_concrete_function()
