@@ -53,7 +53,7 @@ def of_methods(e: evidence.Evidence, methods: Sequence[names.Name] = ()) -> tabl
     f"{_of_whom(e.unit, some.num_clients, some.num_seeds)}. With each level: the change"
     f" against {names.fed_avg_phrase(baseline)}"
   )
-  note += " and its 95 % interval; bold where that excludes zero." if has_interval else "."
+  note += " and its 95 % interval, in the report bold if without zero." if has_interval else "."
   return tables.Table("", ["", *(_HEADINGS[m.rpartition(".")[2]] for m in metrics)], rows, note)
 
 
