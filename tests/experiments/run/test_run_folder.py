@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import threading
+import time
 
 from helpers import fabricated_runs
 import numpy as np
@@ -48,6 +50,26 @@ def test_empty_and_foreign_folders_are_no_runs(tmp_path):
   (tmp_path / "task" / "method" / "seed_12").mkdir()
   (run,) = run_folder.find_runs(tmp_path)
   assert run.rounds == {} and run.flags == {} and run.last_round is None and not run.finished
+
+
+def test_a_lock_waits_for_one_who_is_about_to_end(tmp_path):
+  held, released = threading.Event(), []
+
+  def hold(seconds):
+    with run_folder.lock(tmp_path):
+      held.set()
+      time.sleep(seconds)
+      released.append(seconds)
+
+  holder = threading.Thread(target=hold, args=(0.3,))
+  holder.start()
+  held.wait()
+  with run_folder.lock(tmp_path, patience=60.0):
+    assert released
+    with pytest.raises(run_folder.OccupiedError, match="another process is at work"):
+      with run_folder.lock(tmp_path, patience=0.2):
+        pass
+  holder.join()
 
 
 def test_write_atomically_replaces_and_leaves_nothing_else(tmp_path):

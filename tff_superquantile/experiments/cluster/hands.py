@@ -166,7 +166,7 @@ async def _take_over(folder: pathlib.Path, owner: str) -> None:
   start, has_asked = time.monotonic(), False
   while True:
     try:
-      with run_folder.lock(folder):
+      with run_folder.lock(folder, patience=0.0):  # Nothing else of the worker is to wait.
         return
     except run_folder.OccupiedError:
       waited = time.monotonic() - start

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import pathlib
+import time
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ RELATIVE_NOISE = "relative_noise"  # The entry of the manifest of private runs.
 # The kinds of CPU that have carried out a run, one after the other: what `cpu.kind` says, and the
 # number of TensorFlow's threads. Nothing is known of those of an earlier version.
 CPUS = "cpus"
+_SECONDS_BETWEEN_LOOKS = 0.05
 
 
 class OccupiedError(ValueError):
@@ -45,17 +47,26 @@ class OccupiedError(ValueError):
 
 
 @contextlib.contextmanager
-def lock(folder: pathlib.Path) -> Iterator[None]:
-  """Makes a run's folder where there is none, and keeps a second process out of it."""
+def lock(folder: pathlib.Path, patience: float = 1.0) -> Iterator[None]:
+  """Makes a run's folder where there is none, and keeps a second process out of it.
+
+  It tries for `patience` seconds: a process that was killed has its lock until its last thread is
+  gone.
+  """
   atomic_files.make_folder("output_dir", folder)
   run_files.check_file(folder / LOCK)
+  end = time.monotonic() + patience
   with open(folder / LOCK, "a") as file:  # It has what `attempts` writes.
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-      raise OccupiedError(
-        f"Found that another process is at work in {folder}; wait for it."
-      ) from error
+    while True:
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        break
+      except OSError as error:
+        if time.monotonic() >= end:
+          raise OccupiedError(
+            f"Found that another process is at work in {folder}; wait for it."
+          ) from error
+      time.sleep(_SECONDS_BETWEEN_LOOKS)
     yield
 
 
