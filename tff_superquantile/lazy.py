@@ -28,11 +28,13 @@ def check_neighbours(*names: str) -> None:
   def strangers() -> list[str]:
     specs = {name: importlib.util.find_spec(name) for name in names if name not in sys.modules}
     specs.update((name, sys.modules[name].__spec__) for name in names if name in sys.modules)
-    places = {name: spec.origin for name, spec in specs.items() if spec and spec.origin}
+    places = {
+      name: pathlib.Path(spec.origin) for name, spec in specs.items() if spec and spec.origin
+    }
     return [
       f"{name} in {place}"
       for name, place in places.items()
-      if pathlib.Path(place).resolve().parent != root / name
+      if place.resolve().parent != root / name
     ]
 
   if strangers() and sys.argv[:1] == ["-m"]:
