@@ -96,8 +96,7 @@ def pytest_unconfigure():
     from tff_superquantile.engine.processes import worker
 
     worker.close()
-  gc.unfreeze()
-  gc.collect()
+  gc.freeze()  # Python would look at all objects once more.
 
 
 # Files that take minutes; whichever process gets one last holds up the end.
