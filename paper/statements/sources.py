@@ -228,8 +228,8 @@ SOURCES: Mapping[str, Source] = {
     "./run_experiments.sh emnist_convnet --data_dir=FEMNIST --folds=2 --num_rounds=100 --tune=none"
     " --thetas=0.8,0.5,0.25",
     _of_runs("emnist_convnet_folds_2"),
-    f"{WRITERS}, as writers_linear, untuned, 100 rounds (the paper: 1000), after which q-FFL and AFL"
-    " are far from converged",
+    f"{WRITERS}, as writers_linear, untuned, 100 rounds (the paper: 1000), after which q-FFL and"
+    " AFL are far from converged",
   ),
   "writers_convnet": Source(
     f"./run_experiments.sh emnist_convnet {_FEW_WRITERS} --thetas=0.8,0.5,0.25 --num_rounds=100"
