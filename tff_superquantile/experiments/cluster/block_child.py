@@ -22,15 +22,15 @@ def _serve(connection: connections.Connection) -> None:
   """Answers until the worker has gone, or asks for nothing."""
   contents: dict[str, bytes] = {}
   while connection.poll(_MOST_SECONDS_IDLE):
-    asked: blocks.Asked = connection.recv()
+    asked: blocks.AskedBlock = connection.recv()
     if asked.content:
       contents[asked.function] = asked.content
     try:
       function = block_functions.of_content(contents[asked.function], asked.stage)
       found = pickle.dumps(function(pickle.loads(asked.block)))
-      connection.send(blocks.Answer(blocks.DONE, found))
+      connection.send(blocks.BlockAnswer(blocks.DONE, found))
     except Exception as error:  # The driver says it.
-      connection.send(blocks.Answer(blocks.FAILED, b"", failures.describe(error).sentence))
+      connection.send(blocks.BlockAnswer(blocks.FAILED, b"", failures.describe(error).sentence))
 
 
 def main() -> None:

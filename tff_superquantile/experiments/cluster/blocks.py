@@ -22,7 +22,7 @@ _MOST_FUNCTIONS = 16  # Whose content a worker keeps.
 DONE, FAILED, DIED, LACKS, UNFIT = "done", "failed", "died", "lacks", "unfit"
 
 
-class Order(NamedTuple):
+class BlockOrder(NamedTuple):
   """A block that a driver asks for.
 
   Attributes:
@@ -42,7 +42,7 @@ class Order(NamedTuple):
   block: bytes
 
 
-class Asked(NamedTuple):
+class AskedBlock(NamedTuple):
   """What a process is asked: a block of a function, with its content if that is new."""
 
   function: str
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
   block: bytes
 
 
-class Answer(NamedTuple):
+class BlockAnswer(NamedTuple):
   """How a block ended, its pickled results, why it has none, and where."""
 
   kind: str
@@ -69,7 +69,7 @@ class _Slot:
     self._run: tuple[str, int] | None = None
     self._known: set[str] = set()
 
-  def prepare(self, order: Order) -> None:
+  def prepare(self, order: BlockOrder) -> None:
     """Starts a process unless there is one of the run.
 
     A thread that lives as long as the worker is to call it.
@@ -88,16 +88,16 @@ class _Slot:
       )
     self._run, self._known = run, set()
 
-  def compute(self, order: Order, content: bytes) -> Answer:
+  def compute(self, order: BlockOrder, content: bytes) -> BlockAnswer:
     """Has a block computed, and waits for it."""
     new = b"" if order.function in self._known else content
     self._known.add(order.function)
     try:
-      self.connection.send(Asked(order.function, new, order.stage, order.block))
-      answer: Answer = self.connection.recv()
+      self.connection.send(AskedBlock(order.function, new, order.stage, order.block))
+      answer: BlockAnswer = self.connection.recv()
       return answer
     except (EOFError, OSError):
-      return Answer(DIED)
+      return BlockAnswer(DIED)
 
   def end(self) -> None:
     if self._process is not None:
@@ -125,15 +125,15 @@ class Blocks:
     while len(self._contents) > _MOST_FUNCTIONS:
       del self._contents[next(iter(self._contents))]
 
-  async def compute(self, order: Order) -> Answer:
+  async def compute(self, order: BlockOrder) -> BlockAnswer:
     """Computes a block; see `compute`."""
     own = self._hands
     if order.run not in self._fit_for:
       if not await own.fits(order.needs):
-        return Answer(UNFIT, why=own.unfit, worker=own.address)
+        return BlockAnswer(UNFIT, why=own.unfit, worker=own.address)
       self._fit_for.add(order.run)
     if order.function not in self._contents:
-      return Answer(LACKS, worker=own.address)
+      return BlockAnswer(LACKS, worker=own.address)
     if own.is_ending:
       raise door_lib.distributed().Reschedule()
     slot = self._free.pop()
@@ -164,6 +164,6 @@ async def learn(function: str, content: bytes, dask_worker: Any = None) -> None:
   _blocks(dask_worker).learn(function, content)
 
 
-async def compute(order: Order) -> Answer:
+async def compute(order: BlockOrder) -> BlockAnswer:
   """Computes a block on the worker on which it is called, and returns how it ended."""
   return await _blocks(door_lib.distributed().get_worker()).compute(order)

@@ -112,7 +112,9 @@ class Workers:
       self._learnt.add(digest)
     assert self._needs is not None
     orders = [
-      blocks_lib.Order(self._needs, self._run, self._threads, digest, stage, pickle.dumps(block))
+      blocks_lib.BlockOrder(
+        self._needs, self._run, self._threads, digest, stage, pickle.dumps(block)
+      )
       for block in blocks
     ]
     waiting = {self._submit(order): i for i, order in enumerate(orders)}
@@ -130,12 +132,12 @@ class Workers:
           waiting[self._submit(orders[i])] = i
       yield pickle.loads(done.pop(next_one))
 
-  def _submit(self, order: blocks_lib.Order) -> Any:
+  def _submit(self, order: blocks_lib.BlockOrder) -> Any:
     self._number += 1
     key = f"compute-{self._run}-{self._number}"
     return self._client.submit(blocks_lib.compute, order, key=key, pure=False, retries=0)
 
-  def _mend(self, answer: blocks_lib.Answer, digest: str, content: bytes, deaths: int) -> None:
+  def _mend(self, answer: blocks_lib.BlockAnswer, digest: str, content: bytes, deaths: int) -> None:
     """Does what lets another try give a result; a `BlockError` where nothing does."""
     if answer.kind == blocks_lib.LACKS:  # It has come later.
       workers = [answer.worker]
@@ -148,16 +150,16 @@ class Workers:
       raise BlockError(f"Found a block that cannot be computed on {answer.worker}: {why}")
 
 
-def _answer(future: Any) -> blocks_lib.Answer:
+def _answer(future: Any) -> blocks_lib.BlockAnswer:
   """Returns how a block ended, also one of which no worker can tell."""
   if future.status == "finished":
-    return blocks_lib.Answer(*future.result())
+    return blocks_lib.BlockAnswer(*future.result())
   if future.status != "error":
     raise driver.LostError
   error = future.exception()
   killed = isinstance(error, door_lib.distributed().KilledWorker)
   why = "each of four workers ended with it" if killed else f"{type(error).__name__}: {error}"
-  return blocks_lib.Answer(blocks_lib.FAILED, why=why, worker="its workers")
+  return blocks_lib.BlockAnswer(blocks_lib.FAILED, why=why, worker="its workers")
 
 
 @contextlib.contextmanager
