@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import math
 from typing import Any, NamedTuple
 
@@ -132,7 +132,7 @@ class Fitter:
     `on_step` is told the weights after each step.
     """
     l2 = max(self._l2, least_l2)
-    passes = self._passes(x, y)
+    passes = list(self._passes(x, y))
 
     def change(matrix: np.ndarray, flat: np.ndarray) -> np.ndarray:
       return np.reshape(matrix @ flat.reshape(len(matrix), -1), -1)
@@ -185,12 +185,13 @@ class Fitter:
     products += _RIDGE * np.mean(np.diag(products)) * np.eye(len(products))
     return np.linalg.inv(np.linalg.cholesky(products)).T
 
-  def _passes(self, x: np.ndarray, y: np.ndarray) -> list[tuple[tf.Tensor, tf.Tensor]]:
-    """Returns the examples in parts, each for one pass."""
+  def _passes(self, x: np.ndarray, y: np.ndarray) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+    """Yields the examples in parts, each for one pass."""
     widest = max(math.prod(x.shape[1:]), math.prod(self._initial[0].shape[1:]))
     size = max(1, _MOST_ENTRIES // widest)
-    parts = [slice(start, start + size) for start in range(0, len(y), size)]
-    return [(tf.constant(x[rows]), tf.constant(y[rows])) for rows in parts]
+    for start in range(0, len(y), size):
+      rows = slice(start, start + size)
+      yield tf.constant(x[rows]), tf.constant(y[rows])
 
   def _unflatten(self, flat: np.ndarray) -> list[np.ndarray]:
     cuts = np.cumsum([weights.size for weights in self._initial])[:-1]
