@@ -147,7 +147,7 @@ TABLES = {
   "nothing": ("nothing learned", _nothing, _USUAL, {}),
   "few rounds": ("train longer", _numbers, _USUAL, dict(num_rounds=3)),
   "contradictory": ("own models", _contradictory, _USUAL, {}),
-  # A quarter of these clients shows the change in 14 of 20 tables: "keep" is right in the others.
+  # A quarter of these clients shows the change in 14 of 20 tables alone.
   "shifted": ("take", _shifted, (200, 160), dict(folds=2)),
   "noisy": ("keep", _noisy, _USUAL, _ENOUGH),
   "rare class": ("rare class", _rare, _USUAL, _ENOUGH),
