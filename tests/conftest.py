@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import sys
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Where every core is busy, NumPy's threads wait for one another in each small product, and spin.
@@ -16,6 +17,21 @@ import pytest  # noqa: E402  TensorFlow and NumPy read these when they are impor
 import tff_superquantile  # noqa: E402, F401  It lets TFF in, which tests import before ours.
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def _prefer_memory(folder="/dev/shm"):
+  """Lets temporary files be in memory: of 70,000 that the tests write, a disk removes 500 a second."""
+  try:
+    disk = os.statvfs(folder)
+  except OSError:
+    return
+  room = disk.f_bavail * disk.f_frsize  # The tests hold 0.2 GB at once.
+  if room > 4e9 and os.access(folder, os.W_OK) and not disk.f_flag & os.ST_NOEXEC:
+    os.environ.setdefault("TMPDIR", folder)
+    tempfile.tempdir = None  # pytest has asked for it already.
+
+
+_prefer_memory()
 
 
 def pytest_addoption(parser):
