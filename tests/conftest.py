@@ -20,7 +20,7 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def _prefer_memory(folder="/dev/shm"):
-  """Lets temporary files be in memory: of 70,000 that the tests write, a disk removes 500 a second."""
+  """Has temporary files in memory: the tests write 70,000, and a disk removes 500 a second."""
   try:
     disk = os.statvfs(folder)
   except OSError:

@@ -36,11 +36,11 @@ from typing import Any, NamedTuple
 
 from privacy import ledger as ledger_lib
 from privacy import statements
+from privacy import tables
 from privacy import together
 from privacy.audit import findings
 from privacy.audit import flags as flags_lib
 from privacy.audit import results as results_lib
-from privacy.audit import tables
 from privacy.evaluation import entries
 
 _HELD_OUT = ("test", "validation")

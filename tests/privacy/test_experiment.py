@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 
+from helpers import client_tables
 from helpers import flat
 from helpers import run_folders
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pytest
 from privacy import account
 from privacy import accounting
 from privacy import statements
+from privacy import tables
 from privacy.audit import experiment
 from privacy.evaluation import entries
 from privacy.evaluation import query as query_lib
@@ -216,30 +218,21 @@ def test_folders_without_private_runs_are_refused(tmp_path, capsys, content):
 
 # Tables of clients wherever they are.
 
-_TABLES = {
-  "commas": "client_id,loss\na,0.1\nz,0.2\n",
-  "quotes": 'loss;"client_id"\n0,1;"a"\n0,2;"z"\n',
-  "tabulators": "split\tClient_ID\tloss\ntest\ta\t0.1\ntrain\tz\t0.2\n",
-  "blanks": "\n  client_id  loss\n0  a  0.1\n".replace("0  a", "a") + "z  0.2\n",
-  "markdown": "| client_id | loss |\n|---|---:|\n| a | 0.1 |\n| z | 0.2 |\n",
-  "comment": "# client_id, loss\r\na, 0.1\r\nz, 0.2\r\n",
-  "column": "client_id\na\nz",
-  "json": '{"models": {"constant": {"client_id": ["a", "z"], "loss": [0.1, 0.2]}}}',
-  "records": '[{"client_id": "a", "loss": 0.1}, {"Client_Id": "z", "loss": 0.2}]',
-  "lines": '{"client_id": "a"}\n{"client_id": "z"}\n',
-}
-
 
 @pytest.mark.parametrize(
-  "place", ["", "own", "own/m", "own/m/seed_0", "own/m/seed_0/clients", "x/y"]
+  "kind, place",
+  [
+    *((kind, "") for kind in client_tables.KINDS),
+    *(("commas", f"own/m{below}") for below in ("/..", "", "/seed_0", "/seed_0/clients")),
+    ("commas", "x/y"),
+  ],
 )
-@pytest.mark.parametrize("kind", _TABLES)
 def test_a_table_counts_wherever_it_lies_and_whatever_it_is_called(tmp_path, kind, place):
   _run(tmp_path / "own/m/seed_0", "0")
   folder = tmp_path / place
   folder.mkdir(parents=True, exist_ok=True)
   for name, encoding in (("later.csv", "utf-8"), ("notes.txt", "utf-8-sig"), (".it", "utf-16")):
-    (folder / name).write_text(_TABLES[kind], encoding=encoding)
+    (folder / name).write_text(client_tables.KINDS[kind], encoding=encoding)
     found = _compose(tmp_path)
     assert found.measured == {"z"}, name
     (failure,) = found.failures
@@ -254,7 +247,7 @@ def test_a_table_counts_wherever_it_lies_and_whatever_it_is_called(tmp_path, kin
 
 def test_a_table_is_a_row_of_the_answer(tmp_path, capsys):
   _run(tmp_path / "own/m/seed_0", "0")
-  (tmp_path / "later").write_text(_TABLES["commas"])
+  (tmp_path / "later").write_text(client_tables.KINDS["commas"])
   assert account.run(["audit", str(tmp_path)]) == 1
   printed = capsys.readouterr().out
   assert "NO finite epsilon for 1 clients" in printed
@@ -288,6 +281,20 @@ def test_parquet_counts_and_what_cannot_be_read_is_said(tmp_path, monkeypatch):
   assert found.failures == ()
   (note,) = (note for note in found.notes if note.startswith("Not read: "))
   assert note.startswith("Not read: 4 files, such as ")  # And not weights.npz.
+
+
+@pytest.mark.parametrize(
+  "name, other", [("-5", "-5.0"), ("7", "007"), ("=x", "=x"), ("é", "e\u0301")]
+)
+def test_a_client_is_one_in_all_spellings(tmp_path, name, other):
+  run = _run(tmp_path / "own/m/seed_0", "0", ())
+  (run / "test_clients.csv").write_text(f"client_id\n{tables.escape(name)}\n", "utf-8")
+  _change(run / "manifest.json", num_clients={"train": 40, "test": 1})
+  for text in (f'[{{"client_id": "{other}"}}]', f"client_id\n{other}\n"):
+    (tmp_path / "later").write_text(text, "utf-8")
+    assert _compose(tmp_path).failures == ()
+  (tmp_path / "later").write_text(f"client_id\n{other}1\n", "utf-8")
+  assert len(_compose(tmp_path).measured) == 1
 
 
 def test_a_column_of_numbers_and_files_cut_short(tmp_path):

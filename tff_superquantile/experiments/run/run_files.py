@@ -13,7 +13,6 @@ import io
 import json
 import os
 import pathlib
-import re
 import shutil
 from typing import Any, NamedTuple
 import zipfile
@@ -21,11 +20,10 @@ import zlib
 
 import numpy as np
 
+from privacy import tables
 from tff_superquantile import atomic_files
 
 CLIENTS = "clients"  # The folder of `training.evaluation_files`.
-# The beginning of a formula for spreadsheets, also after `escape`.
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
 class Weights(NamedTuple):
@@ -46,23 +44,15 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   return leaves
 
 
-def escape(text: str) -> str:
-  """Puts an apostrophe before a text that a spreadsheet would compute."""
-  return f"'{text}" if _FORMULA.match(text) else text
-
-
-def unescape(text: str) -> str:
-  """Returns the text that `escape` was given."""
-  return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
-
-
 def csv_text(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
   """Returns a CSV file's content, with its strings escaped; its lines end in a line feed."""
   lines = []
   for row in (names, *rows):
     line = io.StringIO(newline="")
     # With its usual line end, a writer quotes both of the characters that end lines.
-    csv.writer(line).writerow([escape(cell) if isinstance(cell, str) else cell for cell in row])
+    csv.writer(line).writerow(
+      [tables.escape(cell) if isinstance(cell, str) else cell for cell in row]
+    )
     lines.append(line.getvalue().removesuffix("\r\n") + "\n")
   return "".join(lines)
 
@@ -90,7 +80,7 @@ def read_columns(path: pathlib.Path, *, is_whole: bool) -> dict[str, np.ndarray]
   for index, column in enumerate(header):
     values = [row[index] for row in rows]
     if column == "client_id":
-      columns[column] = np.array([unescape(value) for value in values], dtype=str)
+      columns[column] = np.array([tables.unescape(value) for value in values], dtype=str)
     else:
       columns[column] = np.array([_to_float(value) for value in values], dtype=np.float64)
   return columns

@@ -11,6 +11,9 @@ import threading
 import time
 import types
 
+from helpers import client_tables
+import pyarrow as pa
+from pyarrow import parquet
 import pytest
 
 from tff_superquantile import atomic_files
@@ -236,12 +239,11 @@ def test_a_run_that_lost_its_flags_may_be_anything(tmp_path):
 @pytest.mark.parametrize(
   "name", ["own/x.csv", "x.csv", "x.txt", "x", "own/a/b/later.tsv", "own/link"]
 )
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_tables_beside_the_runs(tmp_path, name, separator):
+def test_tables_beside_the_runs(tmp_path, name):
   _enter(tmp_path / "out/own/a/seed_0", measured="t")
   path = tmp_path / "out" / name
   path.parent.mkdir(parents=True, exist_ok=True)
-  text = f"\ufeffrow{separator}client_id\n0{separator}'=x\n"
+  text = "\ufeffrow,client_id\n0,'=x\n"
   if path.name == "link":
     path.symlink_to(tmp_path / "elsewhere.csv")
   path.write_text(text, encoding="utf-8")
@@ -252,6 +254,18 @@ def test_tables_beside_the_runs(tmp_path, name, separator):
   # The run's own data may be there, too.
   _enter(own, protected=["=x"], config=run_config.with_values(_PRIVATE, data_dir=str(path)))
   assert path.read_text("utf-8") == text
+
+
+@pytest.mark.parametrize("kind", [*client_tables.KINDS, "parquet"])
+def test_tables_of_all_kinds(tmp_path, kind):
+  _enter(tmp_path / "own/a/seed_0", measured="t")
+  if kind == "parquet":
+    parquet.write_table(pa.table({"client_id": ["a", "z"]}), tmp_path / "later")
+  else:
+    (tmp_path / "later").write_text(client_tables.KINDS[kind], "utf-16")
+  with pytest.raises(ValueError, match=f"Found 1 client who {_MEASURED} {tmp_path / 'later'}"):
+    _enter(tmp_path / "own/b/seed_0", protected="yz")
+  _enter(tmp_path / "own/b/seed_0", protected="y")
 
 
 def test_files_that_are_no_tables_are_passed_over(tmp_path):
@@ -426,8 +440,10 @@ def test_one_key_gives_other_noise_in_each_run_and_for_other_clients(tmp_path):
 
 
 def test_a_private_start_has_measured_nobody_who_is_to_be_protected(tmp_path):
-  start = _begin(tmp_path / "elsewhere/own/a/seed_0", _PRIVATE, tables="ab")
+  start = _begin(tmp_path / "elsewhere/own/a/seed_0", _PRIVATE, tables=["a", "b", "7"])
   register.check_start(start, _coverage("xy", "ab"), _PRIVATE)
+  with pytest.raises(ValueError, match=f"Found 1 client who {_MEASURED}"):
+    register.check_start(start, _coverage(["007"], "ab"), _PRIVATE)  # As tables are read here.
   with pytest.raises(ValueError, match=f"Found 1 client who {_MEASURED} {pathlib.Path(start)};"):
     register.check_start(start, _coverage("bx", "a"), _PRIVATE)
   register.check_start(start, _coverage("bx", "a"), _ALLOWED)

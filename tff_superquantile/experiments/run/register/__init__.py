@@ -30,11 +30,11 @@ import pathlib
 import secrets
 from typing import Any
 
+from privacy import tables
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.register import entries
-from tff_superquantile.experiments.run.register import tables
 
 Coverage = entries.Coverage
 TOKEN = entries.TOKEN
@@ -99,9 +99,8 @@ def enter_key(path: pathlib.Path, commitment: str) -> pathlib.Path | None:
 def check_start(start: pathlib.Path, own: Coverage, config: run_config.RunConfig) -> None:
   """Refuses to protect a client whom the run in which a run starts measures exactly."""
   if config.exact_siblings != run_config.ALLOWED:
-    _refuse(
-      [entries.Conflict(start, False, True, own.protected & tables.clients_in(start))], config
-    )
+    both = set(map(tables.same, own.protected)) & entries.clients_in(start)
+    _refuse([entries.Conflict(start, False, True, both)], config)
 
 
 def withdraw(path: pathlib.Path) -> None:

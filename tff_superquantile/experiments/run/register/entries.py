@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 import dataclasses
 import fcntl
 import hashlib
@@ -10,18 +10,16 @@ import itertools
 import json
 import os
 import pathlib
-import re
 import secrets
 from typing import NamedTuple
-import unicodedata
 
+from privacy import tables
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.config import privacy
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
-from tff_superquantile.experiments.run.register import tables
 
 TOKEN = "register"  # The entry of manifest.json that binds a run to its entry in the register.
 FILE_NAME = "clients.json"
@@ -30,7 +28,6 @@ _PROTECTED, _MEASURED = "protected", "measured"
 _RUNS = ("*/*/seed_*", f"{names.TUNING}/*/*/seed_*")
 # What the folder of a run may have before the run begins: of nothing else it is known.
 _BEFORE_A_RUN = {"lock", run_folder.CHECKPOINTS, run_folder.FAILED, run_folder.LOG}
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+(\.0*)?")
 
 
 class Coverage(NamedTuple):
@@ -153,8 +150,9 @@ class Register:
     folders = {self.root / entry.task for entry in self._entries.values() if entry.task}
     places = [*self.root.glob("*"), *sorted(folders)]
     data = [pathlib.Path(except_for)] if except_for else []
-    found = tables.find((p for p in places if p.is_file() or p in folders), *runs, *data)
-    self._tables = [(path, self._commit(clients)) for path, clients in found]
+    others = {path.resolve() for path in (*runs, *data)}
+    found = _tables((p for p in places if p.is_file() or p in folders), others)
+    self._tables = [(path, self._commit(clients)) for path, clients in found.items()]
 
   def conflicts(self, own: Coverage, except_for: pathlib.Path | None = None) -> list[Conflict]:
     """Returns where clients are protected that are to be measured exactly, and the reverse."""
@@ -204,7 +202,7 @@ class Register:
     if clients and not self._key:
       self._key = self._read_key()
     return frozenset(
-      hashlib.blake2b(_same(client).encode(), key=self._key, digest_size=12).hexdigest()
+      hashlib.blake2b(tables.same(client).encode(), key=self._key, digest_size=12).hexdigest()
       for client in clients
     )
 
@@ -234,7 +232,7 @@ class Register:
     noise_key = str(commitments.get("noise_key", ""))
     if run.config is not None and is_generated(run.config):
       return _Entry(noise_key=noise_key, task=task, token=token)
-    measured = self._commit(tables.clients_in(folder))
+    measured = self._commit(clients_in(folder))
     others: list[str] = []
     if privacy.is_private(run.flags) or commitments or not run.flags:
       others.append(_PROTECTED)
@@ -279,6 +277,20 @@ def _has_runs(path: pathlib.Path) -> bool:
   return any(path.glob("seed_*"))
 
 
+def _tables(
+  places: Iterable[pathlib.Path], others: Set[pathlib.Path] = frozenset()
+) -> dict[pathlib.Path, frozenset[str]]:
+  """Returns the tables in some places, but for other files and folders, and for checkpoints."""
+  return tables.find(
+    places, lambda path: path.name == run_folder.CHECKPOINTS or path.resolve() in others
+  ).names
+
+
+def clients_in(folder: pathlib.Path) -> frozenset[str]:
+  """Returns the clients of whom any table in a folder has a row."""
+  return frozenset().union(*_tables([folder]).values())
+
+
 def output_dir(path: pathlib.Path) -> pathlib.Path:
   """Returns the folder of a run's experiment, by the name that the run is given."""
   output_dir = pathlib.Path(os.path.abspath(path)).parents[2]
@@ -307,9 +319,3 @@ def _token(folder: pathlib.Path) -> str:
     return token
   of_files = manifest + run_files.read_text(folder / "flags.txt")
   return "read " + hashlib.blake2b(of_files.encode(), digest_size=8).hexdigest()
-
-
-def _same(client: str) -> str:
-  """Returns one text for all spellings of a name: 7, 007 and 7.0 are what formats make of one."""
-  name = unicodedata.normalize("NFC", client).strip()
-  return str(int(name.partition(".")[0])) if _WHOLE_NUMBER.fullmatch(name) else name

@@ -1,15 +1,16 @@
-"""Finds the tables of clients below some folders, wherever they lie and whatever they are called.
+"""Finds tables of clients, wherever they lie and whatever they are called, and the clients in them.
 
 A table of clients is a text file whose first line that is not blank names a column `client_id`,
 separated by commas, semicolons, tabulators, bars or blanks; a JSON file, or one of JSON lines, with
 such an entry at any depth; or a Parquet file with such a column, where pyarrow is installed. Any
-other file that is no text is one of which nothing is known.
+other file that is no text is one of which nothing is known. Two names are one client if `same` says
+so, whatever their tables are.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 import csv
 import dataclasses
 import io
@@ -18,6 +19,7 @@ import os
 import pathlib
 import re
 from typing import Any
+import unicodedata
 
 CLIENT_ID = "client_id"
 _HEAD = 1 << 16  # Bytes in which there is a header.
@@ -30,56 +32,66 @@ _BOMS = {  # The longer ones first, as they begin with the shorter.
 }
 _RULE = re.compile(r"[-: ]+")  # Below the header of a table in Markdown.
 _SEPARATORS = (",", ";", "\t", "|", " ")
+# The beginning of a formula for spreadsheets, also after `escape`.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+(\.0*)?")
+
+
+def escape(text: str) -> str:
+  """Puts an apostrophe before a text that a spreadsheet would compute."""
+  return f"'{text}" if _FORMULA.match(text) else text
+
+
+def unescape(text: str) -> str:
+  """Returns the text that `escape` was given."""
+  return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def same(client: str) -> str:
+  """Returns one text for all spellings of a name: 7, 007 and 7.0 are what formats make of one."""
+  name = unicodedata.normalize("NFC", client).strip()
+  return str(int(name.partition(".")[0])) if _WHOLE_NUMBER.fullmatch(name) else name
 
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-  """What is below some folders; paths are as they were found."""
+  """What is in some places; paths are as they were found."""
 
-  folders: tuple[pathlib.Path, ...]  # The folders, themselves included.
-  names: dict[pathlib.Path, frozenset[str]]  # The clients that a table names, by its path.
+  folders: tuple[pathlib.Path, ...]  # The folders, those that were given included.
+  names: dict[pathlib.Path, frozenset[str]]  # The clients of a table as `same` has them, by path.
   unread: tuple[pathlib.Path, ...]  # Files and folders of which nothing is known.
 
 
-def find(folders: Iterable[pathlib.Path]) -> Tables:
-  """Reads all files in and below folders, through symbolic links, each folder once."""
-  seen: set[str] = set()
-  found: list[pathlib.Path] = []
-  names: dict[pathlib.Path, frozenset[str]] = {}
+def find(
+  places: Iterable[pathlib.Path],
+  is_passed_over: Callable[[pathlib.Path], bool] = lambda path: False,
+) -> Tables:
+  """Reads files, and all files in and below folders, through symbolic links, each folder once.
+
+  Args:
+    places: Files and folders.
+    is_passed_over: Says of a file or folder whether it, and all below it, is left out.
+
+  Returns:
+    The folders, the tables of clients, and what cannot be read.
+  """
+  found = Tables((), {}, ())
+  folders: dict[str, pathlib.Path] = {}
   unread: list[pathlib.Path] = []
-  for folder in folders:
-    for path, files in _walk(folder, seen, unread):
-      found.append(path)
-      for file in files:
-        try:
-          clients = _read(file)
-        except (OSError, ValueError, RecursionError, csv.Error):
-          unread.append(file)
-          continue
-        if clients:
-          names[file] = clients
-  return Tables(tuple(found), names, tuple(unread))
-
-
-def _walk(
-  folder: pathlib.Path, seen: set[str], unread: list[pathlib.Path]
-) -> Iterator[tuple[pathlib.Path, list[pathlib.Path]]]:
-  """Yields each folder that is not `seen` yet with its files; adds those that it cannot list."""
-
-  def complain(error: OSError) -> None:
-    unread.append(pathlib.Path(error.filename))
-
-  def is_new(path: str) -> bool:
-    target = os.path.realpath(path)
-    is_first = target not in seen
-    seen.add(target)
-    return is_first
-
-  if not is_new(os.fspath(folder)):
-    return
-  for path, below, files in os.walk(folder, onerror=complain, followlinks=True):
-    below[:] = [name for name in sorted(below) if is_new(os.path.join(path, name))]
-    yield pathlib.Path(path), [pathlib.Path(path, name) for name in sorted(files)]
+  waiting = sorted(places, reverse=True)
+  while waiting:
+    path = waiting.pop()
+    if is_passed_over(path):
+      continue
+    try:
+      if not path.is_dir():
+        if clients := _read(path):
+          found.names[path] = frozenset(map(same, clients))
+      elif folders.setdefault(os.path.realpath(path), path) is path:
+        waiting += sorted(path.iterdir(), reverse=True)
+    except (OSError, ValueError, RecursionError, csv.Error):
+      unread.append(path)
+  return dataclasses.replace(found, folders=tuple(folders.values()), unread=tuple(unread))
 
 
 def _read(path: pathlib.Path) -> frozenset[str]:
@@ -124,7 +136,7 @@ def _of_text(stream: Iterable[str], separator: str, place: int) -> frozenset[str
   rows: Iterable[list[str]] = (
     map(str.split, stream) if separator == " " else csv.reader(stream, delimiter=separator)
   )
-  rows = ([field.strip() for field in row] for row in rows)
+  rows = ([unescape(field).strip() for field in row] for row in rows)
   names = (row[place] if len(row) > place else "" for row in rows if any(row))
   next(names)
   return frozenset(
