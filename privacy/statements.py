@@ -10,9 +10,8 @@ from privacy import releases
 
 # The version of the sentences' wording, which a ledger keeps: an audit compares the names of a
 # ledger's sentences with those that follow from its numbers, and the texts where they are of the
-# same wording.
-# Two: a run that judges its clients by loss gaps says so.
-WORDING = 2
+# same wording. Another number is for a release whose sentences differ from those of the last one.
+WORDING = 1
 
 _NOT_COVERED: Mapping[str, str] = {
   "public": "What is public: the number of training clients, the names of a table's columns, and"
