@@ -37,15 +37,19 @@ from tff_superquantile.engine.processes import limits  # noqa: E402
 from tff_superquantile.experiments import cli  # noqa: E402
 from tff_superquantile.experiments.config import flags as train_flags  # noqa: E402
 
-_KINDS = ("start", "table", "evaluation", "length", "sweep")
-
 _ARGS = argparse.Namespace()  # Filled by `main`.
 
 
 def define(parser: command_line.Parser) -> None:
   add = functools.partial(command_line.add_flag, parser)
   train_flags.add(parser, ["data_dir", "cache_dir"])
-  add("measure", str, list(_KINDS), f"What to measure, of {', '.join(_KINDS)}.", are_several=True)
+  add(
+    "measure",
+    str,
+    list(_MEASURES),
+    f"What to measure, of {', '.join(_MEASURES)}.",
+    are_several=True,
+  )
   add(
     "tasks",
     str,
@@ -186,6 +190,12 @@ def _measure_table(temporary: str) -> None:
   _print_table("Tables", _in_turns(actions, max(_ARGS.repeats // 2, 1)), next(iter(actions)))
 
 
+def _measure_evaluations(temporary: str) -> None:
+  del temporary  # It writes nothing.
+  for name in _ARGS.tasks:
+    _measure_evaluation(name)
+
+
 def _measure_evaluation(name: str) -> None:
   import tensorflow as tf
   import tensorflow_federated as tff
@@ -265,21 +275,24 @@ def _measure_sweep(temporary: str) -> None:
   _print_table(title, _in_turns(actions, max(_ARGS.repeats // 2, 1)), "one run")
 
 
+_MEASURES = {
+  "start": _measure_start,
+  "table": _measure_table,
+  "evaluation": _measure_evaluations,
+  "length": _measure_length,
+  "sweep": _measure_sweep,
+}
+
+
 def main(args: argparse.Namespace) -> None:
   vars(_ARGS).update(vars(args))
   for kind in _ARGS.measure:
-    if kind not in _KINDS:
-      raise ValueError(f"Found --measure={kind}; expected some of {', '.join(_KINDS)}.")
+    if kind not in _MEASURES:
+      raise ValueError(f"Found --measure={kind}; expected some of {', '.join(_MEASURES)}.")
   with tempfile.TemporaryDirectory() as temporary:
-    if "start" in _ARGS.measure:
-      _measure_start(temporary)
-    if "evaluation" in _ARGS.measure:
-      for name in _ARGS.tasks:
-        _measure_evaluation(name)
-    if "length" in _ARGS.measure:
-      _measure_length(temporary)
-    if "sweep" in _ARGS.measure:
-      _measure_sweep(temporary)
+    for kind, measure in _MEASURES.items():
+      if kind in _ARGS.measure:
+        measure(temporary)
 
 
 if __name__ == "__main__":

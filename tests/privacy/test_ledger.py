@@ -14,7 +14,6 @@ import pytest
 from privacy import accounting
 from privacy import audit
 from privacy import ledger
-from privacy import statements
 
 _DELTA = 1e-5
 _PLANNED = 50
