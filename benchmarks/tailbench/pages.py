@@ -53,8 +53,8 @@ _RULES = (
   " more. They are no private releases, since runs without privacy have the same clients."
 )
 _ADD = (
-  "tailbench.csv has every method, data set and budget. ./run_experiments.sh tailbench"
-  " --data_dir=FOLDER makes this page, with --rows=tailbench.csv from a table with rows of yours."
+  "tailbench.csv has the rows of this page. ./run_experiments.sh tailbench --data_dir=FOLDER makes"
+  " one of all methods that there are, with --rows=tailbench.csv from a table with rows of yours."
   " “Add a method” says how to add a method or a data set, and tailbench/data_sets.py why each is"
   " there."
 )
@@ -117,7 +117,7 @@ def _of_data_sets(judged: judging.Judged, method: str) -> tables.Table:
     ]
     for column in _WORDS:
       low, high = (unit.number(row[f"{column}_{end}"], sign=True) for end in ("low", "high"))
-      is_sure = column == "p90" and row["p90_holm"] < significance.LEVEL
+      is_sure = bool(row[f"{column}_holm"] < significance.LEVEL)
       change = unit.number(row[f"{column}_change"], sign=True)
       cells.append(tables.Cell(change, f"({low} to {high})", is_sure))
     cells += [tables.Cell(row["parameter"] or "–")] * has_parameter
@@ -267,11 +267,12 @@ def _best(judged: judging.Judged) -> str:
   if judged.ranks is None:
     return text
   ranks = judged.ranks
-  best = ranks.means.index[0]
+  least = [m for m, rank in ranks.means.items() if rank == ranks.means.iloc[0]]
   apart = [m for m, rank in ranks.means.items() if rank - ranks.means.iloc[0] > ranks.distance]
   beaten = f"tells it apart from {', '.join(apart) or 'no other'}"
+  have = f"{' and '.join(least)} {'have' if least[1:] else 'has'}"
   return (
-    f"{text} {best} has the best mean rank ({tables.number(ranks.means.iloc[0], 2)} of"
+    f"{text} {have} the best mean rank ({tables.number(ranks.means.iloc[0], 2)} of"
     f" {len(ranks.means)}), which {beaten} (Friedman p = {ranks.p_value:.2g})."
   )
 

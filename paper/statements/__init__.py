@@ -56,7 +56,8 @@ _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _INTRO = (
   "Each row quotes the paper and says what was found. The kinds do not weigh alike: a misprint is"
   " no error of thought. “Ours” is a criterion that the paper does not give. Measurements are of"
-  " five seeds unless a row says otherwise. What a row shares with the one above is not repeated."
+  " five seeds, those of people of one, with intervals over clients, and those of nonconvex losses"
+  " of three, unless a row says otherwise. What a row shares with the one above is not repeated."
 )
 
 

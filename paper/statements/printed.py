@@ -18,7 +18,7 @@ from tff_superquantile.experiments.pages import tables
 
 _DIGITS = {"EMNIST linear": "emnist_linear", "EMNIST ConvNet": "emnist_convnet"}
 # Table 8 has its changes against FedAvg alone (`on_people`).
-_PEOPLE = {"EMNIST linear": "writers_linear", "EMNIST ConvNet": "writers_convnet"}
+_PEOPLE = {"EMNIST linear": "writers_linear", "EMNIST ConvNet": "people_convnet"}
 _METRICS = {"sd": "std"}  # Our name of a column where it is another.
 _NUM_SEEDS = 5
 # Columns that the paper prints and does not speak of.

@@ -185,7 +185,6 @@ def _of_points(path: str, method: Sequence[str], values: Mapping[str, str]) -> R
 # The clients are dealt as in versions up to 0.2, which measured first, and have 100 images or more.
 _HANDWRITING = "--data_dir=emnist_all.sqlite --client_split=shuffled --min_examples_per_client=100"
 # Each writer is a test writer once.
-_FEW_WRITERS = "--data_dir=FEMNIST --folds=5 --clients_per_round=20"
 # A CPU computes such rounds of the ConvNet in a second or two.
 _SHORT = "--num_rounds=100 --clients_per_round=50 --tune=none"
 SOURCES: Mapping[str, Source] = {
@@ -230,13 +229,6 @@ SOURCES: Mapping[str, Source] = {
     _of_runs("emnist_convnet_folds_2"),
     f"{WRITERS}, as writers_linear, untuned, 100 rounds (the paper: 1000), after which q-FFL and"
     " AFL are far from converged",
-  ),
-  "writers_convnet": Source(
-    f"./run_experiments.sh emnist_convnet {_FEW_WRITERS} --thetas=0.8,0.5,0.25 --num_rounds=100"
-    " --tune=none",
-    _of_runs("emnist_convnet_folds_5"),
-    "99 writers of EMNIST, each tested once by a model of four fifths (the paper: 865, 865),"
-    " untuned, 100 rounds of 20 (the paper: 1000 of 100)",
   ),
   "personalization": Source(
     f"./run_experiments.sh personalization {_HANDWRITING} {_SHORT}",

@@ -75,7 +75,7 @@ class Point(NamedTuple):
   @property
   def kind(self) -> str:
     """Which model is measured."""
-    return "last round’s model" if self.averaged == 1 else f"mean of {self.averaged} rounds’ models"
+    return "last round’s model" if self.averaged == 1 else f"averaged model, K = {self.averaged}"
 
 
 def find(runs: Iterable[run_folder.Run], axis: Axis) -> list[Point]:

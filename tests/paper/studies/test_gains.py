@@ -81,7 +81,7 @@ def test_the_page_says_each_change_in_words_and_in_its_figure(drawn):
   folder, errors = drawn
   page = cohort_gain.report(folder, _TASK)
   table, figure = page.blocks
-  assert len(table.rows) == 4 and "mean of 50 rounds" in table.rows[2].name
+  assert len(table.rows) == 4 and "averaged model, K = 50" in table.rows[2].name
   told = 100 * np.mean(errors[0.5, 1, 20] - errors[1.0, 1, 20])
   text = f"{told:+.1f}".replace("-", "\N{MINUS SIGN}")
   assert table.rows[0].cells[0].text == text
