@@ -66,15 +66,6 @@ class Member:
   is_run: bool = True
 
   @functools.cached_property
-  def runs(self) -> list[together.Repeated]:
-    """What it releases about its training clients, with noise."""
-    if self.ledger is None:
-      return []
-    training = together.Repeated(self.ledger.release, self.num_rounds, self.ledger.accounting)
-    queries = [entry.query for entry in entries.read(self.folder) if entry.split == "train"]
-    return [training, *(together.Repeated(query.release, 1) for query in queries)]
-
-  @functools.cached_property
   def fingerprint(self) -> str:
     """Identifies its model, as `StartingModel.fingerprint`; "" where there is none."""
     path = self.folder / "weights.npz"
@@ -219,6 +210,23 @@ class Together:
     return f"NO finite epsilon for {who}; {cost} for {whom} whom no other run measures exactly."
 
 
+def audit_folder(folder: str | os.PathLike[str]) -> findings.Audit:
+  """Recomputes the budget of a run, and looks for its training clients in the tables of its folder.
+
+  Args:
+    folder: As of `findings.audit_files`.
+
+  Returns:
+    Its findings, with what the tables contradict.
+
+  Raises:
+    ValueError: As by `findings.audit_files`.
+  """
+  audited = findings.audit_files(folder)
+  member = _read(pathlib.Path(folder), tables.find([pathlib.Path(folder)]).names)
+  return dataclasses.replace(audited, failures=(*audited.failures, *_measured_beside(member)[1]))
+
+
 def compose(members: Sequence[Member], unread: Sequence[pathlib.Path] = ()) -> Together:
   """Accounts for all runs of one population for one client.
 
@@ -234,11 +242,10 @@ def compose(members: Sequence[Member], unread: Sequence[pathlib.Path] = ()) -> T
   """
   private = [member for member in members if member.ledger is not None]
   failures, copies = one_key(private)
-  runs = [run for member in private if member not in copies for run in member.runs]
-  deltas = [member.ledger.claim["delta"] for member in private if member.ledger is not None]
-  spent = together.spent(runs, max(deltas))
+  counted = released(private, copies)
+  spent = together.spent([one.run for one in counted], max(one.delta for one in counted))
   measured, exposed = _measured(members, private)
-  notes = [f"{member.folder} is a copy of another run, and counts once." for member in copies]
+  notes = [f"{member.folder} is a copy of another run: its rounds count once." for member in copies]
   if len(members) > 1:
     notes.append(
       "Which clients train in which run is in no file: a client is taken to be in all of them"
@@ -268,6 +275,37 @@ def compose(members: Sequence[Member], unread: Sequence[pathlib.Path] = ()) -> T
   )
 
 
+class Released(NamedTuple):
+  """What a private run releases about its training clients, with noise."""
+
+  folder: pathlib.Path
+  is_evaluation: bool
+  run: together.Repeated
+  delta: float  # That of the run.
+
+
+def released(private: Sequence[Member], copies: Sequence[Member]) -> list[Released]:
+  """Returns the rounds of runs, but for copies of others, and all evaluations, each once.
+
+  A copy has the rounds and the evaluations of its original, and evaluations of its own.
+  """
+  found: dict[str, Released] = {}
+  for member in private:
+    ledger = member.ledger
+    assert ledger is not None
+    delta = ledger.claim["delta"]
+    if member not in copies:
+      rounds = together.Repeated(ledger.release, member.num_rounds, ledger.accounting)
+      found[os.fspath(member.folder)] = Released(member.folder, False, rounds, delta)
+    for content in entries.load(member.folder):
+      entry = entries.Evaluation.from_dict(content)
+      if entry.split == entries.TRAINING_SPLIT:
+        query = together.Repeated(entry.query.release, 1)
+        name = entries.identity(content)
+        found.setdefault(name, Released(member.folder, True, query, delta))
+  return list(found.values())
+
+
 def one_key(private: Sequence[Member]) -> tuple[list[str], list[Member]]:
   """Returns sentences on runs with the key of another, and copies of other runs."""
   failures, copies = [], []
@@ -288,6 +326,17 @@ def one_key(private: Sequence[Member]) -> tuple[list[str], list[Member]]:
   return failures, copies
 
 
+def _measured_beside(member: Member) -> tuple[frozenset[str], list[str]]:
+  """Returns whom a private run may train on and its own folder measures, and a sentence on them."""
+  own = member.measures(member) if member.ledger is not None else frozenset()
+  if not own:
+    return own, []
+  return own, [
+    f"{member.folder} has exact numbers of {len(own)} clients, such as {min(own)}, in a table"
+    " beside those of its test and validation clients: it may train on them."
+  ]
+
+
 def _measured(
   members: Sequence[Member], private: Sequence[Member]
 ) -> tuple[frozenset[str], list[str]]:
@@ -304,12 +353,8 @@ def _measured(
         f" whom {number} of the {'other ' * member.is_run}private runs may train on: they do not"
         " name them."
       )
-    own = member.measures(member) if member.ledger is not None else frozenset()
-    if own:
-      sentences.append(
-        f"{member.folder} has exact numbers of {len(own)} clients, such as {min(own)}, in a table"
-        " beside those of its test and validation clients: it may train on them."
-      )
+    own, beside = _measured_beside(member)
+    sentences += beside
     clients |= of_others | own
   unnamed = [m for m in members if not m.is_named and len(members) > 1]
   if unnamed:

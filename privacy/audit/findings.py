@@ -51,7 +51,7 @@ class Audit:
     return not self.failures
 
 
-def audit_folder(folder: str | os.PathLike[str]) -> Audit:
+def audit_files(folder: str | os.PathLike[str]) -> Audit:
   """Recomputes the budget of a run, finished or not, from its folder; other folders are refused.
 
   Args:

@@ -11,11 +11,11 @@ import shlex
 from typing import Any
 
 from privacy import accounting
-from privacy import audit
 from privacy import checks
 from privacy import ledger as ledger_lib
 from privacy import together
 from privacy.audit import experiment
+from privacy.audit import findings
 from privacy.audit import results
 from privacy.command import answers
 from privacy.command import asked
@@ -126,12 +126,9 @@ def _of_paths(paths: Sequence[str]) -> list[_Counted]:
   failures, copies = experiment.one_key(members)
   if failures:
     raise ValueError(f"Found that {failures[0]} Expected runs with keys of their own.")
-  for member in members:
-    for number, run in enumerate(member.runs if member not in copies else ()):
-      what = "an evaluation beside" if number else f"{run.num_rounds} rounds of"
-      assert member.ledger is not None
-      delta = member.ledger.claim["delta"]
-      counted.append(_Counted(f"{what} {os.fspath(member.folder)}", run, delta))
+  for one in experiment.released(members, copies):
+    what = "an evaluation beside" if one.is_evaluation else f"{one.run.num_rounds} rounds of"
+    counted.append(_Counted(f"{what} {os.fspath(one.folder)}", one.run, one.delta))
   return counted
 
 
@@ -156,7 +153,7 @@ def _population(
     run = dict[str, Any](folder=os.fspath(member.folder), is_private=member.ledger is not None)
     run["is_run"] = member.is_run
     if member.ledger is not None:
-      audited = audit.audit_folder(member.folder)
+      audited = findings.audit_files(member.folder)
       run |= dict(
         holds=audited.holds,
         claim=audited.ledger.claim,

@@ -124,12 +124,15 @@ def read(folder: pathlib.Path) -> list[Evaluation]:
   return [Evaluation.from_dict(entry) for entry in load(folder)]
 
 
-def head(content: Sequence[Mapping[str, Any]]) -> str:
-  """Returns the hash of the last entry, the SHA-256 of its canonical JSON; "" without entries."""
-  if not content:
-    return ""
-  text = json.dumps(content[-1], sort_keys=True, separators=(",", ":"))
+def identity(entry: Mapping[str, Any]) -> str:
+  """Returns the SHA-256 of an entry's canonical JSON; two releases with noise have two."""
+  text = json.dumps(entry, sort_keys=True, separators=(",", ":"))
   return hashlib.sha256(text.encode()).hexdigest()
+
+
+def head(content: Sequence[Mapping[str, Any]]) -> str:
+  """Returns the identity of the last entry; "" without entries."""
+  return identity(content[-1]) if content else ""
 
 
 def broken_chain(content: Sequence[Mapping[str, Any]], kept: Any) -> str | None:

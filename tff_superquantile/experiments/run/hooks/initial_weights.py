@@ -43,7 +43,7 @@ def starts(config: run_config.RunConfig) -> list[statements.StartingModel]:
     epsilon, delta = entry.epsilon_spent, entry.claim["delta"]
   first = statements.StartingModel(
     run="/".join(run.path.parts[-3:]),
-    task=run.task,
+    task=run.flags.get("task", run.task),  # Its folder may have another name by now.
     same_population=True,
     fingerprint=config.start.fingerprint or "",
     epsilon=epsilon,
