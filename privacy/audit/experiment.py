@@ -25,6 +25,7 @@ do not:
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
@@ -289,20 +290,22 @@ def released(private: Sequence[Member], copies: Sequence[Member]) -> list[Releas
 
   A copy has the rounds and the evaluations of its original, and evaluations of its own.
   """
-  found: dict[str, Released] = {}
+  found: dict[tuple[str, int], Released] = {}
   for member in private:
+    seen = collections.Counter[str]()
     ledger = member.ledger
     assert ledger is not None
     delta = ledger.claim["delta"]
     if member not in copies:
       rounds = together.Repeated(ledger.release, member.num_rounds, ledger.accounting)
-      found[os.fspath(member.folder)] = Released(member.folder, False, rounds, delta)
+      found[os.fspath(member.folder), 0] = Released(member.folder, False, rounds, delta)
     for content in entries.load(member.folder):
       entry = entries.Evaluation.from_dict(content)
       if entry.split == entries.TRAINING_SPLIT:
         query = together.Repeated(entry.query.release, 1)
         name = entries.identity(content)
-        found.setdefault(name, Released(member.folder, True, query, delta))
+        seen[name] += 1
+        found.setdefault((name, seen[name]), Released(member.folder, True, query, delta))
   return list(found.values())
 
 

@@ -147,6 +147,25 @@ def test_evaluations_of_training_clients_count(tmp_path):
     assert (_compose(tmp_path).spent.epsilon > 1.05 * _epsilon(_ROUNDS)) == is_more
 
 
+def test_a_copy_has_evaluations_of_its_own(tmp_path):
+  query = query_lib.Query(40, 1.0, 1e-4, num_bins=4)
+  z = query.release.effective_noise_multiplier
+  numbers = [(float(n),) * 4 for n in range(3)]
+  first, second, third = (
+    entries.Evaluation("now", "m", "train", "error", query, z, counts, {}).to_dict()
+    for counts in numbers
+  )
+  original = _run(tmp_path / "seed_0", "0")
+  (original / entries.FILE_NAME).write_text(json.dumps([first]))
+  one = _compose(tmp_path).spent.epsilon
+  shutil.copytree(original, tmp_path / "copy")
+  assert _compose(tmp_path).spent.epsilon == one
+  (tmp_path / "copy" / entries.FILE_NAME).write_text(json.dumps([first, second]))
+  two = _compose(tmp_path).spent.epsilon
+  (original / entries.FILE_NAME).write_text(json.dumps([first, third]))
+  assert one < two < _compose(tmp_path).spent.epsilon
+
+
 def test_compose_counts_what_the_audit_counts(tmp_path, capsys):
   def epsilon(command, *paths):
     assert account.run([command, *map(str, paths), "--json"]) in (0, 1)
@@ -243,6 +262,17 @@ def test_a_table_counts_wherever_it_lies_and_whatever_it_is_called(tmp_path, kin
   (folder / "other.json").write_text('[{"client_ids": ["z"], "site": "client_id z"}]')
   (folder / "other.csv").write_text("site,client_ids\nz,z\n\nclient_id,loss\nz,0.2\n")
   assert _compose(tmp_path).failures == ()
+
+
+def test_the_audit_of_a_run_reads_the_tables_in_its_folder(tmp_path, capsys):
+  run = _run(tmp_path / "own/m/seed_0", "0")
+  assert account.run(["audit", str(run)]) == 0
+  (run / "more").mkdir()
+  (run / "more/all.csv").write_text(client_tables.KINDS["commas"])
+  for folder in (run, run.parent):
+    assert account.run(["audit", str(folder)]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{run} has exact numbers of 1 clients, such as z, in a table beside those of" in said
 
 
 def test_a_table_is_a_row_of_the_answer(tmp_path, capsys):
