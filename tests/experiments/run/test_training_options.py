@@ -199,8 +199,11 @@ def test_run_starts_from_a_finished_one(train, adam, lab):
     train("missing", initial_weights_fingerprint=fingerprint)
 
 
-def test_ledger_says_what_the_start_has_cost(train, adam, capsys):
-  first = train("public_start", **_PRIVATE, num_rounds=2, initial_weights=str(adam.path))
+def test_ledger_says_what_the_start_has_cost(train, adam, lab, capsys):
+  # Its flags say whose model it is, whatever its folder is called.
+  renamed = lab.folder / "renamed/shakespeare/superquantile_theta_0.5_adam/seed_0"
+  shutil.copytree(adam.path, renamed)
+  first = train("public_start", **_PRIVATE, num_rounds=2, initial_weights=str(renamed))
   second = train("private_start", **_PRIVATE, num_rounds=1, initial_weights=str(first.path))
   entries = [
     ledger.Ledger.from_json((run.path / "privacy.json").read_text()) for run in (first, second)
