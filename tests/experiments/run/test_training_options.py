@@ -218,7 +218,7 @@ def test_ledger_says_what_the_start_has_cost(train, adam, lab, capsys):
   assert account.run(["audit", str(second.path)]) == 1
   printed = " ".join(capsys.readouterr().out.split())
   assert all(sentence in printed for sentence in said[1])
-  start = "/".join(adam.path.parts[-3:])
+  start = "/".join(renamed.parts[-3:])
   assert f"The run starts from {start}, which was trained without privacy on what may be" in printed
   assert "second" not in printed and printed.count("The run starts from") == 1
 
