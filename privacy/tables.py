@@ -10,7 +10,7 @@ so, whatever their tables are.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 import csv
 import dataclasses
 import io
@@ -75,23 +75,53 @@ def find(
   Returns:
     The folders, the tables of clients, and what cannot be read.
   """
-  found = Tables((), {}, ())
-  folders: dict[str, pathlib.Path] = {}
+  names: dict[pathlib.Path, frozenset[str]] = {}
   unread: list[pathlib.Path] = []
-  waiting = sorted(places, reverse=True)
-  while waiting:
-    path = waiting.pop()
-    if is_passed_over(path):
+  folders = []
+  for path in walk(places, unread, is_passed_over):
+    if path.is_dir():
+      folders.append(path)
       continue
     try:
-      if not path.is_dir():
-        if clients := _read(path):
-          found.names[path] = frozenset(map(same, clients))
-      elif folders.setdefault(os.path.realpath(path), path) is path:
-        waiting += sorted(path.iterdir(), reverse=True)
+      if clients := _read(path):
+        names[path] = frozenset(map(same, clients))
     except (OSError, ValueError, RecursionError, csv.Error):
       unread.append(path)
-  return dataclasses.replace(found, folders=tuple(folders.values()), unread=tuple(unread))
+  return Tables(tuple(folders), names, tuple(unread))
+
+
+def walk(
+  places: Iterable[pathlib.Path],
+  unread: list[pathlib.Path],
+  is_passed_over: Callable[[pathlib.Path], bool] = lambda path: False,
+) -> Iterator[pathlib.Path]:
+  """Yields files and folders, and all below these, through symbolic links, each folder once.
+
+  Args:
+    places: Files and folders.
+    unread: The list to which folders are added that cannot be read.
+    is_passed_over: As of `find`.
+  """
+  seen: set[str] = set()
+  waiting = [(place, place.is_dir()) for place in sorted(places, reverse=True)]
+  while waiting:
+    path, is_folder = waiting.pop()
+    if is_passed_over(path):
+      continue
+    if is_folder:
+      if (target := os.path.realpath(path)) in seen:
+        continue
+      seen.add(target)
+      try:
+        with os.scandir(path) as entries:  # It knows folders from files without asking for each.
+          below = [
+            (path / e.name, os.path.isdir(e) if e.is_symlink() else e.is_dir()) for e in entries
+          ]
+      except OSError:
+        unread.append(path)
+        continue
+      waiting += sorted(below, reverse=True)
+    yield path
 
 
 def _read(path: pathlib.Path) -> frozenset[str]:

@@ -16,6 +16,7 @@ from privacy import ledger as ledger_lib
 from privacy import together
 from privacy.audit import experiment
 from privacy.audit import findings
+from privacy.audit import members as members_lib
 from privacy.audit import results
 from privacy.command import answers
 from privacy.command import asked
@@ -121,7 +122,7 @@ def _of_paths(paths: Sequence[str]) -> list[_Counted]:
       counted.append(_Counted(label, run, entry.claim["delta"]))
   if not folders:
     return counted
-  found = experiment.read(folders).populations.values()
+  found = members_lib.read(folders).populations.values()
   members = [one for of_one in found for one in of_one if one.ledger]
   failures, copies = experiment.one_key(members)
   if failures:
@@ -134,7 +135,7 @@ def _of_paths(paths: Sequence[str]) -> list[_Counted]:
 
 def audit_all(folders: Sequence[str]) -> answers.CommandAnswer:
   """Returns the answer of `audit` for all runs in and below folders: claims, and their sum."""
-  found = experiment.read(folders)
+  found = members_lib.read(folders)
   populations = [
     _population(name, members, found.unread) for name, members in found.populations.items()
   ]
@@ -145,7 +146,7 @@ def audit_all(folders: Sequence[str]) -> answers.CommandAnswer:
 
 
 def _population(
-  name: str, members: Sequence[experiment.Member], unread: Sequence[pathlib.Path]
+  name: str, members: Sequence[members_lib.Member], unread: Sequence[pathlib.Path]
 ) -> dict[str, Any]:
   """Returns the entry of the runs of one data set, and of tables beside them."""
   runs = []

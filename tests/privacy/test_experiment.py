@@ -19,6 +19,7 @@ from privacy import accounting
 from privacy import statements
 from privacy import tables
 from privacy.audit import experiment
+from privacy.audit import members as members_lib
 from privacy.evaluation import entries
 from privacy.evaluation import query as query_lib
 
@@ -60,7 +61,7 @@ def _public(path, test=("a", "b")):
 
 
 def _compose(*folders):
-  found = experiment.read(folders)
+  found = members_lib.read(folders)
   (members,) = found.populations.values()
   return experiment.compose(members, found.unread)
 
@@ -114,11 +115,11 @@ def test_where_it_cannot_be_told_runs_overlap(tmp_path):
 def test_data_sets_that_are_known_to_be_others_are_apart(tmp_path):
   for task in ("emnist_linear", "emnist_convnet", "sent140_linear", "own", "clinic"):
     _run(tmp_path / task / "m/seed_0", task, (task,) if task == "sent140_linear" else (), task=task)
-  found = {name: len(members) for name, members in experiment.read([tmp_path]).populations.items()}
+  found = {name: len(members) for name, members in members_lib.read([tmp_path]).populations.items()}
   assert found == {"emnist": 2, "sent140": 1, "other data": 2}
   # One from outside with such a name may have anybody's clients.
   _run(tmp_path / "mine/m/seed_0", "mine", task="emnist_mine:TASK")
-  populations = experiment.read([tmp_path]).populations
+  populations = members_lib.read([tmp_path]).populations
   found = {name: len(members) for name, members in populations.items()}
   assert found == {"emnist": 3, "sent140": 2, "other data": 3}
 
@@ -130,7 +131,7 @@ def test_one_key_for_two_runs_has_no_bound_and_a_copy_costs_nothing(tmp_path):
   assert found.failures == () and "is a copy of another run" in found.notes[0]
   assert found.spent.epsilon == pytest.approx(_epsilon(_ROUNDS), rel=2e-2)
   # A link to it, or its folder given twice, is the same folder.
-  assert len(next(iter(experiment.read([tmp_path, first]).populations.values()))) == 2
+  assert len(next(iter(members_lib.read([tmp_path, first]).populations.values()))) == 2
   _run(tmp_path / "other", "same", release=flat.release(40, 8, None, 4.0))
   (failure,) = _compose(tmp_path).failures
   assert "have one key" in failure and failure.endswith("has no bound.")
@@ -350,6 +351,7 @@ def test_links_are_followed(tmp_path, depth):
   os.symlink(elsewhere, target)
   os.symlink(out, elsewhere / "loop")
   os.symlink("..", elsewhere / "up")  # A loop, and all that is beside it.
+  os.symlink("itself", elsewhere / "itself")
   for folders in ([out], [out, elsewhere], [out, out]):
     found = _compose(*folders)
     assert (found.measured, len(found.members)) == (expected.measured, 2)
@@ -426,7 +428,7 @@ def test_a_run_that_lost_its_flags(tmp_path, capsys):
     _run(tmp_path / f"{task}/m/seed_0", task, task=task)
   public = _public(tmp_path / "own/fed_avg/seed_0")
   (public / "flags.txt").unlink()  # Of whatever clients it may be.
-  populations = experiment.read([tmp_path]).populations
+  populations = members_lib.read([tmp_path]).populations
   assert [len(members) for members in populations.values()] == [2, 2]
   assert all(experiment.compose(members).failures for members in populations.values())
   (tmp_path / "own/m/seed_0/flags.txt").unlink()

@@ -11,6 +11,7 @@ import pathlib
 from privacy import ledger
 from privacy import statements
 from privacy.audit import experiment
+from privacy.audit import members
 from tff_superquantile.experiments.config import methods
 from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.pages import page
@@ -75,7 +76,7 @@ def _cost_of_all_runs(output_dir: str | os.PathLike, task: str) -> str:
   if not folders:
     return ""
   try:
-    costs = [experiment.compose(runs) for runs in experiment.read(folders).populations.values()]
+    costs = [experiment.compose(runs) for runs in members.read(folders).populations.values()]
   except ValueError as error:
     return f" What all private runs cost a client together is not known: {error}"
   said = " ".join(sentence for cost in costs for sentence in (cost.sentence(), *cost.limits))

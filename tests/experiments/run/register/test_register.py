@@ -62,6 +62,11 @@ def _enter(folder, protected="", measured="", config=None, begins=True, token=""
   return token
 
 
+def _entered(folder, **of_run):
+  _enter(folder, **of_run)
+  return folder
+
+
 def _contents(folder):
   return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "lock"}
 
@@ -94,7 +99,15 @@ def test_nobody_is_protected_in_one_run_and_measured_in_another(
   assert f"{tmp_path / other / 'seed_0'};" in str(refused.value)
   assert "--exact_siblings=allowed" in str(refused.value)
   assert _contents(tmp_path) == before  # A refusal takes nothing along.
-  _enter(own, *second, config=run_config.with_values(_OWN, exact_siblings="allowed"))
+  # The run that protects says that others may, as its ledger does.
+  allowed = run_config.with_values(_OWN, exact_siblings="allowed")
+  if not second[0]:
+    with pytest.raises(ValueError, match="in the run that protects them and from its beginning"):
+      _enter(own, *second, config=allowed)
+    shutil.rmtree(tmp_path / other / "seed_0")
+    _enter(tmp_path / other / "seed_0", *first, config=_ALLOWED)
+    allowed = _OWN
+  _enter(own, *second, config=allowed)
 
 
 @pytest.mark.parametrize(
@@ -191,17 +204,37 @@ def test_links_hide_nobody(tmp_path, linked):
 
 
 def test_what_is_gone_counts_no_more(tmp_path):
-  private, public = tmp_path / "own/a/seed_0", tmp_path / "own/b/seed_0"
-  (tmp_path / "own").mkdir()
-  (tmp_path / "own/report.html").touch()
+  out = tmp_path / "out"
+  private, public = out / "own/a/seed_0", out / "own/b/seed_0"
+  (out / "own").mkdir(parents=True)
+  (out / "own/report.html").touch()
   _enter(private, protected="x")
-  private.rename(tmp_path / "elsewhere")
+  private.rename(out / "old")
+  with pytest.raises(ValueError, match="may be protected in .*/old;"):
+    _enter(public, measured="x")
+  (out / "old").rename(tmp_path / "elsewhere")
   _enter(public, measured="x")
   public.rename(tmp_path / "elsewhere_too")
   with pytest.raises(ValueError, match=_MEASURED):  # The report may tell of it.
     _enter(private, protected="x")
-  (tmp_path / "own").rename(tmp_path / "gone")
+  (out / "own").rename(tmp_path / "gone")
   _enter(private, protected="x")
+
+
+@pytest.mark.parametrize("depth", ["a", "a/b/c"])
+def test_runs_and_tables_count_at_any_depth(tmp_path, depth):
+  out, inner = tmp_path / "out", tmp_path / "out" / depth
+  _begin(_entered(inner / "own/m/seed_0", measured="t"), _OWN, tables="t")
+  with pytest.raises(ValueError, match=f"{_MEASURED} {inner}/own/m/seed_0;"):
+    _enter(out / "own/p/seed_0", protected="t")
+  shutil.rmtree(inner)
+  inner.mkdir(parents=True)
+  (inner / "notes").write_text("client_id\nt\n")
+  with pytest.raises(ValueError, match=f"{_MEASURED} {inner}/notes;"):
+    _enter(out / "own/p/seed_0", protected="t")
+  # Whatever the run itself reads or keeps may be there.
+  cached = run_config.with_values(_PRIVATE, cache_dir=str(out / "a"))
+  _enter(out / "own/p/seed_0", protected="t", config=cached)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +263,9 @@ def test_a_run_without_an_entry_is_read_on_the_safe_side(tmp_path, config, is_fi
 
 
 def test_a_run_that_lost_its_flags_may_be_anything(tmp_path):
-  _begin(tmp_path / "own/a/seed_0", _OWN).joinpath("flags.txt").unlink()
+  run = _begin(tmp_path / "own/a/seed_0", _OWN)
+  for name in ("flags.txt", "manifest.json"):
+    (run / name).unlink()
   for own in (("x", ""), ("", "x")):
     with pytest.raises(ValueError, match="may be (protected|measured exactly) in"):
       _enter(tmp_path / "own/b/seed_0", *own)
@@ -348,9 +383,11 @@ def test_no_client_is_evaluated_whom_a_run_protects(tmp_path, config):
   own = _coverage("a", "t") if config.is_private else _coverage("", "t")
   folder = tmp_path / "own/x/seed_0"
   _enter(folder, own.protected, own.measured, config=config)
-  _enter(tmp_path / "own/y/seed_0", "ab", "t", config=_ALLOWED)
+  _enter(tmp_path / "own/y/seed_0", "b", "t", config=_ALLOWED)
+  _enter(tmp_path / "own/z/seed_0", "c", "t")
   _measure(folder, "tn")
-  for clients, is_refused in (("a", True), ("b", config is not _ALLOWED)):
+  # What a run says of its siblings, it does not say of its own evaluations.
+  for clients, is_refused in (("a", config.is_private), ("b", False), ("c", True)):
     with pytest.raises(ValueError, match=_IS_PROTECTED) if is_refused else contextlib.nullcontext():
       _measure(folder, clients)
     _measure(folder, clients, is_allowed=True)

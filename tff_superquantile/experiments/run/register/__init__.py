@@ -61,7 +61,7 @@ def enter(path: pathlib.Path, own: Coverage, config: run_config.RunConfig, token
   Args:
     path: The run's folder, OUTPUT_DIR/TASK/METHOD/seed_S, which exists and is locked.
     own: The clients whom the run protects and measures.
-    config: The run's config. With `exact_siblings` "allowed" the entry is not compared.
+    config: The run's config. With `exact_siblings` "allowed" others may measure whom it protects.
     token: What `enter` returned when the run began, by its manifest; "" for a run that begins.
 
   Returns:
@@ -71,17 +71,16 @@ def enter(path: pathlib.Path, own: Coverage, config: run_config.RunConfig, token
     ValueError: If a client would be protected and measured exactly; nothing has been written then.
   """
   token = token or secrets.token_hex(8)
-  is_compared = config.exact_siblings != run_config.ALLOWED
-  if is_compared:
-    _refuse([entries.Conflict(path, True, True, own.protected & own.measured)], config)
+  is_allowed = config.exact_siblings == run_config.ALLOWED
+  both = own.protected & own.measured
+  _refuse([entries.Conflict(path, True, True, is_allowed, both)], config)
   with _opened(_experiments(path)) as registers:
     for register in registers:
       register.read_runs(except_for=path)
-      register.read_tables(except_for=config.task.data_dir)
-      if is_compared:
-        _refuse(register.conflicts(own, except_for=path), config)
+      register.read_tables(config.task.data_dir, config.cache_dir)
+      _refuse(register.conflicts(own, path, is_allowed), config)
     for register in registers:
-      register.put(path, own, task=entries.task_folder(path), token=token)
+      register.put(path, own, entries.task_folder(path), token, is_allowed)
   return token
 
 
@@ -98,9 +97,9 @@ def enter_key(path: pathlib.Path, commitment: str) -> pathlib.Path | None:
 
 def check_start(start: pathlib.Path, own: Coverage, config: run_config.RunConfig) -> None:
   """Refuses to protect a client whom the run in which a run starts measures exactly."""
-  if config.exact_siblings != run_config.ALLOWED:
-    both = set(map(tables.same, own.protected)) & entries.clients_in(start)
-    _refuse([entries.Conflict(start, False, True, both)], config)
+  both = set(map(tables.same, own.protected)) & entries.clients_in(start)
+  is_allowed = config.exact_siblings == run_config.ALLOWED
+  _refuse([entries.Conflict(start, False, True, is_allowed, both)], config)
 
 
 def withdraw(path: pathlib.Path) -> None:
@@ -134,9 +133,11 @@ def measuring(
   with _opened({*of_run, *of_file}, of_file) as registers:
     for register in () if is_allowed else registers:
       register.read_runs()
-      conflicts = register.conflicts(own)
-      if config.exact_siblings == run_config.ALLOWED:  # Which says so of the run's siblings.
-        conflicts = [c for c in conflicts if c.place.resolve() == folder.resolve()]
+      # What a run says of its siblings, it does not say of its own evaluations.
+      conflicts = [
+        c._replace(is_allowed=c.is_allowed and c.place.resolve() != folder.resolve())
+        for c in register.conflicts(own)
+      ]
       _refuse(conflicts, config, is_evaluation=True)
     if out is not None:
       with open(out, "xb"):
@@ -198,7 +199,7 @@ def _refuse(
   conflicts: Sequence[entries.Conflict], config: run_config.RunConfig, is_evaluation: bool = False
 ) -> None:
   """Raises a `ValueError` that names the clients' number and place, and the flags that mend it."""
-  conflicts = [conflict for conflict in conflicts if conflict.clients]
+  conflicts = [one for one in conflicts if one.clients and not one.is_allowed]
   if not conflicts:
     return
   of_kind = [c for c in conflicts if c.is_protected == conflicts[0].is_protected]
@@ -212,6 +213,8 @@ def _refuse(
     else f"are to be protected, and {known} measured exactly in"
   )
   allowed = f"say that the clients are nobody's secret by --exact_siblings={run_config.ALLOWED}"
+  if first.is_protected and not is_evaluation:
+    allowed += ", in the run that protects them and from its beginning"
   remedy = f"choose another --output_dir, of which you publish one alone, or {allowed}"
   if is_evaluation:
     remedy = (

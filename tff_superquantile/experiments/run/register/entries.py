@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 import dataclasses
 import fcntl
 import hashlib
-import itertools
 import json
 import os
 import pathlib
 import secrets
 from typing import NamedTuple
 
+from privacy import ledger
 from privacy import tables
 from tff_superquantile import atomic_files
 from tff_superquantile.experiments.config import names
@@ -25,7 +25,6 @@ TOKEN = "register"  # The entry of manifest.json that binds a run to its entry i
 FILE_NAME = "clients.json"
 _KEY, _KEY_BYTES = "clients_key", 16
 _PROTECTED, _MEASURED = "protected", "measured"
-_RUNS = ("*/*/seed_*", f"{names.TUNING}/*/*/seed_*")
 # What the folder of a run may have before the run begins: of nothing else it is known.
 _BEFORE_A_RUN = {"lock", run_folder.CHECKPOINTS, run_folder.FAILED, run_folder.LOG}
 
@@ -48,6 +47,8 @@ class _Entry:
     noise_key: The commitment to a private run's key; "" for none.
     task: The folder of its task in the experiment's, whose reports may repeat its numbers; "" for a
       file.
+    is_allowed: Whether the run says, and its ledger with it, that other runs may measure whom it
+      protects.
     token: What binds the entry to the run's manifest, or identifies the files it was read from.
   """
 
@@ -57,6 +58,7 @@ class _Entry:
   noise_key: str = ""
   task: str = ""
   token: str = ""
+  is_allowed: bool = False
 
   def common(self, role: str, clients: Set[str]) -> Set[str]:
     """Returns those of some clients, by their commitments, whom the entry has in a role."""
@@ -70,6 +72,7 @@ class Conflict(NamedTuple):
   place: pathlib.Path
   is_protected: bool  # In that place.
   is_certain: bool
+  is_allowed: bool  # By the run that protects them.
   clients: Set[str]  # Commitments.
 
 
@@ -103,7 +106,14 @@ class Register:
       ) from error
     return entries
 
-  def put(self, path: pathlib.Path, own: Coverage, task: str = "", token: str = "") -> None:
+  def put(
+    self,
+    path: pathlib.Path,
+    own: Coverage,
+    task: str = "",
+    token: str = "",
+    is_allowed: bool = False,
+  ) -> None:
     """Enters what a run or a file says of its clients, in the place of what it said before."""
     before = self._entries.get(self._name(path), _Entry())
     self._entries[self._name(path)] = _Entry(
@@ -112,6 +122,7 @@ class Register:
       noise_key=before.noise_key,
       task=task,
       token=token,
+      is_allowed=is_allowed,
     )
 
   def put_key(self, path: pathlib.Path, commitment: str) -> None:
@@ -134,8 +145,7 @@ class Register:
   def read_runs(self, except_for: pathlib.Path | None = None) -> None:
     """Reads the runs without an entry into the register; forgets those that never began."""
     own = None if except_for is None else self._name(except_for)
-    folders = itertools.chain.from_iterable(map(self.root.glob, _RUNS))
-    runs = {self._name(folder): folder for folder in folders if folder.is_dir()}
+    runs = {self._name(folder): folder for folder in _runs(self.root)}
     for name, entry in list(self._entries.items()):
       if self._is_abandoned(name, entry):
         del self._entries[name]
@@ -144,20 +154,21 @@ class Register:
       if name != own and token and (kept is None or kept.token != token):
         self._entries[name] = self._read(folder, token)
 
-  def read_tables(self, except_for: str) -> None:
-    """Reads the tables of clients beside the runs, but for the one that is the run's data."""
-    runs = [self.root / name for name in self._entries]
-    folders = {self.root / entry.task for entry in self._entries.values() if entry.task}
-    places = [*self.root.glob("*"), *sorted(folders)]
-    data = [pathlib.Path(except_for)] if except_for else []
-    others = {path.resolve() for path in (*runs, *data)}
-    found = _tables((p for p in places if p.is_file() or p in folders), others)
+  def read_tables(self, *data: str) -> None:
+    """Reads the tables of clients beside the runs, but for files and folders of the run's data."""
+    others = {self.root / name for name in self._entries}
+    others |= {pathlib.Path(place).resolve() for place in data if place}
+    found = _tables([self.root], others)
     self._tables = [(path, self._commit(clients)) for path, clients in found.items()]
 
-  def conflicts(self, own: Coverage, except_for: pathlib.Path | None = None) -> list[Conflict]:
+  def conflicts(
+    self, own: Coverage, except_for: pathlib.Path | None = None, is_allowed: bool = False
+  ) -> list[Conflict]:
     """Returns where clients are protected that are to be measured exactly, and the reverse."""
     protected, measured = self._commit(own.protected), self._commit(own.measured)
-    found = [Conflict(path, False, True, clients & protected) for path, clients in self._tables]
+    found = [
+      Conflict(path, False, True, is_allowed, clients & protected) for path, clients in self._tables
+    ]
     for name, entry in self._entries.items():
       if except_for is not None and name == self._name(except_for):
         continue
@@ -165,7 +176,9 @@ class Register:
         if self._is_left(name, entry, role):
           is_certain = role not in entry.others
           both = entry.common(role, its)
-          found.append(Conflict(self.root / name, role == _PROTECTED, is_certain, both))
+          is_protected = role == _PROTECTED
+          by_whom = entry.is_allowed if is_protected else is_allowed
+          found.append(Conflict(self.root / name, is_protected, is_certain, by_whom, both))
     return found
 
   def write(self) -> None:
@@ -227,9 +240,11 @@ class Register:
   def _read(self, folder: pathlib.Path, token: str) -> _Entry:
     """Returns the entry of a run that has none, on the safe side."""
     run = run_folder.Run(folder, 0)
-    task = task_folder(folder)
+    is_usual = len(folder.relative_to(self.root).parts) >= len(("task", "method", "seed"))
+    task = os.path.relpath(folder.parents[1] if is_usual else folder, self.root)
     commitments = run.manifest.get("commitments") or {}
     noise_key = str(commitments.get("noise_key", ""))
+    is_allowed = run.flags.get("exact_siblings") == run_config.ALLOWED
     if run.config is not None and is_generated(run.config):
       return _Entry(noise_key=noise_key, task=task, token=token)
     measured = self._commit(clients_in(folder))
@@ -238,7 +253,7 @@ class Register:
       others.append(_PROTECTED)
     if not (privacy.is_private(run.flags) or run.finished and run.flags):
       others.append(_MEASURED)
-    return _Entry(frozenset(), measured, tuple(others), noise_key, task, token)
+    return _Entry(frozenset(), measured, tuple(others), noise_key, task, token, is_allowed)
 
   def _is_abandoned(self, name: str, entry: _Entry) -> bool:
     """Returns whether a file is gone, or a run never began and nobody is at work on it any more."""
@@ -275,6 +290,15 @@ def _digest(commitments: Sequence[str]) -> str:
 
 def _has_runs(path: pathlib.Path) -> bool:
   return any(path.glob("seed_*"))
+
+
+def _runs(root: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields the folders of runs below an experiment's, by their place or by their files."""
+  for path in tables.walk([root], [], lambda path: path.name == run_folder.CHECKPOINTS):
+    if path.name in ("manifest.json", ledger.FILE_NAME):
+      yield path.parent
+    elif path.name.startswith("seed_") and path.is_dir():
+      yield path
 
 
 def _tables(
