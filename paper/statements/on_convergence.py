@@ -147,12 +147,12 @@ def _rate_against_abstract(kappa: float, power: float) -> float:
   return terms * num_rounds / kappa
 
 
-def _problem(seed: int, num_clients: int = 30) -> tuple[np.ndarray, np.ndarray]:
-  """Returns losses [n] and gradients [n, 4] of norm at most 1, the more alike the larger."""
+def _problem(seed: int) -> tuple[np.ndarray, np.ndarray]:
+  """Returns losses [30] and gradients [30, 4] of norm at most 1, the more alike the larger."""
   rng = np.random.default_rng(seed)
-  gradients = rng.normal(size=(num_clients, 4))
+  gradients = rng.normal(size=(30, 4))
   gradients /= np.linalg.norm(gradients, axis=1, keepdims=True)
-  return rng.uniform(size=num_clients) + 0.5 * gradients[:, 0], gradients
+  return rng.uniform(size=30) + 0.5 * gradients[:, 0], gradients
 
 
 def _cohort_moments(

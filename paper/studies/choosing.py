@@ -51,7 +51,6 @@ class FamilyComparison(NamedTuple):
     tied: Fraction of the clients for which several models have the smallest held-in error, so that
       the loss decides.
     tuned_single: The model that is best for all by the 90th percentile of held-in error.
-    hindsight_single: The model that is best for all by that of held-out error.
   """
 
   statistics: dict[str, dict[str, dict[str, float]]]
@@ -59,7 +58,6 @@ class FamilyComparison(NamedTuple):
   shares: dict[str, float]
   tied: float
   tuned_single: str
-  hindsight_single: str
 
 
 def choose(metrics: PartMetrics, criterion: str = "error") -> np.ndarray:
@@ -151,4 +149,4 @@ def compare(
   shares = {name: float(np.mean(choice == i)) for i, name in enumerate(models)}
   in_error = np.asarray(held_in.error)
   tied = float(np.mean(np.sum(in_error == np.nanmin(in_error, axis=0), axis=0) > 1))
-  return FamilyComparison(statistics, choice, shares, tied, models[tuned], models[hindsight])
+  return FamilyComparison(statistics, choice, shares, tied, models[tuned])

@@ -106,7 +106,6 @@ def choice(
 def chosen_by(
   default_kind: DefaultKind,
   kinds: Mapping[str, type[Part]],
-  without: str = "",
   default: Any = None,
   chooser: str = "",
 ) -> Any:
@@ -114,7 +113,7 @@ def chosen_by(
 
   `chooser` is the flag of another part by which it does, if it is one.
   """
-  chosen = Choice(kinds, default_kind, without=without, chooser=chooser)
+  chosen = Choice(kinds, default_kind, chooser=chooser)
   return dataclasses.field(default=default, metadata={_CHOICE: chosen})
 
 

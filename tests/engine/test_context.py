@@ -2,13 +2,13 @@
 
 import functools
 import os
-import pathlib
 import signal
 import time
 import uuid
 
 from helpers import commands
 from helpers import forks
+from helpers import processes
 import pytest
 
 from tff_superquantile.engine import context
@@ -51,27 +51,10 @@ print(*workers(), flush=True)
 '''
 
 
-@pytest.fixture(autouse=True)
-def ctrl_c_works():
-  """Also where the tests run in the background: children inherit what is ignored."""
-  old = signal.signal(signal.SIGINT, signal.default_int_handler)
-  yield
-  signal.signal(signal.SIGINT, old)
-
-
-def exists(pid):
-  """Whether there is such a process that has not ended (a zombie has)."""
-  try:
-    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-  except (FileNotFoundError, ProcessLookupError):
-    return False
-  return stat.rpartition(")")[2].split()[0] != "Z"
-
-
 def wait_for_end(pids, seconds=60):
   end = time.monotonic() + seconds
   while time.monotonic() < end:
-    if not any(exists(pid) for pid in pids):
+    if not any(processes.stat(pid) for pid in pids):
       return True
     time.sleep(0.05)
   return False
@@ -121,7 +104,7 @@ def assert_ends(pid):
   try:
     assert wait_for_end([pid]), "a worker was left behind"
   finally:
-    if exists(pid):
+    if processes.stat(pid):
       os.kill(pid, signal.SIGKILL)
 
 

@@ -150,19 +150,11 @@ def test_a_run_that_ends_each_worker(cluster):
       "from tff_superquantile.engine.processes import cpu\ncpu.kind = lambda: {'model': 'm'}",
     ),
     (
-      "code",
-      "from tff_superquantile.experiments.cluster import facts\nfacts._source = lambda: 'x'",
-    ),
-    (
-      "numpy",
-      "from tff_superquantile.experiments.cluster import facts\nfacts._version = lambda *_: '1'",
-    ),
-    (
       "digest",
       "from tff_superquantile.experiments.cluster import facts\nfacts._digest = lambda *_: 'x'",
     ),
   ],
-  ids=["cpu", "code", "numpy", "data"],
+  ids=["cpu", "data"],
 )
 def test_a_worker_with_something_else_is_refused_before_the_first_round(lab, what, before):
   cluster = clusters.Cluster(lab, f"other_{what}").start(num_workers=2)

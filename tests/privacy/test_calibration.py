@@ -248,10 +248,16 @@ def _modelled_error(ratio, z, variance, num_parameters):
   return num_parameters * z_w**2 + 2 * variance * z_q**2
 
 
-@pytest.mark.parametrize("num_bins,theta", [(2, 0.5), (8, 0.3), (64, 0.5), (64, 0.999)])
+@pytest.mark.parametrize(
+  "kind, num_bins, theta",
+  [
+    *(("tree", *shape) for shape in ((2, 0.5), (8, 0.3), (64, 0.5), (64, 0.999))),
+    # Of a tracker's noise neither bins nor theta matter.
+    *((kind, 64, 0.5) for kind in parts.private_kinds() if kind != "tree"),
+  ],
+)
 @pytest.mark.parametrize("clients,z", [(100, 1.6), (20, 3.0)])
 @pytest.mark.parametrize("num_parameters", [1, 210, 48_670])
-@pytest.mark.parametrize("kind", list(parts.private_kinds()))
 def test_default_rho_ratio_has_the_least_modelled_error(
   num_bins, theta, clients, z, num_parameters, kind
 ):

@@ -367,18 +367,14 @@ def signals_as_in_a_command():
 
 
 @pytest.mark.usefixtures("signals_as_in_a_command")
-@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize(
-  "place",
+  "signal_name, place",
   [
-    "select",
-    "next",
-    "evaluate",
-    "before release",
-    "after release",
-    "before save",
-    "during save",
-    "after save",
+    *(("SIGINT", place) for place in ("select", "next", "evaluate")),
+    *(("SIGINT", f"{when} release") for when in ("before", "after")),
+    *(("SIGINT", f"{when} save") for when in ("before", "during", "after")),
+    ("SIGTERM", "during save"),
+    ("SIGHUP", "during save"),
   ],
 )
 def test_interrupt_anywhere_loses_nothing(bed, uninterrupted, place, signal_name):
