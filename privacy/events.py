@@ -274,7 +274,9 @@ def tail_probability(release: releases.Release) -> float:
 
   The server's noise ends at `GAUSSIAN_SUPPORT` standard deviations; a client whose contribution is
   in a single number moves that end by 1 / z of them. The probability is charged to delta; it is at
-  most 1e-16, unless there is next to no noise, and 0 where the clients make all noise.
+  most 1e-16, unless there is next to no noise, and 0 where the clients make all noise. One that is
+  spread over d numbers moves the end in each, by sqrt(d) / z in all, which together has at most
+  4e-29 sqrt(d) / z: with 10^9 numbers 1e-24 / z, which no delta of use notices and is not charged.
 
   Args:
     release: What a round releases, with its noise.
