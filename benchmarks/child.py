@@ -125,29 +125,31 @@ def take_output() -> TextIO:
   return answers
 
 
-def _parent_and_start(pid: int) -> tuple[int, int] | None:
-  """Returns (parent's id, start time) of a process; None if it has ended."""
+def _status(pid: int) -> tuple[int, int, int] | None:
+  """Returns (parent's id, start time, CPU time in ticks) of a process; None if it has ended."""
   try:
     stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
   except OSError:
     return None
   fields = stat.rpartition(")")[2].split()
-  return None if fields[0] in "ZX" else (int(fields[1]), int(fields[19]))
+  if fields[0] in "ZX":
+    return None
+  return int(fields[1]), int(fields[19]), int(fields[11]) + int(fields[12])
 
 
 def is_running(pid: int, start: int) -> bool:
   """Tells whether the process of that id and start time, as in `descendants`, still runs."""
-  stat = _parent_and_start(pid)
-  return stat is not None and stat[1] == start
+  status = _status(pid)
+  return status is not None and status[1] == start
 
 
 def descendants(pid: int) -> set[tuple[int, int]]:
   """Returns (id, start time) of the processes that a process has started, and of theirs."""
   children: dict[int, list[tuple[int, int]]] = {}
   for path in _PROC.glob("[0-9]*"):
-    stat = _parent_and_start(int(path.name))
-    if stat is not None:
-      children.setdefault(stat[0], []).append((int(path.name), stat[1]))
+    status = _status(int(path.name))
+    if status is not None:
+      children.setdefault(status[0], []).append((int(path.name), status[1]))
   below: set[tuple[int, int]] = set()
   left = [pid]
   while left:
@@ -155,3 +157,10 @@ def descendants(pid: int) -> set[tuple[int, int]]:
     below.update(new)
     left += [child for child, _ in new]
   return below
+
+
+def cpu_seconds() -> float:
+  """Returns the CPU seconds of this process and of all below it that have not ended."""
+  own = os.getpid()
+  found = map(_status, [own, *(pid for pid, _ in descendants(own))])
+  return sum(status[2] for status in found if status) / os.sysconf("SC_CLK_TCK")

@@ -13,7 +13,6 @@ import argparse
 import atexit
 import collections
 from collections.abc import Callable, Mapping, Sequence
-import contextlib
 import functools
 import os
 import pathlib
@@ -34,6 +33,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf  # noqa: E402
 import tensorflow_federated as tff  # noqa: E402
 
+from benchmarks import child  # noqa: E402
 from privacy.settings import command_line  # noqa: E402
 import tff_superquantile as tsq  # noqa: E402
 from tff_superquantile.experiments import cli  # noqa: E402
@@ -304,15 +304,7 @@ def differ(ours: Any, theirs: Any) -> bool:
 
 
 def _seconds() -> float:
-  if not _ARGS.cpu:
-    return time.perf_counter()
-  ticks = 0
-  for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
-    with contextlib.suppress(OSError):  # It has ended.
-      _, parent, *rest = path.read_text("utf-8").rpartition(")")[2].split()
-      if str(os.getpid()) in (parent, path.parent.name):
-        ticks += int(rest[9]) + int(rest[10])
-  return ticks / os.sysconf("SC_CLK_TCK")
+  return child.cpu_seconds() if _ARGS.cpu else time.perf_counter()
 
 
 def _race(name: str, contexts: dict[str, tff.framework.SyncContext]) -> str:

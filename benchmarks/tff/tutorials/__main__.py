@@ -8,7 +8,6 @@ CPU seconds, of TFF's worker too. The last cell but one of `--rounds` equal cell
 import argparse
 import importlib
 import os
-import pathlib
 import statistics
 from typing import Any
 
@@ -17,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf  # noqa: E402
 import tensorflow_federated as tff  # noqa: E402
 
+from benchmarks import child  # noqa: E402
 from benchmarks.tff import programs  # noqa: E402
 import tff_superquantile as tsq  # noqa: E402
 
@@ -29,33 +29,15 @@ _TUTORIALS = (
 )
 
 
-def _seconds() -> float:
-  """Returns the CPU seconds of this process and of the processes below it."""
-  stats = {}
-  for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
-    try:
-      name, _, rest = path.read_text(encoding="utf-8").partition(" (")
-    except OSError:  # It has ended.
-      continue
-    fields = rest.rpartition(") ")[2].split()
-    stats[int(name)] = int(fields[1]), int(fields[11]) + int(fields[12])
-  total = 0
-  for process, (_, ticks) in stats.items():
-    while process in stats and process != os.getpid():
-      process = stats[process][0]
-    total += ticks * (process == os.getpid())
-  return total / os.sysconf("SC_CLK_TCK")
-
-
 def _run(name: str, num_rounds: int) -> tuple[list[float], list[Any]]:
   """Returns the seconds and the results of the cells in the context that is set."""
   tf.random.set_seed(0)
   seconds, results = [], []
-  start = _seconds()
+  start = child.cpu_seconds()
   for cell in importlib.import_module(f"benchmarks.tff.tutorials.{name}").build(num_rounds):
     results.append(cell())
-    seconds.append(_seconds() - start)
-    start = _seconds()
+    seconds.append(child.cpu_seconds() - start)
+    start = child.cpu_seconds()
   return seconds, [part for part in tf.nest.flatten(results) if part is not None]
 
 
