@@ -199,10 +199,30 @@ def test_a_negative_number_is_no_flag():
 
 
 def test_switches():
-  for arguments, value in (((), True), (("--novalue",), False), (("--novalue", "--value"), True)):
+  for arguments, value in (((), True), (("--novalue",), False), (("--value",), True)):
     assert _parsed(*arguments, kind=bool, default=True, description="") is value
   with pytest.raises(ValueError, match="^Found --value=no; expected --value alone"):
     _parsed("--value=no", kind=bool, default=False, description="")
+
+
+def test_a_flag_is_there_once_but_where_a_file_may_have_it_too():
+  def parse(*arguments, reads_files=False):
+    parser = command_line.Parser(arguments=arguments)
+    if reads_files:
+      parser.read_files()
+    command_line.add_flag(parser, "switch", bool, False, "")
+    command_line.add_flag(parser.add_argument_group("more"), "value", int, 0, "")
+    parser.add_argument("--every", action="append")
+    return parser.parse_args()
+
+  assert parse("--every=a", "--value=1", "--every", "b").every == ["a", "b"]
+  for first, second in (("--value=1", "--value=2"), ("--switch", "--noswitch")):
+    for again in (first, second):
+      with pytest.raises(ValueError, match=f"^Found {first} and {again}; expected one of them"):
+        parse(first, "--every=a", again)
+    assert parse(first, second, reads_files=True) == parse(second, reads_files=True)
+  with pytest.raises(ValueError, match="^Found --value and --value=2; expected one of them"):
+    parse("--value", "1", "--value=2")
 
 
 def test_files_of_flags(tmp_path):

@@ -47,6 +47,7 @@ class Parser(argparse.ArgumentParser):
   """
 
   _has_commands = False  # What it is given then belongs to one of them.
+  _last_counts = False  # Of a flag that is there twice, as those after a file override its own.
 
   def __init__(self, *, arguments: Sequence[str] | None = None, **kwargs: Any):
     kwargs.update(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
@@ -81,7 +82,23 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(
           f"Found {text} among the flags; expected only those that exist{hint} (--help lists them)."
         )
+    if not self._last_counts:
+      self._check_once(args)
     return super().parse_known_args(args, namespace)
+
+  def _check_once(self, texts: Iterable[str]) -> None:
+    """Raises a `ValueError` for a flag that is there twice, unless each of them counts."""
+    given: dict[str, str] = {}
+    for text in texts:
+      action = self._option_string_actions.get(text.partition("=")[0])
+      if action is None or isinstance(action, argparse._AppendAction):
+        continue
+      if (earlier := given.get(action.dest)) is not None:
+        raise ValueError(
+          f"Found {shown(earlier)} and {shown(text)}; expected one of them, as only the last would"
+          " count: leave the other out."
+        )
+      given[action.dest] = text
 
   def _nearest(self, name: str) -> str:
     """Returns the flag that an unknown name may mean; "" if none is near.
@@ -99,6 +116,7 @@ class Parser(argparse.ArgumentParser):
 
   def read_files(self) -> None:
     """Adds --flagfile, and to the arguments the lines of its files."""
+    self._last_counts = True
     add_flag(self, "flagfile", str, None, "File of further flags, one a line: a run's flags.txt.")
     texts, self.arguments = iter(self.arguments), []
     of_files: set[str] = set()

@@ -211,7 +211,9 @@ _WORDS = {
 def test_mistakes_are_one_sentence(capsys, monkeypatch, tmp_path, row):
   monkeypatch.chdir(tmp_path)
   words = shlex.split(row["command"])
-  argv = [part for word in words for part in _WORDS.get(word, [word])]
+  names = tuple(f"{word.partition('=')[0]}=" for word in words if word.startswith("--"))
+  usual = {name: [f for f in of if not f.startswith(names)] for name, of in _WORDS.items()}
+  argv = [part for word in words for part in usual.get(word, [word])]
   argv = [part.replace("=RUN", f"={' '.join(_RUN)}") for part in argv]
   assert account.run(argv) == account.USAGE_ERROR
   printed = capsys.readouterr()

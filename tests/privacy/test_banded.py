@@ -210,6 +210,6 @@ def test_command(capsys):
     alone["running_sums_noise"]
   )
   longer = _json(
-    capsys, *_RUN, "--epsilon=5", "--sampling=spaced", "--separation=12", "--num_rounds=20"
+    capsys, *_RUN[:2], "--epsilon=5", "--sampling=spaced", "--separation=12", "--num_rounds=20"
   )
   assert (longer["bands"], longer["separation"], longer["participations"]) == (12, 12, 2)

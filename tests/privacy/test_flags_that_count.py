@@ -111,6 +111,11 @@ def _answer(capsys, argv):
   return json.loads(printed.out, parse_constant=refuse)
 
 
+def _last(argv):
+  """Returns each flag of a command once, with its last value."""
+  return list({text.partition("=")[0]: text for text in argv}.values())
+
+
 def _ask(capsys, of, argv):
   """Asks in one of the ways; that of a release is asked of `compose`."""
   if of[0] == "--run":
@@ -165,9 +170,8 @@ def test_each_flag_of_a_command_stands_in_a_list_of_it_and_no_other_does():
 def test_each_flag_that_counts_changes_the_answer(capsys, of):
   for flag in meaning.COUNTED[of]:
     added, first, second = _added(of[0], flag)
-    asked = [text for text in _ASKED[of] if not text.startswith(f"--{flag}=")]
     answers = [
-      _ask(capsys, of, [*asked, *added, f"--{flag}={value}", *more])
+      _ask(capsys, of, _last([*_ASKED[of], *added, f"--{flag}={value}", *more]))
       for value, *more in (first, second)
     ]
     assert None not in answers and answers[0] != answers[1], flag
@@ -197,8 +201,7 @@ def test_a_new_flag_is_refused(capsys, monkeypatch):
 def _with(of, **values):
   """Returns a question with values of flags, and with what these are about."""
   given = [*_ASKED[of], *(text for flag in values for text in _added(of[0], flag)[0])]
-  kept = [text for text in given if text[2:].partition("=")[0] not in values]
-  return [*kept, *(f"--{flag}={value}" for flag, value in values.items())]
+  return _last([*given, *(f"--{flag}={value}" for flag, value in values.items())])
 
 
 def _cases():
