@@ -126,7 +126,8 @@ def _run(args: argparse.Namespace, folder: pathlib.Path) -> pd.DataFrame:
     planned, complaints = plan_lib.tune(stages, planned)
     configs = [run_config.from_values(**settings) for settings in planned]
     failed = plan_lib.carry_out(stages, "every method on every data set", configs)
-    complaints += [f"{name} failed; its log.txt says why." for name in failed]
+    where = "its log.txt (of a private run in checkpoints/)"
+    complaints += [f"{name} failed; {where} says why." for name in failed]
   print(*complaints, sep="\n", file=sys.stderr)
   return results_lib.of_runs(
     [results_lib.MeasuredTable(data, facts, _of(planned, data)) for data, facts in tables.items()]

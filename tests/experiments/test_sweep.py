@@ -341,6 +341,22 @@ def test_bad_input_ends_all_runs_with_one_sentence(lab):
   assert not command.left_behind()
 
 
+def test_what_a_private_run_prints_is_among_its_secrets(lab):
+  flags = ("--experiment=private_synthetic", "--quick", "--thetas=0.5", "--epsilons=5")
+  flags = (*flags, "--num_rounds=2", "--output_dir=secret")
+  with mock.patch.object(pool.training, "train", side_effect=RuntimeError("Client 7 has 12 rows")):
+    assert lab.sweep(*flags).code == 1
+  runs = list((lab.folder / "secret").glob("synthetic/*/seed_0"))
+  assert runs and all("epsilon" in run.parent.name for run in runs)
+  for run in runs:
+    files = commands.contents(run)
+    assert list(files) == ["checkpoints/log.txt"] and b"Client 7 has 12 rows" in files.popitem()[1]
+    modes = [(run / path).stat().st_mode & 0o777 for path in ("checkpoints", "checkpoints/log.txt")]
+    assert modes == [0o700, 0o600]
+  assert lab.sweep(*flags).code == 0  # They begin as if nothing had been there.
+  assert not list((lab.folder / "secret").glob("*/*/*/log.txt"))
+
+
 # How it ends.
 
 _SEEDS = ("--experiment=default", "--seeds=0,1", "--thetas=0.5", "--output_dir=seeds")

@@ -24,6 +24,7 @@ from tff_superquantile.experiments.cluster import hands
 from tff_superquantile.experiments.config import flags
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import pool
+from tff_superquantile.experiments.run import logs
 from tff_superquantile.experiments.run import run_folder
 
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -90,7 +91,8 @@ class _Sweep:
     done = wait_for_any(self._client, list(self.waiting))
     ended = []
     for future in done:
-      config, outcome = self.waiting.pop(future), _outcome(future)
+      config = self.waiting.pop(future)
+      outcome = _outcome(future, config)
       if outcome.code == hands.UNFIT:  # It has come later. It is sent away, and its run elsewhere.
         print(f"Warning: {outcome.why}", file=sys.stderr, flush=True)
         self._client.retire_workers([outcome.worker])
@@ -130,7 +132,7 @@ def _check(client: Any) -> None:
     raise LostError
 
 
-def _outcome(future: Any) -> hands.Outcome:
+def _outcome(future: Any, config: run_config.RunConfig) -> hands.Outcome:
   """Returns how a run ended, also one of which the workers cannot tell."""
   if future.status == "finished":
     return hands.Outcome(*future.result())
@@ -138,7 +140,8 @@ def _outcome(future: Any) -> hands.Outcome:
     raise LostError
   error = future.exception()
   if isinstance(error, door_lib.distributed().KilledWorker):
-    why = "each of four workers ended while it carried out this run; its last words are in its log"
+    why = "each of four workers ended while it carried out this run; its last words are in"
+    why += f" {logs.path(config)}"
   else:
     why = f"the worker said {type(error).__name__}: {error}"
   return hands.Outcome(cli.FAILED, why, (), "")

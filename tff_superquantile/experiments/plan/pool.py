@@ -30,6 +30,7 @@ from tff_superquantile.engine.processes import limits
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import training
 from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.run import logs
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import progress
 
@@ -88,7 +89,7 @@ def work(load: Callable[[Any], run_config.RunConfig], num_cores: int, parent: Pa
     asked = parent.recv()
     while asked is not None:
       config = load(asked)
-      with open(run_folder.of_config(config).path / run_folder.LOG, "a") as log:
+      with open(logs.path(config), "a") as log:
         for descriptor in (1, 2):
           os.dup2(log.fileno(), descriptor)
       training.train(config)
@@ -101,16 +102,15 @@ def work(load: Callable[[Any], run_config.RunConfig], num_cores: int, parent: Pa
 
 
 class _ActiveRun:
-  """A run at work, with its output in the run's folder."""
+  """A run at work, with its output in the run's log."""
 
   def __init__(self, config: run_config.RunConfig, position: int):
     self.config, self.folder = config, run_folder.of_config(config)
-    self.log = self.folder.path / run_folder.LOG
     self.name = f"{self.folder.task}/{self.folder.method}/seed_{config.seed}"
     self.bar = progress.ProgressBar(self.name, config.num_rounds, position)
     self.messages: dict[str, list[str]] = {WARNING: [], _FAILURE: []}
     with run_folder.lock(self.folder.path):  # Truncating the log would lose that of a run at work.
-      open(self.log, "w").close()
+      self.log = logs.begin(config)
 
   def last_round(self) -> tuple[int, dict[str, float]]:
     """Returns the number of rounds that are done and the releases of the last one."""

@@ -24,6 +24,7 @@ from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.config import personal
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.plan import preset as preset_lib
+from tff_superquantile.experiments.run import logs
 from tff_superquantile.experiments.run import run_folder
 
 FILE_NAME = "tuning.json"
@@ -79,7 +80,8 @@ class Search:
     if not math.isfinite(min(results)):
       raise RuntimeError(
         f"Found no run of {self.method.label} with a finite {self.measured()}"
-        f" among {len(results)} that were to tune it; see their log.txt, or failed.txt."
+        f" among {len(results)} that were to tune it; see their logs, such as"
+        f" {logs.path(self.candidates[0].config)}, or failed.txt."
       )
     return self.candidates[results.index(min(results))].values
 

@@ -24,6 +24,7 @@ from tff_superquantile import noise_source
 from tff_superquantile.experiments.config import run_config
 from tff_superquantile.experiments.run import accounts
 from tff_superquantile.experiments.run import register
+from tff_superquantile.experiments.run import run_files
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.experiments.run.hooks import superseded
 from tff_superquantile.simulation import client_files
@@ -74,8 +75,7 @@ def load(
     )
   path = run.path / run_folder.CHECKPOINTS / _KEY_FILE
   if not path.exists():
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    path.parent.chmod(0o700)
+    run_files.make_secret(path.parent)
     atomic_files.write(path, key.hex() + "\n", mode=0o600)
   return key, commitments
 

@@ -171,6 +171,12 @@ def _to_float(text: str) -> float:
     return np.nan
 
 
+def make_secret(folder: pathlib.Path) -> None:
+  """Makes a folder for its owner alone, or closes one that is there to others."""
+  folder.mkdir(mode=0o700, exist_ok=True)
+  folder.chmod(0o700)
+
+
 def remove_leftovers(folder: pathlib.Path) -> None:
   """Removes half-written files of killed runs; the lock keeps other processes out."""
   checkpoints = folder / "checkpoints"

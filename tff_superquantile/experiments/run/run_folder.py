@@ -30,7 +30,7 @@ from tff_superquantile.experiments.run import run_files
 
 DIVERGED = "diverged.txt"
 FAILED = "failed.txt"  # What ended a job of many otherwise.
-LOG = "log.txt"  # What a run of many prints.
+LOG = "log.txt"  # What a run of many prints; `logs.path` says where.
 LOCK = "lock"
 COLUMNS = "columns.json"
 WEIGHTS = "weights.npz"
