@@ -130,3 +130,15 @@ def test_an_argument_that_only_tffs_runtime_takes_does_not_send_the_next_one_the
   data_set = tf.data.Dataset.from_tensor_slices(np.float32([1, 2]))
   assert invoke(both, computation, [data_set]) == [3.0]
   assert counting.count == 2
+
+
+def test_lists_without_elements_are_of_their_own_types():
+  for size in (None, 2, 3):
+
+    @tff.tensorflow.computation(tff.SequenceType(tff.TensorType(np.float32, [size])))
+    def total(data_set):
+      return data_set.reduce(np.float32(0), lambda total, value: total + tf.reduce_sum(value))
+
+    held = [[], [np.ones(size or 1, np.float32)]]
+    found = invoke(cohort_context.CohortContext(), at_clients(total), held)
+    assert found == [0.0, size or 1.0]

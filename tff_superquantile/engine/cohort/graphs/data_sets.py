@@ -173,11 +173,11 @@ def of_list(
   pack: Callable[[Iterator[Any]], Any],
 ) -> tf.data.Dataset:
   """Returns a data set of elements, arrays that `pack` packs; of `empty` if there are none."""
-  kinds = (f"{array.dtype} {array.ndim}" for array in empty)
+  kinds = (f"{array.dtype} {array.shape}" for array in empty)
   hasher = hashlib.sha256(repr((len(elements), pack(kinds))).encode())
   for array in itertools.chain(*elements):
     content = pickle.dumps(array.tolist()) if array.dtype == np.object_ else array.tobytes()
-    hasher.update(b"%r %d " % (array.shape, len(content)))
+    hasher.update(f"{array.dtype} {array.shape} {len(content)} ".encode())
     hasher.update(content)
   key = hasher.digest()
   if key not in _of_lists:
