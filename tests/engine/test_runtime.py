@@ -1,6 +1,7 @@
 """TFF's runtime in this process: what the cohort at once cannot be, and TFF's worker can."""
 
 import asyncio
+import re
 import threading
 
 from helpers import calls
@@ -73,6 +74,35 @@ def test_errors_are_tensorflows_and_the_next_call_is_none(ours):
   with pytest.raises(tf.errors.InvalidArgumentError, match="Found none"):
     invoke(ours, computation, [1, 0])
   assert invoke(ours, computation, [1, 2]) == [1, 2]
+
+
+def _fail(_):
+  raise ValueError("Found none;\nexpected some.")
+
+
+@pytest.mark.parametrize(
+  "function, sentence",
+  [
+    (lambda x: 1 // x, "Integer division by zero"),
+    (lambda x: tf.map_fn(lambda i: i // x, tf.range(2)), "Integer division by zero"),
+    (lambda x: tf.gather([1, 2], x + 5), r"indices = 5 is not in \[0, 2\)"),
+    (lambda x: tf.numpy_function(_fail, [x], tf.int32), "ValueError: Found none;\nexpected some."),
+    (
+      lambda x: tf.data.Dataset.range(1).map(lambda i: 1 // i).reduce(np.int64(0), lambda a, _: a),
+      "Error in user-defined function passed to MapDataset.*: Integer division by zero",
+    ),
+  ],
+)
+@pytest.mark.parametrize("in_session", [False, True])
+def test_what_is_said_of_an_error_is_tensorflows_own_sentence(function, sentence, in_session):
+  with pytest.raises(tf.errors.OpError) as found:
+    if in_session:
+      with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        zero = tf.compat.v1.placeholder(tf.int32, [])
+        session.run(function(zero), {zero: 0})
+    else:
+      tf.function(function)(tf.constant(0))
+  assert re.fullmatch(sentence, errors.sentence(found.value))
 
 
 def test_what_cannot_be_is_refused_with_tffs_words(ours, native):

@@ -13,10 +13,13 @@ class UnsupportedError(Exception):
   """Signals that the engine cannot do something that TFF's own runtime may do."""
 
 
-# Lines in which TensorFlow says where an op was made: in the engine, and not by the user.
-_PLACES = re.compile(
-  r'Graph execution error:|Detected at node |  File "|\s*\[\[\{\{(function_)?node |\s*\[Op:'
+# TensorFlow's sentence begins after the places where ops were made, and ends before its own places
+# and before Python's traceback.
+_BEFORE = re.compile(
+  r"Graph execution error:\s+|Detected at node .*\s+|<stack traces unavailable>\s+|Node: .*\s+"
+  r'|in user code:\s*\n|( *)File ".*\n(\1 +.*\n|\s*\n)*'
 )
+_AFTER = re.compile(r"\n\t \[\[| \[Op:|\nTraceback \(most recent call last\):")
 _FUNCTIONS = re.compile(r"\{\{function_node [^{}]*\}\} ")
 _NO_BATCH = "Batch size must be greater than zero"
 _SAID: set[str] = set()
@@ -30,8 +33,10 @@ def sentence(error: Exception) -> str:
       "Found a data set without an end (its cardinality() is tf.data.INFINITE_CARDINALITY), or"
       " batches of no examples; expected one that ends, by take() or by repeat() of a number."
     )
-  lines = (line for line in message.splitlines() if line.strip() and not _PLACES.match(line))
-  return _FUNCTIONS.sub("", "\n".join(lines))
+  message = message.strip()
+  while place := _BEFORE.match(message):
+    message = message[place.end() :]
+  return _FUNCTIONS.sub("", _AFTER.split(message)[0]).strip()
 
 
 def warn_once(logger: logging.Logger, message: str, *args: object) -> None:
