@@ -266,15 +266,10 @@ def fit(
   `reference`, bool [rows], has the rows of the reference clients. Without `label_kind` or `classes`
   the labels tell. A column that the user named must be usable; others are dropped.
   """
-  if classes:
-    label = labels_lib.of_names(columns.label, classes, label_kind)
-  else:
-    label = labels_lib.fit(frame[columns.label], label_kind, reference)
+  label = labels_lib.of_flags(frame[columns.label], label_kind, classes, reference)
   label = labels_lib.with_shares(label, frame[columns.label][reference])
   features, remarks, dropped = [], {}, {}
-  seen = [frame[name] for name in columns.features]
-  marks = [mark for mark in ".," if any(notation.has_decimals(column, mark) for column in seen)]
-  elsewhere = marks[0] if len(marks) == 1 else ""
+  elsewhere = notation.one_mark(frame[name] for name in columns.features)
   for name in columns.features:
     feature, remark = features_lib.fit(frame[name], reference, elsewhere)
     if feature is not None:

@@ -67,15 +67,23 @@ def fit(
     return None, f"{OF_TYPE} {unusable}, neither number nor text"
   if column.truth is not None:
     return _fit_number(Feature(column.name, "boolean", False), column, reference)
-  written, remark = notation.find(column, elsewhere)
-  if column.has_codes:
-    written, remark = None, "codes such as 3E2, which are no numbers"
+  written, remark = notation_of(column, elsewhere)
   if written is None:
     feature, reason = _fit_category(column[reference])
   else:
     feature = Feature(column.name, "number", False, **dataclasses.asdict(written))
     feature, reason = _fit_number(feature, column, reference)
   return feature, "; ".join(filter(None, (reason, remark)))
+
+
+def notation_of(column: values.Column, elsewhere: str = "") -> tuple[notation.Notation | None, str]:
+  """Returns how a column's numbers are written, None if its values are names; and a remark.
+
+  The column has no truth values alone. `elsewhere` is as in `notation.find`.
+  """
+  if column.has_codes:
+    return None, "codes such as 3E2, which are no numbers"
+  return notation.find(column, elsewhere)
 
 
 def _fit_number(

@@ -42,6 +42,15 @@ class Label:
     return CLASSES if self.classes else NUMBER
 
 
+def of_flags(
+  column: values.Column, kind: str | None, classes: str | None, reference: np.ndarray
+) -> Label:
+  """Returns what labels become by --label_kind and --classes: those that are named, or by `fit`."""
+  if classes:
+    return of_names(column.name, classes, kind)
+  return fit(column, kind, reference)
+
+
 def fit(column: values.Column, kind: str | None, reference: np.ndarray) -> Label:
   """Finds out what labels become: classes, in the order of their names or numbers, or numbers.
 
@@ -72,7 +81,8 @@ def fit(column: values.Column, kind: str | None, reference: np.ndarray) -> Label
     names = sorted({text.capitalize() for text in names})
   if len(names) < 2:
     raise ValueError(
-      f"Found one class, {names[0]}, in {_flag(column)}; expected two or more: name another column."
+      f"Found {f'one class, {names[0]}' if names else 'no class'}, in {_flag(column)}; expected two"
+      " or more: name another column."
     )
   if len(names) > _MOST_CLASSES:
     raise ValueError(

@@ -6,7 +6,7 @@ other values of the column: from those alone that one may look at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import dataclasses
 import re
 from typing import NamedTuple
@@ -124,11 +124,18 @@ def has_decimals(column: values.Column, mark: str) -> bool:
   return bool(compute.any(is_sure).as_py())
 
 
+def one_mark(columns: Iterable[values.Column]) -> str:
+  """Returns the mark that is before decimals in some columns; "" if none is, or both are."""
+  columns = list(columns)
+  marks = [mark for mark in ".," if any(has_decimals(column, mark) for column in columns)]
+  return marks[0] if len(marks) == 1 else ""
+
+
 def find(column: values.Column, elsewhere: str = "") -> tuple[Notation | None, str]:
   """Returns how the numbers of a column are written, or None if they are none for sure; a remark.
 
-  The column has the rows that may be looked at. `elsewhere` is the one mark of decimals in other
-  columns, "" for none or two: it says what 6,500 and 6.500 are where nothing else does.
+  The column has the rows that may be looked at. `elsewhere` is the `one_mark` of all columns:
+  it says what 6,500 and 6.500 are where nothing else does.
   """
   plain = ~np.isnan(column.plain_numbers)
   others = [(column.names[i], int(column.counts[i])) for i in np.flatnonzero(~plain)]

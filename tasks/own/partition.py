@@ -12,37 +12,48 @@ says anything of persons, so that private runs refuse it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import math
 
 import numpy as np
 
 from tasks import own_flags
+from tasks.own import features as features_lib
+from tasks.own import labels as labels_lib
+from tasks.own import notation
 from tasks.own import values
 
-_MOST_CLASSES, _NUM_LEVELS = 100, 10  # More labels are numbers, cut into so many levels.
+_NUM_LEVELS = 10  # Of labels that are numbers.
+_NO_VALUE = "(none)"
 
 
 def assign(
-  flags: own_flags.TableFlags, frame: Mapping[str, values.Column], label: str, seed: int
-) -> np.ndarray:
-  """Returns the number of each row's client, int64 [rows]; a number may have no rows.
+  flags: own_flags.TableFlags,
+  frame: Mapping[str, values.Column],
+  label: str,
+  features: Sequence[str],
+  seed: int,
+) -> list[str]:
+  """Returns the name of each row's client.
+
+  What a column is, numbers or names, is what it is to a model (`features.notation_of`, `labels`).
 
   Args:
     flags: The flags of the table, with a `partition`.
     frame: The columns of the table, among them that of the labels, and of the partition.
     label: The name of the column of labels.
+    features: The names of the other columns, which tell what decimals look like.
     seed: Of what is drawn.
+
+  Returns:
+    The names, [rows].
   """
   kind, value = own_flags.parse_partition("--partition", str(flags.partition))
   if kind == own_flags.FEATURE:
-    return by_value(frame[value], flags.num_simulated)
-  column = frame[label]
-  is_number = flags.label_kind == "number" or (
-    flags.label_kind is None and len(column.texts) > _MOST_CLASSES
-  )
-  classes = by_value(column, _NUM_LEVELS) if is_number else column.codes
-  return dirichlet(classes, flags.num_simulated, float(value), np.random.default_rng(seed))
+    elsewhere = notation.one_mark(frame[name] for name in features)
+    return by_value(frame[value], flags.num_simulated, elsewhere)
+  rng = np.random.default_rng(seed)
+  return _numbered(dirichlet(_classes(flags, frame[label]), flags.num_simulated, float(value), rng))
 
 
 def dirichlet(
@@ -57,31 +68,52 @@ def dirichlet(
   return owners
 
 
-def by_value(column: values.Column, most: int) -> np.ndarray:
-  """Returns the number of each row's group, int64 [rows]: its value's, or of numbers a range's.
+def _classes(flags: own_flags.TableFlags, column: values.Column) -> np.ndarray:
+  """Returns the class of each row, or the level of its number, int64 [rows]; -1 for none."""
+  known = column[column.codes >= 0] if flags.rows_without_label == "drop" else column
+  everybody = np.ones(len(known), bool)
+  label = labels_lib.of_flags(known, flags.label_kind, flags.classes, everybody)
+  numbers = labels_lib.read(label, column)
+  if not label.classes:
+    return _ranges(numbers, np.ones(len(numbers)), _NUM_LEVELS)
+  return np.where(np.isnan(numbers), -1.0, numbers).astype(np.int64)
 
-  There are at most `most` ranges, and rows of one value are in one of them. Rows without a value
-  are a group of their own.
+
+def by_value(column: values.Column, most: int, elsewhere: str = "") -> list[str]:
+  """Returns the name of each row's client: its value, or of more than `most` numbers its range.
+
+  Rows without a value are a client of their own. `elsewhere` is as in `notation.find`.
   """
-  codes = column.codes.astype(np.int64)
-  numbers = column.spread(column.plain_numbers)
-  is_known = codes >= 0
-  if len(column.texts) > most and not np.isnan(numbers[is_known]).any():
-    _, places, counts = np.unique(numbers[is_known], return_inverse=True, return_counts=True)
-    middles = np.cumsum(counts) - counts / 2
-    codes[is_known] = np.floor(most * middles / counts.sum()).astype(np.int64)[places]
-  return np.where(is_known, codes, codes.max(initial=-1) + 1)
+  names = column.names
+  written, _ = features_lib.notation_of(column, elsewhere)
+  if written is not None:
+    numbers = written.numbers(column)
+    ranges = _ranges(numbers, column.counts, most)
+    if len(np.unique(numbers[ranges >= 0])) > most:
+      names = _numbered(ranges)
+    first: dict[int, str] = {-1: _NO_VALUE}  # 1 and 1.0 are one client.
+    names = [first.setdefault(own, name) for own, name in zip(ranges.tolist(), names)]
+  return [names[code] if code >= 0 else _NO_VALUE for code in column.codes.tolist()]
 
 
-def names(flags: own_flags.TableFlags, owners: np.ndarray, column: values.Column | None) -> list:
-  """Returns the name of each row's client: its value of a column, where each has one, or a number.
+def _ranges(numbers: np.ndarray, counts: np.ndarray, most: int) -> np.ndarray:
+  """Returns the range of each number, int64 of the same shape, -1 for NaN.
 
-  Args:
-    flags: The flags of the table.
-    owners: What `assign` returns.
-    column: The column by which the rows are cut; None for none.
+  Each number has a range of its own, unless they are more than `most`: then there are at most so
+  many, of like size. `counts` says how often each is there; equal ones are in one range.
   """
+  ranges = np.full(len(numbers), -1)
+  is_known = ~np.isnan(numbers)
+  different, places = np.unique(numbers[is_known], return_inverse=True)
+  sizes = np.bincount(places, counts[is_known])
+  of_numbers = np.arange(len(different))
+  if len(different) > most:
+    of_numbers = np.floor(most * (np.cumsum(sizes) - sizes / 2) / sizes.sum()).astype(np.int64)
+  ranges[is_known] = of_numbers[places]
+  return ranges
+
+
+def _numbered(owners: np.ndarray) -> list[str]:
+  """Returns names of clients that have numbers, int64 [rows]."""
   digits = 1 + int(math.log10(max(1, owners.max(initial=0))))
-  if column is not None and len(np.unique(owners)) >= len(column.texts):
-    return [column.names[code] if code >= 0 else "(none)" for code in column.codes]
-  return [f"simulated {owner:0{digits}d}" for owner in owners]
+  return [f"simulated {owner:0{digits}d}" for owner in owners.tolist()]

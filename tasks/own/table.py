@@ -27,7 +27,7 @@ from tff_superquantile.simulation import client_files
 _LOG = logging.getLogger("tff_superquantile.tasks")
 
 _VERSION = 2  # Part of the digest that identifies a table; it must not change.
-_FORMAT = 10  # A change of the converted files, or of what is kept beside them, changes this.
+_FORMAT = 11  # A change of the converted files, or of what is kept beside them, changes this.
 # What else the converted files follow from.
 _OF_RUN = (
   "seed_of_split",
@@ -98,8 +98,7 @@ def open_clients(
     features.append(by)
   frame, put_right = source.read(columns.client, columns.label, features)
   if own.partition:
-    owners = partition.assign(own, frame, columns.label, seed_of_partition)
-    clients = partition.names(own, owners, None if by is None else frame[by])
+    clients = partition.assign(own, frame, columns.label, features, seed_of_partition)
     frame = {**frame, reading.FILE_NAME: values.Column.of(reading.FILE_NAME, clients)}
   table = user_table.UserTable(frame, columns, request, split, known)
   pools = [

@@ -53,7 +53,7 @@ def test_dirichlet_against_numpy(table):
   path, labels, _, _ = table
   found, task = _owners(path, partition="dirichlet:0.3", simulated_clients=12, split_seed=5)
   rng, expected = np.random.default_rng(5), {}
-  for label in dict.fromkeys(labels):  # As the file has them: codes are by first occurrence.
+  for label in sorted(set(labels)):
     rows = np.flatnonzero(labels == label)
     owners = rng.choice(12, len(rows), p=rng.dirichlet([0.3] * 12))
     for row, owner in zip(rows.tolist(), owners):
@@ -98,16 +98,65 @@ def test_numbers_are_cut_into_ranges_of_like_size(table):
 
 def test_rows_without_a_value_are_clients_of_their_own():
   column = values.Column.of("u", [3, 1, None, 2, 4, None])
-  np.testing.assert_array_equal(partition.by_value(column, 2), [1, 0, 2, 0, 1, 2])
+  ranges = ["simulated 1", "simulated 0", "(none)", "simulated 0", "simulated 1", "(none)"]
+  assert partition.by_value(column, 2) == ranges
+  assert partition.by_value(column, 4) == ["3", "1", "(none)", "2", "4", "(none)"]
+
+
+def _forms(numbers):
+  """The same numbers, as programs and as people write them."""
+  texts = [f"{number:.2f}" for number in numbers]
+  return texts, [text.replace(".", ",") for text in texts], [f"{text} mg" for text in texts]
+
+
+def test_numbers_are_those_that_a_model_reads():
+  numbers = np.random.default_rng(0).permutation(1000) / 4
+  expected = [f"simulated {int(number // 25)}" for number in numbers]
+  for texts in _forms(numbers):
+    assert partition.by_value(values.Column.of("u", texts), 10) == expected
+  # Another column says whether 1.250 is less than 2.
+  columns = {"u": ["1.250", "2", "3", "4"], "v": ["0,5"] * 4, "y": list("abab")}
+  frame = {name: values.Column.of(name, texts) for name, texts in columns.items()}
+  flags = own_flags.TableFlags(partition="feature:u", simulated_clients=3)
+  for seen, first in (("uv", 2), ("u", 0)):
+    assert partition.assign(flags, frame, "y", seen, 0)[0] == f"simulated {first}"
+  # Codes are names, and 1 and 1.0 are one number.
+  assert len(set(partition.by_value(values.Column.of("u", ["300", "3E2", "3E3", "301"]), 3))) == 4
+  twice = partition.by_value(values.Column.of("u", ["1", "1.0", "?", "2"]), 3)
+  assert twice == ["1", "1", "(none)", "2"]
+
+
+@pytest.mark.parametrize("kind, width", [(None, 1), (None, 40), ("number", 1)])
+def test_labels_that_are_numbers_are_cut_however_they_are_written(kind, width):
+  flags = own_flags.TableFlags(
+    partition="dirichlet:0.05", simulated_clients=10, label_kind=kind, rows_without_label="drop"
+  )
+  numbers = np.random.default_rng(0).permutation(1000) // width / 4
+
+  def owners(texts):
+    frame = {"y": values.Column.of("y", [*texts, None])}
+    return partition.assign(flags, frame, "y", [], 3)[:-1]
+
+  plain, *others = map(owners, _forms(numbers))
+  assert all(plain == other for other in others)
+  of_client = [numbers[np.array(plain) == client] for client in set(plain)]
+  between = sum(len(own) * (own.mean() - numbers.mean()) ** 2 for own in of_client)
+  assert between > 0.3 * numbers.var() * len(numbers)
 
 
 def test_labels_that_are_numbers_are_cut_into_levels():
   frame = {"y": values.Column.of("y", [f"{i}.5" for i in range(1000)])}
   flags = own_flags.TableFlags(partition="dirichlet:0.001", simulated_clients=40)
-  owners = partition.assign(flags, frame, "y", 0)
+  owners = np.array([int(name[-2:]) for name in partition.assign(flags, frame, "y", [], 0)])
   of_levels = [np.bincount(level, minlength=40) for level in owners.reshape(10, 100)]
   assert np.mean([max(counts) for counts in of_levels]) > 80  # Nearly all are of one client.
   assert len({counts.argmax() for counts in of_levels}) > 4
+
+
+def test_a_table_without_a_label_is_refused():
+  flags = own_flags.TableFlags(partition="dirichlet:1", rows_without_label="drop")
+  with pytest.raises(ValueError, match="no class, in --label_column=y; expected two"):
+    partition.assign(flags, {"y": values.Column.of("y", [None])}, "y", [], 0)
 
 
 _REFUSED = {
