@@ -169,11 +169,10 @@ def test_parts_of_a_change_are_those_of_seeds(tmp_path):
   np.testing.assert_allclose(e._parts("test.error.p90"), [-0.1, 0.02])
 
 
-def _decide_on_facts(folder, facts, methods=None, constant=0.0):
+def _decide_on_facts(folder, facts, methods=None, constant=0.0, references=None):
   """Decides of FedAvg alone, whose clients' rows say this without models."""
-  finished_runs.fabricate(
-    folder, methods or {"fed_avg": _SPREAD}, {kept.CONSTANT: _SPREAD + constant}
-  )
+  references = references or {kept.CONSTANT: _SPREAD + constant}
+  finished_runs.fabricate(folder, methods or {"fed_avg": _SPREAD}, references)
   references = dataclasses.replace(kept.read(folder / "own", 0), facts=facts)
   kept.write(folder / "own", 0, references)
   return decision.decide(grouped.by_method(run_folder.find_runs(folder)))
@@ -199,13 +198,43 @@ def test_gross_errors_are_named_and_decide_where_they_have_most_of_the_squares(
 
 def test_clients_that_have_other_labels_need_no_other_rule(tmp_path):
   methods, own = {"fed_avg": _SPREAD + 0.2}, _SPREAD - 0.1
-  for constant, is_shift in ((own + 0.02, True), (own + 0.2, False)):
-    references = {kept.LOCAL: own, kept.OWN_CONSTANT: constant, kept.CONSTANT: _SPREAD + 0.4}
-    found = _decide(tmp_path / f"{is_shift}", methods, references)
-    assert found.key == "own models"
-    said = "They differ in which labels they have: their own most frequent class has 22.0 %."
-    assert (said in found.text) == is_shift
-    assert ("One rule does not fit these clients." in found.text) != is_shift
+  for constant, labels, said in (
+    (0.02, [{"differ": True}], "They differ in which labels they have: their own most frequent"),
+    (0.02, [], "class has 22.0 %; it is not shown that they differ in which labels they have."),
+    (0.2, [{"differ": True}], "One rule does not fit these clients."),
+  ):
+    references = {kept.LOCAL: own, kept.OWN_CONSTANT: own + constant, kept.CONSTANT: _SPREAD + 0.4}
+    found = _decide_on_facts(tmp_path / said, {"labels": labels}, methods, references=references)
+    assert found.key == "own models" and said in found.text
+
+
+@pytest.mark.parametrize("lacking, key", [(0, "own models"), (20, "own models"), (21, "keep")])
+@pytest.mark.parametrize("part", ["local", "chosen"])
+def test_models_of_halves_decide_by_the_measure_that_leads_where_most_halves_bear_it(
+  tmp_path, lacking, key, part
+):
+  """A half that lacks a class has no ranks, or another constant answer's balanced error."""
+  errors = {
+    kept.LOCAL: _SPREAD / 2,
+    kept.CONSTANT: np.full(41, 0.5),
+  }
+  errors[kept.OWN_CONSTANT] = np.where(np.arange(41) < lacking, 0.0, 0.5)
+  shared = {"test": _SPREAD, "shared": _SPREAD, "chosen": _SPREAD / 2}
+  methods = {"fed_avg": _SPREAD, _THETA: _SPREAD}
+  if part == "chosen":
+    methods, key = dict.fromkeys(methods, shared), key.replace("own models", "personalise")
+    del errors[kept.LOCAL]
+  further = {"balanced_error": 0.0, "ranking_error": np.zeros(41)}
+  further["ranking_error"][:lacking] = 0.0 if part == "local" else np.nan
+  found = _decide(tmp_path, methods, errors, further=further, metric="balanced_error")
+  assert found.key == key and found.evidence.groups.leading.name == "balanced_error"
+  if key != "keep":
+    assert f"Balanced error in %, 1 seed, {41 - lacking} test clients" in found.answers[0].box.note
+
+
+def test_own_models_that_the_constant_answer_beats_are_not_advised(tmp_path):
+  references = {kept.CONSTANT: _SPREAD / 4, kept.LOCAL: _SPREAD / 2}
+  assert _decide(tmp_path, {"fed_avg": _SPREAD}, references).key == "nothing learned"
 
 
 def test_what_was_not_tried_is_said(tmp_path):

@@ -65,6 +65,20 @@ def test_of_noise_ranks_are_silent_but_for_one_in_a_hundred():
   assert loud <= 7  # Of 200, beyond which 2 have a chance of 1 in 1000.
 
 
+@pytest.mark.parametrize("classes", [1, 3])
+def test_clients_differ_in_labels_beyond_chance_in_one_of_a_hundred_alike(classes):
+  """One class in twenty: most clients have none of it, by chance. Columns but one tell all."""
+  rng = np.random.default_rng(4)
+  owner = np.repeat(np.arange(len(_SIZES)), _SIZES)
+  found = []
+  for skew in [0.0] * 60 + [0.5]:
+    rare = rng.random(_ROWS) < 0.05 + skew * (owner % 2)
+    y = rare[:, None] * np.eye(classes)[rng.integers(classes, size=_ROWS)]
+    found.append(without_models.do_labels_differ(y, _OFFSETS))
+  assert sum(found[:-1]) <= 4 and found[-1]  # Of 60, beyond which 0.6 have 1 in 1000.
+  assert not without_models.do_labels_differ(np.ones([_ROWS, 1]), _OFFSETS)
+
+
 def test_gross_errors_decide_where_they_have_most_of_the_squares():
   rng = np.random.default_rng(3)
   values, clients = rng.normal(size=300), np.repeat([f"c{i}" for i in range(30)], 10)

@@ -104,8 +104,10 @@ VERDICTS = {
   "paper": Verdict(of_the_paper.is_asked, of_the_paper.say),
   "far client": Verdict(lambda e: e.far is not None, wording.far),
   "gross errors": Verdict(lambda e: any(one["decides"] for one in e.facts("gross")), of_rows.gross),
-  "personalise": Verdict(lambda e: _are_far_ahead(e.personal), wording.personalise),
-  "own models": Verdict(lambda e: _are_far_ahead(e.own), wording.own_models),
+  "personalise": Verdict(
+    lambda e: e.halves_decide and _are_far_ahead(e.personal), wording.personalise
+  ),
+  "own models": Verdict(lambda e: e.halves_decide and _are_far_ahead(e.own), wording.own_models),
   "quantity": Verdict(
     lambda e: bool(e.best in e.constant and not e.learned and wording.hint(e)), wording.quantity
   ),

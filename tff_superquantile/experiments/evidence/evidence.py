@@ -41,10 +41,11 @@ _HALF = 0.5  # Of all losses.
 # models always differ by something, which is sure with enough test clients.
 _LEAST = 0.02
 _AGREE = 0.75  # Of seeds or folds, at least two: a change that two models alone have is chance.
-_MOST_OF_LEAD = 0.8  # Of own models before the best shared one.
 # A method, a key of `kept.LABELS`, or a method and one of the `parts.PARTS` of its clients.
 Model: TypeAlias = "str | tuple[names.Name, str]"
+_ON_HALVES = (kept.LOCAL, kept.OWN_CONSTANT)
 MEANS_OVER_ROWS = ("error", "loss", "mae")
+_OF_CLASSES = ("balanced_error", "ranking_error")  # Means over the classes that rows have.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,24 @@ class Evidence:
     return paired.of_pairs({0: together}, f"test.{measure}.{statistic}") if len(together) else None
 
   def pairs(self, before: Model, after: Model, measure: str) -> pd.DataFrame:
-    """Returns the columns "before" and "after" of clients that both have, means over seeds."""
+    """Returns the columns "before" and "after" of clients that both have, means over seeds.
+
+    Models of clients' own are tested on half of their rows. That bears a mean over rows, and a mean
+    over classes where there are two or more, the same ones in what both models are tested on.
+    """
+    together = self._pairs(before, after, measure)
+    on_halves = [isinstance(m, tuple) or m in _ON_HALVES for m in (before, after)]
+    if measure in MEANS_OVER_ROWS or not any(on_halves):
+      return together
+    known = self._pairs(before, after, "ranking_error").index  # Of one class there is none.
+    if not all(on_halves):
+      # A constant answer misses all classes but one: 1 - 1 / k of k classes, or 1 if all.
+      counts = self._pairs(kept.OWN_CONSTANT, kept.CONSTANT, "balanced_error")
+      same = (counts["before"] == counts["after"]) & (counts["after"] < 1)
+      known = known.intersection(counts.index[same])
+    return together[together.index.isin(known) & (measure in _OF_CLASSES)]
+
+  def _pairs(self, before: Model, after: Model, measure: str) -> pd.DataFrame:
     pairs = paired.pairs(*(self._of_clients(what, measure) for what in (before, after)))
     if not pairs:
       return pd.DataFrame(columns=["before", "after"])
@@ -128,19 +146,27 @@ class Evidence:
     """From the pooled fit to the best method."""
     return self.change(kept.POOLED, self.best)
 
-  @property
+  @functools.cached_property
   def measure_of_rows(self) -> str:
-    """The leading measure, or the error where that is no mean over rows.
-
-    Own models are tested on half of the rows, which may lack a class that the other half has.
-    """
+    """The leading measure, where most clients' halves of rows bear it, or the error."""
     lead = self.groups.leading.name
-    return lead if lead in MEANS_OVER_ROWS else "error"
+    models: list[tuple[Model, Model]] = []
+    for best in list(self.levels)[:1]:
+      of_parts = (((best, part), (best, parts.SHARED)) for part in (parts.CHOSEN, parts.DITTO))
+      models = [(kept.LOCAL, best), *of_parts]
+    numbers = [(len(self.pairs(*its, lead)), len(self._pairs(*its, lead))) for its in models]
+    are_most = [2 * borne > number for borne, number in numbers if number]
+    return lead if lead in MEANS_OVER_ROWS or (are_most and all(are_most)) else "error"
+
+  @property
+  def halves_decide(self) -> bool:
+    """Whether what is known of models of clients' own is of the measure that leads."""
+    return self.measure_of_rows == self.groups.leading.name
 
   @functools.cached_property
   def own(self) -> dict[str, list[paired.Change]]:
-    """From the own models of clients to each method and the pooled fit: mean, and worst tenth."""
-    rivals = (*self.levels, kept.POOLED)
+    """From the own models of clients to each shared one: mean, and worst tenth."""
+    rivals = (*self.levels, kept.POOLED, kept.CONSTANT)
     changes_of = {rival: self._mean_and_tail(kept.LOCAL, rival) for rival in rivals}
     return {rival: changes for rival, changes in changes_of.items() if changes}
 
@@ -157,20 +183,6 @@ class Evidence:
     """Returns what rows say without models, "ranks" or "gross" (`without_models`)."""
     of_seeds = (its.facts.get(kind, []) for its in self.references.of_seed.values())
     return next((its for its in of_seeds if its), [])
-
-  @functools.cached_property
-  def differs_in_labels(self) -> float | None:
-    """The mean of clients' own constant answers, if these have most of own models' lead; or None.
-
-    Then clients differ in which labels they have, and perhaps in nothing else.
-    """
-    change = self.change(kept.LOCAL, kept.OWN_CONSTANT, self.measure_of_rows)
-    best = self.own.get(self.best)
-    if change is None or not best:
-      return None
-    shared = best[0].after
-    is_most = shared - change.after >= _MOST_OF_LEAD * (shared - change.before) > 0
-    return change.after if is_most else None
 
   def _mean_and_tail(self, before: Model, after: Model) -> list[paired.Change]:
     statistics = ("mean", "superquantile_90")

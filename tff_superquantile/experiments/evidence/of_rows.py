@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import math
 
 from tff_superquantile.experiments.evidence import boxes
 from tff_superquantile.experiments.evidence import evidence
@@ -11,6 +12,8 @@ from tff_superquantile.experiments.pages import tables
 from tff_superquantile.experiments.pages import units
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.measures import measure
+
+_MOST_OF_LEAD = 0.8  # Of own models before the best shared one.
 
 
 def gross(e: evidence.Evidence) -> answer.Answer:
@@ -35,14 +38,21 @@ def not_learned(e: evidence.Evidence) -> answer.Answer:
 
 
 def how_clients_differ(e: evidence.Evidence) -> str:
-  """Says why own models serve clients better: by other labels, or by other rules."""
-  level = e.differs_in_labels
-  if level is None:
+  """Says why own models serve clients better: by other labels, or by other rules.
+
+  It is labels, and perhaps nothing else, where clients' own constant answers have most of the lead.
+  """
+  change = e.change(kept.LOCAL, kept.OWN_CONSTANT, e.measure_of_rows)
+  shared = e.own[e.best][0].after if e.best in e.own else math.nan
+  if change is None or not (shared - change.after >= _MOST_OF_LEAD * (shared - change.before) > 0):
     return "One rule does not fit these clients."
-  text = units.of_measure(e.measure_of_rows, e.groups.task_units).text(level)
+  text = units.of_measure(e.measure_of_rows, e.groups.task_units).text(change.after)
   if e.groups.runs[0].error_kind == measure.NUMBERS:
     return f"They differ in the level of their labels: their own mean has {text}."
-  return f"They differ in which labels they have: their own most frequent class has {text}."
+  words = f"their own most frequent class has {text}"
+  if e.facts("labels"):
+    return f"They differ in which labels they have: {words}."
+  return f"Without a model, {words}; it is not shown that they differ in which labels they have."
 
 
 def caveats(e: evidence.Evidence, is_said: bool) -> Iterator[str]:

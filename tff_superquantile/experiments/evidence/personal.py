@@ -33,6 +33,7 @@ _CHANGES_NOTE = (
   "Changes in {unit}, paired by client; negative is better. In brackets is the 95 % interval of the"
   " bootstrap over clients, for these trained models; a change is bold only where zero is outside."
   " The difference from what clients keep after FedAvg is what fairness adds to personalization."
+  "{of_whom}"
 )
 
 
@@ -77,7 +78,9 @@ def tables_of(e: evidence.Evidence) -> Iterator[tables.Table]:
       tables.Cell("–") if change is None else paired.cell(change, unit) for change in changes
     ]
     rows.append(tables.Row(method.label, cells))
-  note = _CHANGES_NOTE.format(unit=unit.of_changes)
+  is_of_rows = e.measure_of_rows in evidence.MEANS_OVER_ROWS
+  of_whom = "" if is_of_rows else " It is of the clients that have several classes there."
+  note = _CHANGES_NOTE.format(unit=unit.of_changes, of_whom=of_whom)
   yield tables.Table("What personal models change", headings, rows, note)
 
 

@@ -1,4 +1,4 @@
-"""What rows say without any model: values far from all others, and ranks that tell the label.
+"""What rows say without any model: values far off, ranks that tell the label, clients' classes.
 
 A mean of squares is decided by a few gross errors, such as slipped decimals, and then no model is
 better than a constant. Medians and ranks are not, and so say whether there was something to learn.
@@ -17,6 +17,7 @@ _MOST_CLIENTS = 2000  # Whose ranks are looked at.
 _FEWEST_ROWS = 3  # Of a client, for ranks within it.
 _FEWEST_CLIENTS = 6  # For ranks between them.
 _SURE = 0.01  # The level, after Holm, at which ranks tell.
+_NUM_TABLES = 999
 _HALF = 0.5  # Of the squares, which gross errors decide beyond it.
 
 
@@ -134,9 +135,40 @@ def gross(
   return Gross(doubts.on_far(is_far, shown, clients, what), bool(decides))
 
 
-def facts(ranks: Sequence[Rank], gross: Sequence[Gross]) -> dict[str, Any]:
-  """Returns both as values of JSON."""
+def do_labels_differ(y: np.ndarray, offsets: np.ndarray) -> bool:
+  """Returns whether clients differ in which classes they have, beyond chance.
+
+  The chi-squared statistic of the table of clients and classes is compared with those of random
+  tables of the same sums, as few rows a client have no known law. The level is 1 %.
+
+  Args:
+    y: Whether a row is of a class [rows, classes], each row of one at most.
+    offsets: Where clients begin and end, [clients + 1].
+  """
+  from scipy import stats  # It takes half a second to import.
+
+  sums = np.concatenate([np.zeros([1, y.shape[1]]), np.cumsum(y, axis=0)])[offsets]
+  counts, sizes = np.diff(sums, axis=0)[:_MOST_CLIENTS], np.diff(offsets)[:_MOST_CLIENTS]
+  counts = np.column_stack([counts, sizes - counts.sum(axis=1)]).round().astype(int)
+  counts = counts[sizes > 0][:, counts.sum(axis=0) > 0]
+  if min(counts.shape) < 2:
+    return False
+  rows, columns = counts.sum(axis=1), counts.sum(axis=0)
+  expected = np.outer(rows, columns) / counts.sum()
+  tables = stats.random_table(rows, columns, seed=0)
+
+  def statistic(table: np.ndarray) -> float:
+    return float((table**2 / expected).sum())
+
+  least = statistic(counts) * (1 - 1e-9)  # Of equal tables sums in another order may differ.
+  as_large = sum(statistic(tables.rvs()) >= least for _ in range(_NUM_TABLES))
+  return (1 + as_large) / (1 + _NUM_TABLES) < _SURE
+
+
+def facts(ranks: Sequence[Rank], gross: Sequence[Gross], labels_differ: bool) -> dict[str, Any]:
+  """Returns all of them as values of JSON."""
   return {
     "ranks": [rank._asdict() for rank in ranks[:1]],
     "gross": [column._asdict() for column in gross],
+    "labels": [{"differ": True}] * labels_differ,
   }
