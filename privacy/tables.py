@@ -137,7 +137,8 @@ def _read(path: pathlib.Path) -> frozenset[str]:
     raise ValueError(path)
   text = head.decode(encoding, errors="replace")
   if text.lstrip()[:1] in ("{", "["):
-    return _of_json(path.read_text(encoding, errors="replace"))
+    is_table = _has_name(path, encoding)  # Else it may be larger than the memory.
+    return _of_json(path.read_text(encoding, errors="replace")) if is_table else frozenset()
   column = _column(next(filter(str.strip, text.splitlines()), ""))
   if column is None:
     return frozenset()
@@ -174,10 +175,19 @@ def _of_text(stream: Iterable[str], separator: str, place: int) -> frozenset[str
   )
 
 
+def _has_name(path: pathlib.Path, encoding: str) -> bool:
+  """Returns whether a text has the name of the column anywhere."""
+  with open(path, encoding=encoding, errors="replace") as stream:
+    before = ""
+    while text := stream.read(_HEAD):
+      if CLIENT_ID in (before + text).lower():
+        return True
+      before = text[-len(CLIENT_ID) :]
+  return False
+
+
 def _of_json(text: str) -> frozenset[str]:
   """Returns the names in the entries of a JSON text, or of JSON lines."""
-  if CLIENT_ID not in text.lower():
-    return frozenset()
   try:
     left: list[tuple[Any, bool]] = [(json.loads(text), False)]
   except ValueError:
@@ -203,6 +213,8 @@ def _of_parquet(path: pathlib.Path) -> frozenset[str]:
   try:
     # Without threads, which a fork of this process would lack.
     columns = [name for name in parquet.read_schema(path).names if name.lower() == CLIENT_ID]
+    if not columns:
+      return frozenset()
     table = parquet.read_table(io.BytesIO(path.read_bytes()), columns=columns, use_threads=False)
   except pa.ArrowException as error:
     raise ValueError(path) from error

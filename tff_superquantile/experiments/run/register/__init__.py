@@ -77,7 +77,8 @@ def enter(path: pathlib.Path, own: Coverage, config: run_config.RunConfig, token
   with _opened(_experiments(path)) as registers:
     for register in registers:
       register.read_runs(except_for=path)
-      register.read_tables(config.task.data_dir, config.cache_dir)
+      if own.protected:  # Whom a table names, else nobody asks.
+        register.read_tables(config.task.data_dir, config.cache_dir)
       _refuse(register.conflicts(own, path, is_allowed), config)
     for register in registers:
       register.put(path, own, entries.task_folder(path), token, is_allowed)
