@@ -11,8 +11,10 @@ matter: a client that comes or goes moves nobody else.
 from collections.abc import Mapping
 import hashlib
 
+from privacy.settings import command_line
 from tff_superquantile.simulation import client_files
 
+EVERYBODY = "measure all clients by --split=all"  # A remedy where a split has none.
 # The purposes; places for one are independent of those for another.
 TEST, VALIDATION, FOLD, EXAMPLES = "test", "validation", "fold", "examples"
 
@@ -60,9 +62,11 @@ def take_fold(
 ) -> list[client_files.ClientFiles]:
   """Divides clients into those of the other folds and those of the run's own, seed mod K."""
   if len(pool.client_ids) < num_folds:
-    raise ValueError(
-      f"Found --folds={num_folds} for {len(pool.client_ids)} clients{pool.remark}; expected at most"
-      " a fold a client, which leaves one client out at a time."
+    raise command_line.Mistake(
+      f"Found {num_folds} folds for {len(pool.client_ids)} clients{pool.remark}; expected at most"
+      " a fold a client, which leaves one client out at a time",
+      "lower --folds",
+      EVERYBODY,
     )
   division, fold = divmod(seed, num_folds)
   places = _places(pool, division, FOLD)

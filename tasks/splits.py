@@ -9,6 +9,7 @@ import dataclasses
 
 import numpy as np
 
+from privacy.settings import command_line
 from tasks import places
 from tasks import request as request_lib
 from tff_superquantile.simulation import client_files
@@ -180,10 +181,13 @@ def hold_out(
     divided[1] = drop_small_clients(divided[1], request.min_examples_per_client)
   if not all(part.client_ids for part in divided):
     which = "none" if divided[0].client_ids else "all"
-    raise ValueError(
+    raise command_line.Mistake(
       f"Found validation_fraction = {fraction}, which holds out {which} of the {num_clients}"
-      f" training clients{divided[1].remark}; expected some of them: change it or the"
-      " --split_seed, or take more training clients."
+      f" training clients{divided[1].remark}; expected some of them",
+      "change --validation_fraction",
+      "take another --split_seed",
+      "take more training clients",
+      places.EVERYBODY,
     )
   return divided
 
@@ -244,11 +248,13 @@ def _check_sides(
   if train.client_ids and test.client_ids:
     return
   remark = (test if train.client_ids else train).remark
-  raise ValueError(
+  raise command_line.Mistake(
     f"Found {len(train.client_ids)} clients to train on and {len(test.client_ids)} to test on"
-    f"{remark} in {request.data_dir or request.cache_dir}; expected at least one of either:"
-    f" {'lower --min_examples_per_client, or ' if remark else ''}"
-    f"{'take another --split_seed, or ' if request.keeps_apart else ''}get more data."
+    f"{remark} in {request.data_dir or request.cache_dir}; expected at least one of either",
+    *["lower --min_examples_per_client"] * bool(remark),
+    *["take another --split_seed"] * request.keeps_apart,
+    *[places.EVERYBODY] * bool(train.client_ids or test.client_ids),
+    "get more data",
   )
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from privacy.settings import command_line
 import tff_superquantile
 from tff_superquantile import commands
+from tff_superquantile.experiments import failures
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 # All in one process: {command: (exit code of --help, its page)}, and what it has imported.
@@ -223,6 +225,22 @@ def test_a_flag_is_there_once_but_where_a_file_may_have_it_too():
     assert parse(first, second, reads_files=True) == parse(second, reads_files=True)
   with pytest.raises(ValueError, match="^Found --value and --value=2; expected one of them"):
     parse("--value", "1", "--value=2")
+
+
+def test_a_remedy_names_flags_that_the_command_has():
+  parser = command_line.Parser(arguments=[])
+  command_line.add_flag(parser, "lot", str, "a", "", choices=("a", "b"))
+  command_line.add_flag(parser, "quick", bool, False, "")
+  assert parser.flags() == ["--help", "--lot", "--quick", "--noquick"]
+  ways = "mend it", "pass --lot=a", "pass --lot=c", "pass --lot and --more", "pass --noquick"
+  mistake = command_line.Mistake("Found x; expected y", *ways)
+  assert str(mistake) == f"Found x; expected y: {', or '.join(ways)}."
+  assert pickle.loads(pickle.dumps(mistake)).args == mistake.args
+  said = "Found x; expected y: mend it, or pass --lot=a, or pass --noquick."
+  assert mistake.sentence(parser.has) == failures.describe(mistake, parser).sentence == said
+  assert command_line.Mistake("Found x", "pass --more").sentence(parser.has) == "Found x."
+  of_a_run = command_line.Mistake("Found x", "pass --split=all", "pass --missing")
+  assert failures.describe(of_a_run).sentence == "Found x: pass --missing."
 
 
 def test_files_of_flags(tmp_path):

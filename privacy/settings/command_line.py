@@ -67,9 +67,19 @@ class Parser(argparse.ArgumentParser):
     return super().add_subparsers(**kwargs)
 
   def flags(self) -> list[str]:
-    """Returns the names of all flags, as the help lists them, and `--noNAME` of each."""
-    names = re.findall(r"^ +(?:-\w, )?--([\w-]+)", self.format_help(), re.MULTILINE)
-    return [prefix + name for prefix in ("--", "--no") for name in names]
+    """Returns the names of all flags, also `--noNAME` of truth values."""
+    return [name for name in self._option_string_actions if name.startswith("--")]
+
+  def has(self, flag: str) -> bool:
+    """Returns whether there is a flag `--name`, or one that may be `--name=value`."""
+    name, _, value = flag.partition("=")
+    action = self._option_string_actions.get(name)
+    return action is not None and (not value or not action.choices or value in action.choices)
+
+  def shorten_usage(self) -> None:
+    """Leaves flags out of the usage if they are many."""
+    if sum(action.help is not argparse.SUPPRESS for action in self._actions) > _MOST_SHOWN:
+      self.usage = f"{self.prog} [--flag=value ...]"
 
   def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
     # A flag that is not known may be the reason why another one is missing.
@@ -142,6 +152,27 @@ class Parser(argparse.ArgumentParser):
       else:
         of_files -= set(read_flags(text))
     self.set_defaults(**{OF_FILES: frozenset(of_files)})
+
+
+class Mistake(ValueError):
+  """A user's mistake, with remedies of which each names the flags that it needs, or none.
+
+  A command has not all flags of the others: its user reads the `sentence` without those remedies
+  whose flags it lacks. The text of the error has all, as for Python.
+  """
+
+  def __init__(self, found: str, *remedies: str):
+    """Takes the sentence up to its colon, and what may follow it."""
+    super().__init__(found, *remedies)
+
+  def __str__(self) -> str:
+    return self.sentence(lambda flag: True)
+
+  def sentence(self, has: Callable[[str], bool]) -> str:
+    """Returns the sentence for a command that has the flags of which `has` says so."""
+    found, *remedies = self.args
+    left = [text for text in remedies if all(map(has, re.findall(r"--\w+(?:=\w+)?", text)))]
+    return f"{': '.join([found, ', or '.join(left)] if left else [found])}."
 
 
 def _check_flags(path: str, lines: Sequence[str]) -> None:
@@ -306,7 +337,12 @@ def run(module: Any, arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(module: Any, arguments: Sequence[str] | None) -> argparse.Namespace:
-  """Parses the arguments of a module's command, None for the process's.
+  """Parses the arguments of a module's command, None for the process's, by its `parser`."""
+  return parser(module, arguments).parse_args()
+
+
+def parser(module: Any, arguments: Sequence[str] | None) -> Parser:
+  """Returns the parser of a module's command with its arguments, None for the process's.
 
   The module adds its flags in `define(parser)`; its docstring describes the command.
   """
@@ -315,11 +351,10 @@ def parse(module: Any, arguments: Sequence[str] | None) -> argparse.Namespace:
   words = f"superquantile {name.rpartition('.')[2]}" if is_ours else f"python -m {name}"
   if name == "__main__":  # A script, which no package has.
     words = f"python {sys.argv[0]}"
-  parser = Parser(prog=words, description=module.__doc__, arguments=arguments)
-  module.define(parser)
-  if len(parser.flags()) > 2 * _MOST_SHOWN:
-    parser.usage = f"{words} [--flag=value ...]"
-  return parser.parse_args()
+  made = Parser(prog=words, description=module.__doc__, arguments=arguments)
+  module.define(made)
+  made.shorten_usage()
+  return made
 
 
 def table(rows: Iterable[Sequence[str]], num_left: int = 1, indent: str = "  ") -> str:

@@ -9,11 +9,16 @@ import dataclasses
 import difflib
 import os
 
+from privacy.settings import command_line
 from tasks import own_flags
 from tasks.own import reading
 from tasks.own import values
 
 _MOST_NAMES = 20  # In a message.
+# What a column is for, by the flag that names it.
+_PURPOSES = dict(
+  client_column="of clients", label_column="of labels", partition="by which to cut the rows"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +66,18 @@ def open_table(
       f" one of {values.listed(names, _MOST_NAMES)}."
     )
   if client is None and flags.partition is None and not os.path.isdir(flags.data_dir):
-    raise ValueError(
-      f"Found no --client_column; name the column of {flags.data_dir} whose values are the"
-      " clients, give a folder with a file for each client, or simulate clients by --partition."
+    raise command_line.Mistake(
+      f"Found nothing that says whose the rows of {flags.data_dir} are; expected clients",
+      "name the column whose values are the clients by --client_column",
+      "give a folder with a file for each client",
+      "simulate clients by --partition",
     )
   _check_known(flags, known, names)
-  for flag, name in [*([] if known else [("features", name) for name in named]), *special]:
-    check_column(flag, name, names)
+  of_inputs = [("features", name) for name in named]
+  for flag, name in [*of_inputs, *special]:
+    # What a known model does not read may be absent.
+    if not (known and flag in ("features", "drop_columns")):
+      check_column(flag, name, names)
   if len({*named, *others}) < len(named) + len(others):
     raise ValueError(
       "Found a column in two places among --client_column, --label_column, --features and"
@@ -105,9 +115,11 @@ def _open(
 def _check_known(flags: own_flags.TableFlags, known: Sequence[str], names: Sequence[str]) -> None:
   """Raises a `ValueError` unless a table has the columns that the model of an earlier one reads."""
   if lacking := [name for name in known if name not in names]:
-    raise ValueError(
+    raise command_line.Mistake(
       f"Found no column {lacking[0]!r} in {flags.data_dir}, which the model reads; expected the"
-      f" columns {values.listed(known, _MOST_NAMES)}: add it, empty where its values are not known."
+      f" columns {values.listed(known, _MOST_NAMES)}",
+      *_of_one_column(names),
+      "add it, empty where its values are not known",
     )
 
 
@@ -129,9 +141,19 @@ def check_column(flag: str, name: str, names: Sequence[str]) -> None:
   if name in names:
     return
   has_numbers = any(values.number(other) is not None for other in names)
-  hint = " The first row must have the names of columns." if has_numbers else ""
-  [close] = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-  raise ValueError(
-    f"Found no column {name!r} for --{flag}; the columns are {values.listed(names, _MOST_NAMES)}:"
-    f" did you mean {values.listed([close])}?{hint}"
+  close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+  guess = f" (did you mean {values.listed(close)}?)" if len(names) > 1 else ""
+  raise command_line.Mistake(
+    f"Found no column {name!r} {_PURPOSES.get(flag, f'for --{flag}')}; the columns are"
+    f" {values.listed(names, _MOST_NAMES)}{guess}",
+    *_of_one_column(names),
+    *["put the names of columns into the first row"] * has_numbers,
+    f"name another by --{flag}",
+    "rename one",
   )
+
+
+def _of_one_column(names: Sequence[str]) -> list[str]:
+  """Returns a remedy where the names of all columns may have been read as one."""
+  text = "name the character between values by --separator, as the first row has one column"
+  return [text] if len(names) == 1 else []

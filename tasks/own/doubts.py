@@ -22,14 +22,14 @@ _ROW = re.compile(r"\S[,;\t|]\S")
 
 
 def on_clients(names: Sequence[str]) -> Iterator[str]:
-  """Yields a remark on clients whose names differ in case, blanks, or as 1 and 1.0 do alone."""
+  """Yields a remark on clients whose names are `values.alike`."""
   groups = values.alike(names)
   if groups:
     fewer = len(names) - sum(len(group) - 1 for group in groups)
     yield (
-      f"{len(names)} names of clients are {fewer} but for case and blanks, such as"
-      f" {values.listed(groups[0])}: write them alike, so that no client is both trained and tested"
-      " on."
+      f"{len(names)} names of clients are {fewer} but for how they are written, such as"
+      f" {values.listed_alike(groups[0])}: write them alike, so that no client is both trained and"
+      " tested on."
     )
 
 

@@ -216,6 +216,14 @@ def from_text(text: str) -> Encoding:
     ) from error
 
 
+def with_label(text: str, name: str) -> str:
+  """Returns an encoding's text for data whose column of labels has this name."""
+  known = from_text(text)
+  if known.label.name == name:
+    return text
+  return dataclasses.replace(known, label=dataclasses.replace(known.label, name=name)).to_text()
+
+
 def from_json(values: Mapping[str, Any]) -> Encoding:
   """Makes an encoding of values of JSON, after checking all names, kinds and numbers."""
   features = [features_lib.Feature(**{**f, **_tuples(f, "categories")}) for f in values["features"]]

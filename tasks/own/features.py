@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from privacy.settings import command_line
 from tasks.own import notation
 from tasks.own import values
 
@@ -169,9 +170,11 @@ def read_usable(feature: Feature, column: values.Column, seen: Any = slice(None)
     )
   too_large = int(np.sum(np.abs(raw[seen]) > LARGEST))  # NaN is not.
   if too_large:
-    raise ValueError(
+    raise command_line.Mistake(
       f"Found {too_large} infinite values, or beyond {LARGEST:g}, in column {feature.name!r};"
-      " expected finite ones: mend them, name them in --missing, or leave the column out by"
-      " --drop_columns."
+      " expected finite ones",
+      "mend them",
+      "name them in --missing",
+      "leave the column out by --drop_columns",
     )
   return np.where(np.abs(raw) <= LARGEST, raw, np.nan)

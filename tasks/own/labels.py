@@ -8,6 +8,7 @@ import decimal
 
 import numpy as np
 
+from privacy.settings import command_line
 from tasks.own import columns
 from tasks.own import features
 from tasks.own import notation
@@ -81,12 +82,12 @@ def fit(column: values.Column, kind: str | None, reference: np.ndarray) -> Label
     names = sorted({text.capitalize() for text in names})
   if len(names) < 2:
     raise ValueError(
-      f"Found {f'one class, {names[0]}' if names else 'no class'}, in {_flag(column)}; expected two"
-      " or more: name another column."
+      f"Found {f'one class, {names[0]}' if names else 'no class'}, in {_place(column)}; expected"
+      " two or more: name another column."
     )
   if len(names) > _MOST_CLASSES:
     raise ValueError(
-      f"Found {len(names)} classes in {_flag(column)}; expected at most {_MOST_CLASSES}: name"
+      f"Found {len(names)} classes in {_place(column)}; expected at most {_MOST_CLASSES}: name"
       " another column, or pass --label_kind=number if they are numbers."
     )
   # A letter may be another one than its capital.
@@ -94,9 +95,9 @@ def fit(column: values.Column, kind: str | None, reference: np.ndarray) -> Label
   if groups:
     fewer = len(names) - sum(len(group) - 1 for group in groups)
     raise ValueError(
-      f"Found {len(names)} classes in {_flag(column)} that are {fewer} but for case and blanks,"
-      f" such as {' and '.join(map(repr, sorted(groups[0])[:2]))}; expected each in one way: write"
-      " them alike, or name them all in --classes."
+      f"Found {len(names)} classes in {_place(column)} that are {fewer} but for how they are"
+      f" written, such as {values.listed_alike(groups[0])}; expected each in one way: write them"
+      " alike, or name them all in --classes."
     )
   return Label(column.name, tuple(names))
 
@@ -119,7 +120,7 @@ def _check_finite(column: values.Column, numbers: np.ndarray) -> None:
   rows = int(column.counts[np.isinf(numbers)][infinite].sum())
   if rows:
     raise ValueError(
-      f"Found {rows} of {len(column)} labels that are infinite ({_flag(column)}); expected finite"
+      f"Found {rows} of {len(column)} labels that are infinite ({_place(column)}); expected finite"
       " numbers, or classes with names: mend or drop them."
     )
 
@@ -196,18 +197,19 @@ def check(label: Label, column: values.Column, labels: np.ndarray) -> None:
     expected = " or ".join(label.classes[:_MOST_SAID])
     expected += " or others" * (len(label.classes) > _MOST_SAID)
     raise ValueError(
-      f"{start} ({_flag(column)}) of classes that the model does not know, first {names[0]!r};"
+      f"{start} ({_place(column)}) of classes that the model does not know, first {names[0]!r};"
       f" expected {expected}: drop these rows, or train on a table that has these classes."
     )
   texts = [name for name in names if values.number(name) is None]
   if texts:
-    raise ValueError(
-      f"{start} that are no numbers ({_flag(column)}), first {texts[0]!r}; expected numbers: mend"
-      " them, name what stands for missing in --missing and pass --rows_without_label=drop, or pass"
-      " --label_kind=classes."
+    raise command_line.Mistake(
+      f"{start} that are no numbers ({_place(column)}), first {texts[0]!r}; expected numbers",
+      "mend them",
+      "name what stands for missing in --missing and pass --rows_without_label=drop",
+      "pass --label_kind=classes",
     )
   raise ValueError(
-    f"{start} that are infinite, or beyond {features.LARGEST:g} ({_flag(column)}); expected finite"
+    f"{start} that are infinite, or beyond {features.LARGEST:g} ({_place(column)}); expected finite"
     " numbers: mend or drop them."
   )
 
@@ -217,21 +219,23 @@ def check_usable(column: values.Column) -> None:
   missing = int(np.sum(column.codes < 0))
   if missing:
     marks = [] if column.marks is None else [name for name in column.marks.names if name]
-    read, remedy = "", ""
-    if marks:
-      read = f", as {values.listed(marks)} is read as missing"
-      remedy = ", or name it among all --classes if it is one"
-    raise ValueError(
-      f"Found {missing} of {len(column)} rows without a label ({_flag(column)}){read}; expected one"
-      f" in each: mend them, or leave them out by --rows_without_label=drop{remedy}."
+    read = f", as {values.listed(marks)} is read as missing" if marks else ""
+    raise command_line.Mistake(
+      f"Found {missing} of {len(column)} rows without a label ({_place(column)}){read}; expected"
+      " one in each",
+      "mend them",
+      "leave them out by --rows_without_label=drop",
+      *["name it among all --classes if it is one"] * bool(marks),
     )
   unusable = column.unusable_type
   if unusable is not None:
-    raise ValueError(
-      f"Found labels of type {unusable} ({_flag(column)}); expected texts, numbers or truth values:"
-      " write them as one of these, or name another column."
+    raise command_line.Mistake(
+      f"Found labels of type {unusable} ({_place(column)}); expected texts, numbers or truth"
+      " values",
+      "write them as one of these",
+      "name another --label_column",
     )
 
 
-def _flag(column: values.Column) -> str:
-  return f"--label_column={column.name}"
+def _place(column: values.Column) -> str:
+  return f"column {column.name!r}"

@@ -23,6 +23,7 @@ from pyarrow import compute
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
+from privacy.settings import command_line
 from tasks.own import files
 from tasks.own import notation
 from tasks.own import values
@@ -113,12 +114,13 @@ class _Csv:
       wrong = list(uneven)
     if wrong:
       lines = wrong[0].text.strip().count("\n") + 1
-      remedy = f"quote values that hold {self.separator!r}, or name another --separator"
+      remedies = [f"quote values that hold {self.separator!r}", "name another --separator"]
       if lines > 1:
-        remedy = f"look for a quotation mark too many or too few, as it has {lines} lines"
-      raise ValueError(
+        remedies = [f"look for a quotation mark too many or too few, as it has {lines} lines"]
+      raise command_line.Mistake(
         f"{self.path} has {number} names of columns and {wrong[0].actual_columns} values in line"
-        f" {self._line_of(wrong[0].text)}; expected as many: {remedy}."
+        f" {self._line_of(wrong[0].text)}; expected as many",
+        *remedies,
       )
     return rows
 
@@ -295,9 +297,11 @@ class TableFile:
       owners = [file.client for file in self.files]
       twice = [name for name, number in collections.Counter(owners).items() if number > 1]
       if twice:
-        raise ValueError(
+        raise command_line.Mistake(
           f"{os.path.dirname(self.files[0].path)} has two files for the client {twice[0]!r};"
-          " expected one a client: rename one, or name --client_column."
+          " expected one a client",
+          "rename one",
+          "name --client_column",
         )
       codes = np.repeat(np.arange(len(owners)), sizes)
       frame[FILE_NAME] = values.Column(FILE_NAME, pa.array(owners), codes)

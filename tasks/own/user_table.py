@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from privacy.settings import command_line
 from tasks import own_flags
 from tasks import places
 from tasks import splits
@@ -143,33 +144,37 @@ class UserTable:
     number, dropped = len(self.ids), ""
     if self.num_dropped:
       dropped = f", without {self.num_dropped} that have too few examples"
-    if number < _FEWEST_CLIENTS and not (is_later and number):
-      raise ValueError(
+    least, purpose = (1, "") if is_later else (_FEWEST_CLIENTS, ", to train and to test on")
+    if number < least:
+      raise command_line.Mistake(
         f"Found {number} clients in {self.request.data_dir}{dropped}; expected at least"
-        f" {_FEWEST_CLIENTS}, to train and to test on: name another --client_column (or"
-        " --partition), or get more data."
+        f" {least}{purpose}",
+        "name another --client_column (or --partition)",
+        "get more data",
       )
 
   def _owners(self, column: values.Column) -> tuple[np.ndarray, np.ndarray]:
     """Returns the client of each row, int64 [rows], and the clients' names."""
-    flag = f"--client_column={self.columns.client}"
+    place = f"column {self.columns.client!r}"
     unusable = column.unusable_type
     names = [name.rpartition("\0")[2] for name in column.names]
     if unusable is not None and "" in names:
-      raise ValueError(
-        f"Found clients of type {unusable} ({flag}); expected names or numbers: write them as text,"
-        " or name another column."
+      raise command_line.Mistake(
+        f"Found clients of type {unusable} ({place}); expected names or numbers",
+        "write them as text",
+        "name another --client_column",
       )
     if any("\n" in name for name in names):
       raise ValueError(
-        f"Found clients whose names have line breaks ({flag}); expected none: look for a quotation"
+        f"Found clients whose names have line breaks ({place}); expected none: look for a quotation"
         " mark too many or too few."
       )
     blank = int(np.sum(column.codes < 0))
     if blank:
-      raise ValueError(
-        f"Found {blank} of {len(column)} rows without a client ({flag}); expected one in each: mend"
-        " them, or leave them out by --rows_without_client=drop."
+      raise command_line.Mistake(
+        f"Found {blank} of {len(column)} rows without a client ({place}); expected one in each",
+        "mend them",
+        "leave them out by --rows_without_client=drop",
       )
     # A file without rows is a client, too.
     ids, of_names = np.unique(np.array(names, object), return_inverse=True)

@@ -152,13 +152,28 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 
 
 def alike(names: Iterable[str]) -> list[list[str]]:
-  """Returns the groups of names that differ in nothing but case, blanks, or as 1 and 1.0 do."""
+  """Returns the groups of names that differ in how they are written alone.
+
+  That is in case, blanks, Unicode's forms of one letter, or as 1 and 1.0 do.
+  """
   groups: dict[str, list[str]] = {}
   for name in names:
-    plain = " ".join(unicodedata.normalize("NFKC", name).split()).casefold()
+    plain = " ".join(_one_form(name).split()).casefold()
     key = None if is_code(name.strip()) else canonical(plain)
     groups.setdefault(key or plain, []).append(name)
   return [group for group in groups.values() if len(group) > 1]
+
+
+def listed_alike(group: Iterable[str]) -> str:
+  """Returns two of the names that are `alike`, with code points where they look the same."""
+  names = sorted(group)[:2]
+  shown = ascii if len(set(map(_one_form, names))) == 1 else repr
+  return " and ".join(map(shown, names))
+
+
+def _one_form(text: str) -> str:
+  """Returns a text in the one form that Unicode has for letters that are written in several."""
+  return unicodedata.normalize("NFKC", text)
 
 
 def number(text: str) -> float | None:

@@ -69,7 +69,7 @@ def _separated(rng, text):
   return messy.text(rows, str(rng.choice(list(";\t|"))))
 
 
-_NAMES = r"names of clients are \d+ but for case and blanks"
+_NAMES = r"names of clients are \d+ but for how they are written"
 # What breaks rows, and what must be said of it if the table is not refused; "" for nothing.
 _OF_ROWS = {
   "marks": (_marks, "read as missing: "),

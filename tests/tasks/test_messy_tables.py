@@ -30,17 +30,24 @@ _TEXT = messy.text(messy.clean())
     ),
     (
       lambda t, i: ("no", "no ", "NO", "yes")[i % 4],
-      "3 classes .* 2 but for case and blanks, such as 'NO' and 'no'",
+      "3 classes .* 2 but for how they are written, such as 'NO' and 'no'",
     ),
-    (lambda t, i: ("Ja", "JA", "nein")[i % 3], "3 classes .* that are 2 but for case"),
-    (lambda t, i: ("a  b", "a b", "c")[i % 3], "3 classes .* that are 2 but for case and blanks"),
+    (lambda t, i: ("Ja", "JA", "nein")[i % 3], "3 classes .* that are 2 but for how"),
+    (
+      lambda t, i: ("a  b", "a b", "c")[i % 3],
+      "3 classes .* that are 2 but for how",
+    ),
+    (
+      lambda t, i: ("e\u0301", "\xe9", "c")[i % 3],
+      r"3 classes .* 2 but for how they are written, such as 'e\\u0301' and '\\xe9'",
+    ),
     (
       lambda t, i: ("\ufb01n", "fin", "c")[i % 3],
-      "3 classes .* that are 2 but for case and blanks",
+      "3 classes .* that are 2 but for how",
     ),
     (
       lambda t, i: ("y s", "y\u00a0s", "c")[i % 3],
-      "3 classes .* that are 2 but for case and blanks",
+      "3 classes .* that are 2 but for how",
     ),
   ],
 )
@@ -265,8 +272,9 @@ def test_no_file_of_a_folder_is_left_out_without_a_word(ask, kind):
 )
 def test_clients_under_several_names_are_named(ask, how):
   rows = messy.clean()
-  described = ask(messy.text([rows[0]] + [[how(r[0], i), *r[1:]] for i, r in enumerate(rows[1:])]))
-  assert "24 names of clients are 12 but for case and blanks, such as " in described[0].description
+  renamed = [[how(r[0], i), *r[1:]] for i, r in enumerate(rows[1:])]
+  said = ask(messy.text([rows[0], *renamed]))[0].description
+  assert "24 names of clients are 12 but for how they are written, such as " in said
 
 
 def _padded(rows):
@@ -322,7 +330,7 @@ def test_other_dialects_hold_the_same(ask, name):
     (messy.text(messy.clean()[1:]), {}, "no column 'outcome' .*columns are 'site 00"),
     (_TEXT, dict(label_column="out come"), "no column 'out come'"),
     (_TEXT.replace("outcome", "out  come"), {}, "'out  come'"),
-    (messy.text(messy.clean(), "#"), {}, "no column 'outcome'.*site#age"),
+    (messy.text(messy.clean(), "#"), {}, "no column 'outcome'.*site#age.* by --separator"),
     (_TEXT.replace("\nsite 0", "\nsite,,0", 1), {}, "6 names .* and 8 values in line 2"),
     (_TEXT, dict(separator=";;"), "--separator=';;'; expected a single"),
     (_TEXT, dict(drop_columns="dose,w"), "'w' for --drop_columns"),

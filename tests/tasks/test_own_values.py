@@ -117,7 +117,7 @@ def test_leading_zeros_are_numbers_where_the_user_says_so(ask):
 def test_infinite_labels_are_refused(ask, is_private, kind):
   for text in ("inf", "-Infinity", "1e400"):
     asked = dict(label=_cycle("0", "1", text), is_private=is_private, label_kind=kind)
-    said = ("labels that are infinite", "--label_column=y", "mend or drop")
+    said = ("labels that are infinite", "column 'y'", "mend or drop")
     _refused(lambda asked=asked: ask(**asked), *said)
 
 
@@ -142,7 +142,7 @@ def test_types_of_parquet_as_labels(ask, is_private):
     (_cycle(b"a", b"\xff"), "binary that is no text in UTF-8"),
     (_cycle("0\0.1", "0\0.2"), "string with NUL"),
   ):
-    _refused(lambda column=column: classes(column), f"of type {kind}", "--label_column=y", "write")
+    _refused(lambda column=column: classes(column), f"of type {kind}", "column 'y'", "write")
 
 
 def test_classes_are_numbers_or_truth_values_however_they_are_written():
@@ -312,6 +312,10 @@ def test_a_run_that_goes_on_may_name_columns_that_were_dropped(ask):
   _refused(
     lambda: ask(put=put, features="v,w", columns=one.columns), "--features=v,w in place of v"
   )
+  # A later table may lack the columns that the model does not read.
+  one, _ = ask(put=put, drop_columns="w")
+  two, _ = ask(name="later", drop_columns="w", columns=one.columns)
+  assert two.columns == one.columns
 
 
 @pytest.mark.parametrize("num_values", [19, 20])

@@ -155,7 +155,7 @@ def test_labels_that_are_numbers_are_cut_into_levels():
 
 def test_a_table_without_a_label_is_refused():
   flags = own_flags.TableFlags(partition="dirichlet:1", rows_without_label="drop")
-  with pytest.raises(ValueError, match="no class, in --label_column=y; expected two"):
+  with pytest.raises(ValueError, match="no class, in column 'y'; expected two"):
     partition.assign(flags, {"y": values.Column.of("y", [None])}, "y", [], 0)
 
 

@@ -171,7 +171,7 @@ def test_small_clients_are_dropped_and_every_error_says_how_many():
 
 
 def test_without_clients_to_test_on_the_error_says_where_the_data_is():
-  with pytest.raises(ValueError, match="1 clients .* in cache; .* either: get more data"):
+  with pytest.raises(ValueError, match="1 clients .* in cache; .* either: .* get more data"):
     _load(_task_of(pools.pool(dict(a=1))))
   with pytest.raises(ValueError, match="^Found 1 clients .* in d;"):
     _load(_task_of(pools.pool(dict(a=1)), flags=own_flags.FileFlags), data_dir="d")

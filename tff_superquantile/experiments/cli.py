@@ -74,8 +74,10 @@ def _drop_unwritable_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _carry_out(main: Callable[[], None]) -> tuple[str, int] | None:
-  """Runs a command; returns the message of its failure, and the exit code.
+def _carry_out(
+  main: Callable[[], None], parser: command_line.Parser | None
+) -> tuple[str, int] | None:
+  """Runs the command of a parser, if known; returns the message of its failure, and the exit code.
 
   It does not end the process itself: while an error is handled, its traceback keeps the objects of
   the command alive, until Python has ended.
@@ -88,7 +90,7 @@ def _carry_out(main: Callable[[], None]) -> tuple[str, int] | None:
   except Exception as error:
     if isinstance(error, BrokenPipeError) and command_line.drop_unread_output():
       return "", command_line.UNREAD  # Such as by `| head`: silence is usual.
-    failure = failures.describe(error)
+    failure = failures.describe(error, parser)
     if failure.has_traceback:
       traceback.print_exc()
     _drop_unwritable_output()
@@ -108,11 +110,18 @@ def _end_by_signals() -> None:
     signal.signal(signal.SIGHUP, terminate)
 
 
-def run_parsed(main: Callable[[], None], tell: Callable[[str], None] | None = None) -> int:
-  """Runs a command whose flags are read, as in a fork, which can `tell` why it failed; its code."""
+def run_parsed(
+  main: Callable[[], None],
+  tell: Callable[[str], None] | None = None,
+  parser: command_line.Parser | None = None,
+) -> int:
+  """Runs a command whose flags are read, as in a fork, which can `tell` why it failed; its code.
+
+  `parser` has read them; None for the flags of a run.
+  """
   _end_by_signals()
   try:
-    failure = _carry_out(main)
+    failure = _carry_out(main, parser)
     if failure is not None:
       if tell is not None:
         tell(failure[0])
@@ -141,8 +150,9 @@ def run(module: Any, arguments: Sequence[str] | None = None) -> int:
   """
   begin()
   try:
-    args = command_line.parse(module, arguments)
+    parser = command_line.parser(module, arguments)
+    args = parser.parse_args()
   except ValueError as error:
     print(f"Error: {error}", file=sys.stderr, flush=True)
     return USAGE_ERROR
-  return run_parsed(lambda: module.main(args))
+  return run_parsed(lambda: module.main(args), parser=parser)

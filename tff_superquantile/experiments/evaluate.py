@@ -41,6 +41,7 @@ from tff_superquantile.measures import measure
 _ALL = "all"
 _SPLITS = ("test", "train", "validation", _ALL)
 _NUMBERS = ("num_train_clients", "num_test_clients", "min_examples_per_client")
+_OF_ROWS = (*train_flags.OF_ROWS, "rows_without_client")
 _CLIENTS_AT_ONCE = 64  # Memory holds the examples of so many.
 # Memory holds so many probabilities: of more, there are no measures of all examples together.
 _MOST_PREDICTED = 2**26
@@ -97,6 +98,7 @@ def define(parser: command_line.Parser) -> None:
   clients = parser.add_argument_group("which clients of other data, by default as many as the run")
   for name in _NUMBERS:
     command_line.add_flag(clients, name, int, None, "as for train")
+  train_flags.add(parser.add_argument_group(train_flags.TITLE_OF_ROWS), _OF_ROWS)
 
 
 def evaluate(
@@ -219,7 +221,7 @@ def _evaluate(
 def main(args: argparse.Namespace) -> None:
   if args.out is not None:
     finished_run.check_new(args.out)
-  overrides = finished_run.passed_flags(args, train_flags.WHERE_DATA_IS)
+  overrides = finished_run.passed_flags(args, (*train_flags.WHERE_DATA_IS, *_OF_ROWS))
   for name, value in finished_run.passed_flags(args, _NUMBERS).items():
     overrides[name] = str(value)
   is_allowed = args.exact_siblings == run_config.ALLOWED

@@ -55,8 +55,10 @@ class Failure(NamedTuple):
   has_traceback: bool = False
 
 
-def describe(error: Exception) -> Failure:
-  """Returns the failure of a command that this error ends."""
+def describe(error: Exception, parser: command_line.Parser | None = None) -> Failure:
+  """Returns the failure of a command that this error ends: that of the parser, or of a run."""
+  if isinstance(error, command_line.Mistake):
+    return Failure(error.sentence(parser.has if parser else _is_of_a_run), USAGE_ERROR)
   last = traceback.extract_tb(error.__traceback__)[-1]
   if isinstance(error, ValueError) and _is_ours(last.filename):
     return Failure(str(error), USAGE_ERROR)
@@ -71,6 +73,13 @@ def describe(error: Exception) -> Failure:
       FAILED,
     )
   return Failure(_say_where(error), FAILED, has_traceback=True)
+
+
+def _is_of_a_run(flag: str) -> bool:
+  """Returns whether a flag, `--name` or `--name=value`, is one of `train`."""
+  from tff_superquantile.experiments.config import run_config
+
+  return flag.partition("=")[0].removeprefix("--") in run_config.flags()
 
 
 def _is_ours(path: str) -> bool:

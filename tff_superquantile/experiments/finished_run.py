@@ -25,7 +25,8 @@ def add_arguments(parser: command_line.Parser) -> None:
 
 def passed_flags(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
   """Returns the arguments of a run's flags that were passed, by name."""
-  return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+  values = {name: getattr(args, name, None) for name in names}
+  return {name: value for name, value in values.items() if value is not None}
 
 
 def check_new(out: pathlib.Path) -> None:
@@ -45,9 +46,13 @@ def config(run: run_folder.Run, overrides: Mapping[str, Any]) -> run_config.RunC
 def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:
   """Returns the `tasks.task.Task` of a finished run, with the columns of a table that it kept."""
   with cli.starting_tensorflow():
+    from tasks.own import encoding
     from tff_superquantile.experiments.run import build
 
-  task = build.get_task(config, run.columns)
+  columns, label = run.columns, getattr(config.task.own, "label_column", None)
+  if columns and label is not None:
+    columns = encoding.with_label(columns, label.strip())
+  task = build.get_task(config, columns)
   run.check_columns(task)
   return task
 

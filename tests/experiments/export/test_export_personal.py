@@ -18,6 +18,7 @@ from tasks.own import encoding
 from tasks.own import features
 from tasks.own import labels
 from tff_superquantile import evaluation
+from tff_superquantile.experiments import cli
 from tff_superquantile.experiments.export import exported_model
 from tff_superquantile.experiments.export import formats
 from tff_superquantile.experiments.export import personalize
@@ -241,7 +242,9 @@ def test_columns_and_labels_that_the_model_does_not_know_are_named(tmp_path):
   model = personalize.LinearModel(tmp_path / "export/model.npz", tuning)
   for text, said in (
     ("new,y,ward\n1,yes,north\n", "Found no column 'age' in .*, which the model reads"),
-    ("new,ward,age\n1,north,5\n", "Found no column 'y' for --label_column"),
+    ("new,ward,age\n1,north,5\n", "Found no column 'y' of labels; .* by --label_column, or"),
+    ("new^y^ward^age\n1^yes^north^5\n", "no column 'age' in .* by --separator"),
+    ("new,y,ward,age\n1,yes,north,inf\n", "--missing, or leave the column out by --drop_columns"),
     ("new,y,ward,age\n1,perhaps,north,5\n", "classes that the model does not know"),
     ("new,y,ward,age\n1,,north,5\n", "1 of 1 rows without a label"),
     ("new,y,ward,age\n1,yes,north,old\n", "values of another kind in column 'age'"),
@@ -249,6 +252,16 @@ def test_columns_and_labels_that_the_model_does_not_know_are_named(tmp_path):
     (tmp_path / "rows.csv").write_text(text)
     with pytest.raises(ValueError, match=said):
       personalize.read_rows(tmp_path / "rows.csv", model, tuning, tmp_path / "export", {})
+
+
+def test_a_remedy_is_one_of_the_command(tmp_path, capsys):
+  _table(tmp_path / "export", "npz")
+  (tmp_path / "rows.csv").write_text("new,y,ward,age\n1,yes,north,inf\n")
+  flags = [str(tmp_path / "export"), str(tmp_path / "rows.csv"), f"--out={tmp_path / 'own'}"]
+  assert cli.run(personalize, flags) == cli.USAGE_ERROR
+  assert capsys.readouterr().err.endswith(": mend them, or name them in --missing.\n")
+  assert cli.run(personalize, [*flags, "--drop_columns=age"]) == cli.USAGE_ERROR
+  assert "--nolabel_column" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

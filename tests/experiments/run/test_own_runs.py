@@ -1,6 +1,7 @@
 """Runs on a table of the user's own, from the command line."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -177,6 +178,35 @@ def test_evaluation_says_what_is_unknown_and_what_has_moved(lab, compared):
       assert "among the 240 examples" in line
   own = lab.bare("evaluate", str(run), "--split=all").out
   assert "unknown categories" not in own and "standard deviations" not in own
+
+
+def test_evaluation_reads_rows_otherwise_and_advises_no_flag_that_it_lacks(lab, compared):
+  run = lab.folder / "own" / "own_visits_linear" / "fed_avg" / "seed_0"
+  _write(lab.folder / "good.csv", prefix="w")
+  good = (lab.folder / "good.csv").read_text()
+  expected = _evaluate(lab, run, lab.folder / "good.csv", "--split=all")
+  row = good.splitlines()[1].split(",")
+  far, unlabelled = f"{row[0]},{row[1]},-999,b\n", f"{row[0]},,{row[2]},b\n"
+  other = good.replace("outcome", "result", 1).replace(",", "^") + unlabelled.replace(",", "^")
+  other += f",1,{row[2]},b\n".replace(",", "^")
+  (lab.folder / "other_rows.csv").write_text(other)
+  flags = ("--separator=^", "--label_column=result", "--split=all")
+  flags += ("--rows_without_label=drop", "--rows_without_client=drop")
+  found = _evaluate(lab, run, lab.folder / "other_rows.csv", *flags)
+  assert found.tolist() == expected.tolist()
+  (lab.folder / "far.csv").write_text(good + far)
+  marked = _evaluate(lab, run, lab.folder / "far.csv", "--split=all", "--missing=-999")
+  assert marked["num_examples"].sum() == expected["num_examples"].sum() + 1
+  for text, said in (
+    (good + unlabelled, "rows without a label .*: mend them, or .* by --rows_without_label=drop"),
+    (good + far.replace("-999", "inf"), "1 infinite .*: mend them, or name them in --missing"),
+    (good.replace("site", "place", 1), "no column 'site' of clients; .*: rename one"),
+    (good.replace(",", "^"), "no column 'v' .*: name the character .* by --separator, .*"),
+    ("site,outcome,v,w\nw0,1,0,a\nw0,0,0,b\n", ".*: measure .* --split=all, or get more data"),
+  ):
+    (lab.folder / "bad.csv").write_text(text)
+    result = lab.bare("evaluate", str(run), "--data_dir=bad.csv")
+    assert result.code == 2 and re.search(f"Error: Found .*{said}[.]\n$", result.err), result.err
 
 
 def test_evaluation_of_later_numbers_is_that_of_numpy(lab, regression):

@@ -12,6 +12,10 @@ from tff_superquantile.experiments.config import run_config
 
 # Flags of a run that a command about finished runs may override, as data may have moved.
 WHERE_DATA_IS = ("data_dir", "glove", "cache_dir")
+# Those by which it may read its rows otherwise; not --client_column, as a private run protects the
+# clients of its own.
+OF_ROWS = ("label_column", "missing", "rows_without_label", "separator")
+TITLE_OF_ROWS = "of a table's rows; without a value as the run"
 
 
 def define(parser: command_line.Parser) -> None:

@@ -38,8 +38,6 @@ from tff_superquantile.experiments.export import front_matter
 Weights = Sequence[np.ndarray]
 Model: TypeAlias = "LinearModel | SavedModel"
 _SEED = 0  # Of the order of the rows.
-# Of a table's rows; without a value as the run.
-_OF_TABLE = ("label_column", "missing", "rows_without_label", "separator")
 
 
 class LinearModel:
@@ -182,11 +180,11 @@ def read_rows(
   model: Model,
   settings: formats.Tuning,
   export: pathlib.Path,
-  asked: Mapping[str, str | None],
+  asked: Mapping[str, str],
 ) -> tuple[Any, np.ndarray]:
   """Reads a client's rows; returns the model's inputs [n, ...] and labels [n] as `choose` takes.
 
-  `asked` are values of `_OF_TABLE`, for a table.
+  `asked` are values of some of `train_flags.OF_ROWS`, for a table.
   """
   linear, scale = model if isinstance(model, LinearModel) else None, settings.label_scale
   if path.name.lower().endswith(request_lib.TABLE_FORMATS):
@@ -214,7 +212,7 @@ def _read_table(
   path: pathlib.Path,
   settings: formats.Tuning,
   export: pathlib.Path,
-  asked: Mapping[str, str | None],
+  asked: Mapping[str, str],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Reads a table of one client as the run read its own.
 
@@ -241,8 +239,7 @@ def _read_table(
     missing=settings.missing,
     rows_without_label=settings.rows_without_label,
   )
-  given = {name: value for name, value in asked.items() if value is not None}
-  flags = own_flags.TableFlags(data_dir=os.fspath(path), **{**of_run, **given})
+  flags = own_flags.TableFlags(data_dir=os.fspath(path), **{**of_run, **asked})
   names = [feature.name for feature in known.features]
   frame, remarks = columns.read_of_one(flags, names, known.label.classes)
   print(*remarks, sep="\n", end="\n" if remarks else "", file=sys.stderr)
@@ -264,8 +261,7 @@ def define(parser: command_line.Parser) -> None:
   parser.add_argument("rows", metavar="ROWS", type=pathlib.Path, help=rows)
   out: dict[str, Any] = dict(type=pathlib.Path, metavar="DIR", required=True)
   parser.add_argument("--out", help="the folder to write", **out)
-  title = "of a table's rows; without a value as the run"
-  train_flags.add(parser.add_argument_group(title), _OF_TABLE)
+  train_flags.add(parser.add_argument_group(train_flags.TITLE_OF_ROWS), train_flags.OF_ROWS)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -283,7 +279,7 @@ def main(args: argparse.Namespace) -> None:
       f"Found neither model.npz nor saved_model/ in {args.export}; expected the folder of an export"
       " by --format=npz or --format=saved_model."
     )
-  asked = {name: getattr(args, name, None) for name in _OF_TABLE}
+  asked = finished_run.passed_flags(args, train_flags.OF_ROWS)
   x, y = read_rows(args.rows, model, settings, args.export, asked)
   own = choose(model, x, y, settings, np.random.default_rng(_SEED))
   with atomic_files.temporary_folder(args.out) as temporary:
