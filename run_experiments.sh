@@ -131,8 +131,8 @@ OPTIONS
                        Shakespeare: LEAF's directory, or TFF's
                        shakespeare_train.h5.
                        Without it public files are downloaded, once.
-                       Own: a .csv, .csv.gz or .parquet file, or a folder of
-                       such files, one a client.
+                       Own: a .csv, .tsv, .csv.gz, .tsv.gz or .parquet file,
+                       or a folder of such files, one a client.
     --client_column=NAME, --label_column=NAME, --features=A,B
                        Own: the column of clients (without it, a file of a
                        folder is a client), the column to be predicted, and
