@@ -189,7 +189,7 @@ def _disagreement(run: run_folder.Run, measure: str) -> float:
   halves = personalizing.split_clients(run.config, splits, "train")
   sizes = np.diff(halves.held_in.offsets) + np.diff(halves.held_out.offsets)
   asked = [i for i in range(0, len(sizes), 2) if sizes[i] >= _LEAST_ROWS]
-  if len(asked) < evidence.FEWEST:
+  if len(asked) < bootstrap.FEWEST:
     return math.nan
   parts = evaluation.SplitExamples(halves.held_in.take(asked), halves.held_out.take(asked), 0)
   l2, others = run.config.local.l2, halves.held_in.take(range(1, len(sizes), 2))

@@ -104,6 +104,16 @@ def test_the_same_results_give_the_same_interval():
   np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.parametrize("number", [2, 5, 6])
+def test_fewer_than_six_clients_have_no_interval_and_detect_nothing(number):
+  before = np.linspace(0.2, 0.6, number)
+  change = paired.of_pairs({0: _pair(before, before - 0.05)}, "test.error.mean")
+  assert change.has_interval == change.is_detected == (number == 6)
+  assert paired.cell(change, units.PERCENT)[1:] == (
+    ("(−5.0 to −5.0)", True) if number > 5 else ("", False)
+  )
+
+
 def _change(low, high, value, num_seeds=1, num_clients=100):
   return paired.Change("test.error.p90", 0.0, value, low, high, num_seeds, num_clients)
 

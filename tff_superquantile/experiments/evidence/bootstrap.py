@@ -21,6 +21,9 @@ import pandas as pd
 from scipy import special
 
 LEVEL = 0.95
+FEWEST = (
+  6  # Clients of which a difference may be told from chance: five agree once in sixteen times.
+)
 _NUM_DRAWS = 1000
 _SEED = 20  # Any constant: the same runs give the same report.
 
@@ -97,11 +100,14 @@ def differences(
 
 
 def interval(name: str, pairs: Sequence[pd.DataFrame]) -> tuple[np.ndarray, float, float]:
-  """Returns the means of a `statistic` before and after, and their difference's interval."""
+  """Returns the means of a `statistic` before and after, and their difference's interval.
+
+  Of fewer than `FEWEST` clients there is none, as of the largest value; its ends are NaN.
+  """
   levels, drawn = differences(name, pairs)
   means = levels.mean(axis=0)
   num_clients = len(set().union(*(pair.index for pair in pairs)))
-  if num_clients < 2 or name == "max":
+  if num_clients < FEWEST or name == "max":
     return means, math.nan, math.nan
   change, up_to = means[1] - means[0], (1 + LEVEL) / 2
   # Student's interval is wider than a normal one: 1.31 times for 6 clients.

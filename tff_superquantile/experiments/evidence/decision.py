@@ -17,6 +17,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import bootstrap
 from tff_superquantile.experiments.evidence import boxes
 from tff_superquantile.experiments.evidence import evidence
 from tff_superquantile.experiments.evidence import grouped
@@ -68,7 +69,7 @@ def _is_too_short(e: evidence.Evidence) -> bool:
 
   Near the pooled fit that is so only where methods differ of which one was not trained to its end.
   """
-  if e.pooled is None or e.pooled.num_clients < evidence.FEWEST:
+  if e.pooled is None or not e.pooled.has_interval:
     return bool(e.unfinished)
   differ = e.chosen[:2] if e.ranked and e.effects[True] else ()
   return evidence.is_far_ahead(e.pooled) or any(method in e.unfinished for method in differ)
@@ -113,7 +114,7 @@ VERDICTS = {
   ),
   "rare class": Verdict(_misses_the_rare, wording.rare),
   "train longer": Verdict(_is_too_short, wording.train),
-  "few clients": Verdict(lambda e: 0 < e.num_clients < evidence.FEWEST, wording.more_clients),
+  "few clients": Verdict(lambda e: 0 < e.num_clients < bootstrap.FEWEST, wording.more_clients),
   "not learned": Verdict(
     lambda e: bool(e.best in e.constant and not e.learned and e.facts("ranks")), of_rows.not_learned
   ),
@@ -217,7 +218,7 @@ def _caveats(e: evidence.Evidence, key: str) -> Iterator[str]:
     yield f"It is the best of {len(e.ranked)} methods; “beyond chance” counts them all (Holm)."
   first = own[e.groups.first]
   if first.num_seeds == 1:
-    is_open = first.num_clients > 1
+    is_open = any(change.has_interval for change in own.values())
     yield (
       "This is one seed: intervals hold for these trained models only, and other seeds may turn the"
       " result."

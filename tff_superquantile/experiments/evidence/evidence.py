@@ -33,7 +33,6 @@ from tff_superquantile.experiments.run.hooks import convergence
 
 # Between 0.03 and 0.4 of a level, 0.25 and 0.75 of all losses, falls of 0 and 0.1, and 4 and 20
 # clients, no decision of 76 tables with known truth changes (tests/helpers/true_tables.py).
-FEWEST = 6  # Test clients of which a difference may be told from chance.
 _FAR = 0.1  # Of a level; a smaller lead is nothing to act on.
 _FALL = 0.02  # Of the test measure, from one third of the evaluations to the next.
 _HALF = 0.5  # Of all losses.
@@ -321,7 +320,7 @@ class Evidence:
     constant = self._of_clients(kept.CONSTANT, "error").values()
     usual = pd.Series(np.concatenate([[], *constant])).median()
     total = clients["loss"].sum()
-    if len(clients) < FEWEST or not total:
+    if len(clients) < bootstrap.FEWEST or not total:
       return None
     client = clients["loss"].idxmax()
     share, is_bad = clients["loss"][client] / total, not clients["error"][client] <= usual
@@ -364,7 +363,7 @@ def _corrected(changes: Mapping[Any, paired.Change]) -> dict[Any, bool]:
     [bootstrap.p_value(c.value, c.low, c.high, c.num_clients) for c in known.values()]
   )
   return {
-    at: change.is_detected and change.num_clients >= FEWEST and p < 1 - bootstrap.LEVEL
+    at: change.is_detected and p < 1 - bootstrap.LEVEL
     for (at, change), p in zip(known.items(), corrected)
   }
 
@@ -381,6 +380,4 @@ def _is_falling(run: run_folder.Run, leading: units.Leading) -> bool:
 
 def is_far_ahead(change: paired.Change | None) -> bool:
   """Returns whether the first of two is far ahead."""
-  if change is None or not change.has_interval or change.num_clients < FEWEST:
-    return False
-  return change.low > 0 and change.value >= _FAR * change.after
+  return change is not None and change.low > 0 and change.value >= _FAR * change.after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.config import personal as parts
+from tff_superquantile.experiments.evidence import bootstrap
 from tff_superquantile.experiments.evidence import boxes
 from tff_superquantile.experiments.evidence import evidence
 from tff_superquantile.experiments.evidence import of_rows
@@ -89,7 +90,7 @@ def more_clients(e: evidence.Evidence) -> answer.Answer:
   flag = f"{offer}." if offer else "More --seeds draw others."
   return answer.Answer(
     f"Test on more clients: {tables.plural(e.num_clients, 'test client')} cannot tell methods"
-    f" apart, as fewer than {evidence.FEWEST} could not even if all changed alike.",
+    f" apart, as fewer than {bootstrap.FEWEST} could not even if all changed alike.",
     (flag, "So few cannot tell a method from the constant answer, either."),
     boxes.of_constant(e) if e.best in e.constant else None,
     asked.again(run, folds=5) if offer else "",
@@ -175,9 +176,7 @@ def keep(e: evidence.Evidence) -> answer.Answer:
     )
   tested = next((change for change in own.values() if change.has_interval), None)
   if tested is None:
-    return answer.Answer(
-      f"{text}: no difference can be detected, as a single worst client has no interval."
-    )
+    return answer.Answer(f"{text}: no difference can be detected, as none has an interval.")
   small = [metric for metric, change in own.items() if change.is_detected]
   if small:
     what = " and ".join(map(evidence.short_name, small))

@@ -9,6 +9,7 @@ import pandas as pd
 
 from tff_superquantile.experiments.config import methods
 from tff_superquantile.experiments.config import names
+from tff_superquantile.experiments.evidence import bootstrap
 from tff_superquantile.experiments.evidence import grouped
 from tff_superquantile.experiments.evidence import paired
 from tff_superquantile.experiments.pages import style
@@ -52,7 +53,10 @@ def changes(groups: grouped.Grouped) -> tables.Table:
   if any(change.num_seeds == 1 for _, own in changes.values() for change in own.values()):
     note += " With one seed it is over clients alone, and holds for those trained models only."
   if groups.are_few():
-    note += " There are too few clients for percentiles; a single worst client has no interval."
+    note += (
+      " There are too few clients for percentiles; a single worst client has no interval, nor have"
+      f" fewer than {bootstrap.FEWEST} clients."
+    )
   titles = ["method", *headings.values(), "seeds", "clients"]
   return tables.Table("Change against FedAvg", titles, rows, note, focus=headings[groups.first])
 
