@@ -134,7 +134,7 @@ def test_a_box_of_methods_has_changes_and_intervals(tmp_path):
   [
     # Of seeds, the relative changes of all clients.
     ([-0.1], "more seeds", "Keep FedAvg, but run more seeds: Superquantile θ"),
-    ([-0.1, -0.1], "take", "raises no measure by 2 % or more"),
+    ([-0.1, -0.1], "take", "beyond chance, and no rise of 2 % or more is."),
     ([-0.018, -0.018], "keep", "by too little, or not in each seed"),
     ([-0.022, -0.022], "take", "Take Superquantile"),
     ([0.018, 0.018], "keep", "by too little"),
@@ -150,6 +150,18 @@ def test_a_change_counts_from_a_fiftieth_of_the_level_on_and_with_a_second_seed(
     methods = {"fed_avg": _SPREAD, _THETA: _SPREAD * (1 + change) + 0.01 * _NOISE}
     found = _decide(tmp_path, methods, {kept.CONSTANT: _SPREAD + 0.2}, (seed,))
   assert found.key == key and part in found.text, found.text
+
+
+def test_what_is_taken_is_not_said_to_raise_nothing(tmp_path):
+  """The mean is higher by a twentieth, which is not beyond chance."""
+  rng = np.random.default_rng(2)
+  fed_avg = np.where(np.arange(60) < 12, 0.9, 0.2) + 0.01 * rng.normal(size=60)
+  theta = np.where(fed_avg > 0.5, fed_avg - 0.15, 0.25 + rng.normal(0, 0.15, 60).clip(-0.2, 0.2))
+  theta += 1.05 * fed_avg.mean() - theta.mean()
+  found = _decide(tmp_path, {"fed_avg": fed_avg, _THETA: theta}, None, (0, 1))
+  mean = found.evidence.chosen[2]["test.error.mean"]
+  assert mean.value == pytest.approx(0.05 * mean.before) and not mean.is_detected
+  assert found.key == "take" and "raises no" not in found.answers[0].words
 
 
 @pytest.mark.parametrize("signs, key", [((-1, -1, -1, 1), "take"), ((-1, -1, 1, 1), "keep")])

@@ -141,7 +141,7 @@ def take(e: evidence.Evidence) -> answer.Answer:
   effect = e.unit.effect(own[metric].value, evidence.short_name(metric))
   return answer.Answer(
     f"Take {method.label}: against {names.fed_avg_phrase(baseline)} it {effect}, beyond chance, and"
-    " raises no measure by 2 % or more."
+    " no rise of 2 % or more is."
   )
 
 
