@@ -120,6 +120,17 @@ def test_a_box_has_the_levels_of_numpy_on_the_same_clients(tmp_path):
     assert row.cells[0].text == tables.number(100 * values.mean())
 
 
+def test_a_box_of_several_measures_is_of_the_clients_that_have_each(tmp_path):
+  further = {"balanced_error": 0.0, "ranking_error": np.where(np.arange(41) < 13, -0.1, np.nan)}
+  methods, constant = {"fed_avg": _SPREAD}, {kept.CONSTANT: _SPREAD + 0.2}
+  e = _decide(tmp_path, methods, constant, further=further, metric="balanced_error").evidence
+  box = boxes.of_constant(e, "ranking_error", "balanced_error")
+  means = [_SPREAD[:13].mean() - 0.1, _SPREAD[:13].mean()]
+  assert [cell.text for cell in box.rows[1].cells] == [tables.number(100 * m) for m in means]
+  note = "Ranking error (1 − AUC) and balanced error in %, 1 seed, 13 test clients of 41."
+  assert box.note == note
+
+
 def test_a_box_of_methods_has_changes_and_intervals(tmp_path):
   found = _decide(tmp_path, {"fed_avg": _SPREAD, _THETA: _SPREAD - 0.05})
   box = found.answers[0].box

@@ -13,6 +13,7 @@ import pandas as pd
 
 from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.config import personal as parts
+from tff_superquantile.experiments.evidence import bootstrap
 from tff_superquantile.experiments.evidence import evidence
 from tff_superquantile.experiments.evidence import paired
 from tff_superquantile.experiments.pages import tables
@@ -63,36 +64,36 @@ def of_models(
   measures: Sequence[str] = (),
   what: str = "",
 ) -> tables.Table | None:
-  """Lays out models by their labels, on the clients that all of them have; None without any.
+  """Lays out models by their labels, on clients of whom each has each measure; None without any.
 
   Several `measures` have their means each, a single one the mean and the tail, too. `what` says
   of which examples they are.
   """
   measures = measures or [e.groups.leading.name]
   first = next(iter(models.values()))
-  unit = units.of_measure(measures[0], e.groups.task_units)
+  pairs = {m: [e.pairs(first, model, m) for model in models.values()] for m in measures}
+  of_all = [pair.index for its in pairs.values() for pair in its]
+  shared = functools.reduce(pd.Index.intersection, of_all)
+  if shared.empty:
+    return None
+  tail = ["max"] if len(shared) < paired.FEW_CLIENTS else ["p90", "superquantile_90"]
   columns: dict[str, list[str]] = {}
-  for measure in measures:
-    pairs = {label: e.pairs(first, model, measure) for label, model in models.items()}
-    shared = functools.reduce(pd.Index.intersection, [pair.index for pair in pairs.values()])
-    if shared.empty:
-      return None
-    is_few = len(shared) < paired.FEW_CLIENTS
-    tail = ["max"] if is_few else ["p90", "superquantile_90"]
+  for measure, its in pairs.items():
+    unit = units.of_measure(measure, e.groups.task_units)
     for statistic in ["mean", *tail][: 1 if len(measures) > 1 else None]:
-      changes = {
-        label: paired.of_pairs({0: pair.loc[shared]}, f"test.{measure}.{statistic}")
-        for label, pair in pairs.items()
-      }
-      its = units.of_measure(measure, e.groups.task_units)
+      levels = [bootstrap.levels(statistic, pair.loc[shared])[1] for pair in its]
       heading = _HEADINGS[statistic] if len(measures) == 1 else units.words(measure)
-      columns[heading] = [its.number(change.after) for change in changes.values()]
+      columns[heading] = [unit.number(level) for level in levels]
   rows = [
     tables.Row(label, [tables.Cell(column[i]) for column in columns.values()])
     for i, label in enumerate(models)
   ]
   num_seeds = len({run.seed for run in e.groups.runs})
-  note = f"{_of_whom(unit, len(shared), num_seeds)}{what}."
+  first_unit = units.of_measure(measures[0], e.groups.task_units)
+  quantities = [first_unit.quantity, *map(units.words, measures[1:])]
+  unit = first_unit._replace(quantity=" and ".join(quantities))
+  told = f" of {e.num_clients}" if len(shared) < e.num_clients else ""
+  note = f"{_of_whom(unit, len(shared), num_seeds)}{told}{what}."
   return tables.Table("", ["", *columns], rows, note)
 
 
@@ -128,13 +129,11 @@ def of_personal(e: evidence.Evidence, method: names.Name) -> tables.Table | None
 
 def _of_rows(e: evidence.Evidence) -> str:
   """Says of which rows own models are tested; each client's test rows are the same for all else."""
-  (mean, *_) = e.own[e.best]
-  told = f" of {e.num_clients}" if mean.num_clients < e.num_clients else ""
   config = e.groups.runs[0].config
   if config is not None and config.task.held_out_examples:
-    return told
+    return ""
   return (
-    f"{told}. Models of a client’s own are fitted to one half of its examples and tested on the"
+    ". Models of a client’s own are fitted to one half of its examples and tested on the"
     " other half, all else is tested on both"
   )
 
