@@ -36,6 +36,29 @@ def _of_clients(examples, values):
   return [np.mean(values[a:b]) for a, b in zip(examples.offsets, examples.offsets[1:])]
 
 
+@pytest.mark.parametrize(
+  "texts, said",
+  [
+    (["'0', the class of train", "'0', the class of train"], "'0', the class of train"),
+    (["'0', the class", "'1', the class", "'0', the class"], "'0' or '1', the class"),
+    (["0.29, the mean", "0.301, the mean", "0.2, the mean"], "0.29, 0.301 or 0.2, the mean"),
+    (["of all 9 clients, each", "of all 10 clients, each"], "of all 9 or 10 clients, each"),
+    (["'a b', the class", "'b', the class"], "'a b' or 'b', the class"),
+    (["a model", "a model, weighted"], "a model, or a model, weighted"),
+  ],
+)
+def test_what_is_said_of_several_folds_or_seeds_is_true_of_each(texts, said):
+  models = [kept.Reference(text, {"client_id": np.array(["c"])}, {}) for text in texts]
+  parts = [
+    kept.References("print", {kept.CONSTANT: m}, {kept.LOCAL: m.description}) for m in models
+  ]
+  together = kept.joined(parts)
+  assert together.models[kept.CONSTANT].description == f"{said}, in each fold anew"
+  assert together.left_out == {kept.LOCAL: said}
+  (note,) = in_reports.ReferencesBySeed(dict(enumerate(parts))).notes()
+  assert f"constant answer (not federated): {said}." in note and f"left out, as {said}." in note
+
+
 def test_constant_class_is_the_most_frequent_one():
   rng = np.random.default_rng(1)
   y = rng.choice(3, p=[0.2, 0.7, 0.1], size=sum(_SIZES)).astype(np.int32)

@@ -36,7 +36,13 @@ class ReferencesBySeed(NamedTuple):
 
   def left_out(self, name: str) -> str:
     """Returns why a seed has no reference of a key; "" if each has one."""
-    return next((its.left_out[name] for its in self.of_seed.values() if name in its.left_out), "")
+    reasons = [its.left_out[name] for its in self.of_seed.values() if name in its.left_out]
+    return kept.of_all(reasons) if reasons else ""
+
+  def description(self, name: str) -> str:
+    """Returns what the models of a key are, at least one seed's."""
+    models = (its.models.get(name) for its in self.of_seed.values())
+    return kept.of_all([model.description for model in models if model is not None])
 
   @property
   def profiles(self) -> pd.DataFrame:
@@ -49,14 +55,14 @@ class ReferencesBySeed(NamedTuple):
     return pd.concat(of_seeds).groupby(level=0).mean() if of_seeds else pd.DataFrame()
 
   def notes(self) -> list[str]:
-    """Says what each of the models is, or why it is not there, as the first seed has it."""
+    """Says what each of the models is, or why a seed has none."""
     if not self.of_seed:
       return []
-    first = next(iter(self.of_seed.values()))
+    reasons = {name: self.left_out(name) for name in kept.LABELS}
     sentences = [
       "Rows that are not federated say what there is to gain.",
-      *(f"{kept.LABELS[name]}: {model.description}." for name, model in first.models.items()),
-      *(f"{kept.LABELS[name]}: left out, as {why}." for name, why in first.left_out.items()),
+      *(f"{label}: {self.description(name)}." for name, label in self.labels.items()),
+      *(f"{kept.LABELS[name]}: left out, as {why}." for name, why in reasons.items() if why),
     ]
     return [" ".join(sentences)]
 

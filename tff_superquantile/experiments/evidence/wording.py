@@ -121,8 +121,7 @@ def rare(e: evidence.Evidence) -> answer.Answer:
 
 
 def nothing(e: evidence.Evidence) -> answer.Answer:
-  model = next(iter(e.references.of_seed.values())).models[kept.CONSTANT]
-  why = (f"That answer is {model.description}.",)
+  why = (f"That answer is {e.references.description(kept.CONSTANT)}.",)
   if e.constant[e.best].value < 0:
     what = "anything is learned at this budget" if e.is_private else "the features tell the label"
     of_whom = f"with {tables.plural(e.num_clients, 'test client')}, {e.best.label}"

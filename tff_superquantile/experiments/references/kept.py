@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
+import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -82,6 +84,22 @@ class References:
   facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
+def of_all(texts: Sequence[str]) -> str:
+  """Returns one text of several, at least one: "'0' or '1', the ..." where a part of them differs.
+
+  What is in common, at the beginning and the end, is said once.
+  """
+  texts = list(dict.fromkeys(texts))
+  words = [re.split(r"(,?\s+)", text) for text in texts]
+  first = len(os.path.commonprefix(words))
+  last = len(os.path.commonprefix([its[first:][::-1] for its in words]))
+  if len(texts) == 1 or any(len(its) == first + last for its in words):
+    return ", or ".join(texts)
+  *others, end = ("".join(its[first : len(its) - last]) for its in words)
+  before, after = ("".join(its) for its in (words[0][:first], words[0][len(words[0]) - last :]))
+  return f"{before}{', '.join(others)} or {end}{after}"
+
+
 def joined(parts: Sequence[References]) -> References:
   """Joins the reference models of the folds of a cross-validation, those that every fold has."""
   first, models = parts[0], {}
@@ -94,9 +112,10 @@ def joined(parts: Sequence[References]) -> References:
         if all(column in model.clients for model in of_folds)
       }
       pooled = cross_validation.mean_of([model.pooled for model in of_folds])
-      description = f"{of_folds[0].description}, in each fold anew"
+      description = f"{of_all([model.description for model in of_folds])}, in each fold anew"
       models[name] = Reference(description, clients, pooled)
-  left_out = {name: why for part in parts for name, why in part.left_out.items()}
+  reasons = {name: [p.left_out[name] for p in parts if name in p.left_out] for name in LABELS}
+  left_out = {name: of_all(why) for name, why in reasons.items() if why}
   is_private = all(part.is_private for part in parts)
   profiles = {
     name: np.concatenate([part.profiles[name] for part in parts])
