@@ -39,6 +39,7 @@ from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
 from tff_superquantile.engine.cohort.graphs import inlining
+from tff_superquantile.engine.cohort.graphs import kernels
 from tff_superquantile.engine.cohort.graphs import ops
 from tff_superquantile.engine.cohort.graphs import walks
 
@@ -258,6 +259,10 @@ class Sequential(Mapper):
       refs = [*body.outputs, *(expressions.Ref(effect, 0) for effect in body.effects)]
       read = {ref.expression for ref in self._reads}
       needed.update(walks.walk(refs, stop=lambda expression: expression in read))
+      nodes = list(walks.nodes_of(needed))
+    else:
+      assert component is not None
+      nodes = list(ops.nodes_of(component.graph_def))
 
     def call_one(client: tf.Tensor) -> list[tf.Tensor]:
       def argument(leaf: Leaf) -> tf.Tensor:
@@ -286,5 +291,5 @@ class Sequential(Mapper):
       call_one,
       tf.range(num_clients),
       fn_output_signature=[leaf.spec for leaf in types],
-      parallel_iterations=_WINDOW * self._parallel,
+      parallel_iterations=_WINDOW * self._parallel if kernels.may_be_shared(nodes) else 1,
     )

@@ -145,9 +145,7 @@ class Reader:
     # A session need not rewrite the functions of data sets, which takes longer than most of them.
     fetched = [tensor.name for tensor in (*flat, *shapes)]
     self._read_all = sessions.Sessions(graph, [tensor.name for tensor in names], fetched, "")
-    nodes = [n for e in walks.walk(refs) for f in e.functions for n in f.node_def]
-    nodes += [e.node for e in walks.walk(refs) if e.node is not None]
-    self._repeats = any("Repeat" in node.op for node in nodes)
+    self._repeats = any("Repeat" in node.op for node in walks.nodes_of(walks.walk(refs)))
 
   def __call__(self, clients: Sequence[_Names]) -> Iterator[list[np.ndarray]]:
     """Yields the values of each client, in the order of `refs`, as parts of arrays of several."""

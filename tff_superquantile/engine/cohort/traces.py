@@ -1,6 +1,7 @@
 """Traces functions of a cohort, and gives them what the clients have read."""
 
 from collections.abc import Callable, Mapping, Sequence
+import contextlib
 import logging
 from typing import Any
 
@@ -15,6 +16,7 @@ from tff_superquantile.engine.cohort.graphs import calls
 from tff_superquantile.engine.cohort.graphs import data_sets
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.cohort.graphs import expressions
+from tff_superquantile.engine.cohort.graphs import kernels
 from tff_superquantile.engine.cohort.graphs import ops
 from tff_superquantile.engine.cohort.graphs import walks
 
@@ -124,7 +126,7 @@ class CohortFunction:
     self._why_not_before = ""
     if discovery.looks_again or discovery.shares_looks:
       self._why_not_before = "clients go over a data set several times, each time in another order"
-    self._functions: dict[tuple[tuple[reading.Form, ...], bool], tuple[Any, bool]] = {}
+    self._functions: dict[tuple[tuple[reading.Form, ...], bool], tuple] = {}
 
   def __call__(self, arrays: Sequence[Any]) -> Sequence[tf.Tensor]:
     """Returns the results of arrays or tensors; strings and data sets are arrays.
@@ -152,15 +154,20 @@ class CohortFunction:
     constants = [tuple(map(tf.constant, r.parts(form))) for r, form in zip(reads, forms)]
 
     def compute(at_once: bool) -> Sequence[tf.Tensor]:
-      function, _ = self._function(reads, forms, at_once)
+      function, turns, _ = self._function(reads, forms, at_once)
       # Data sets that have been read need not be handed over.
       tensors = [data_sets.as_tensor(a, _is_used(t)) for a, t in zip(arrays, function.inputs)]
-      return calls.call(lambda: function(tensors, constants))
+
+      def run() -> Sequence[tf.Tensor]:
+        with turns:
+          return function(tensors, constants)
+
+      return calls.call(run)
 
     try:
       return compute(at_once=True)
     except tf.errors.OpError:
-      if not self._function(reads, forms, at_once=True)[1]:
+      if not self._function(reads, forms, at_once=True)[-1]:
         raise
       return compute(at_once=False)  # Only that knows what each client's branches need.
 
@@ -189,10 +196,10 @@ class CohortFunction:
 
   def _function(
     self, reads: Sequence[reading.Read], forms: tuple[reading.Form, ...], at_once: bool
-  ) -> tuple[Any, bool]:
-    """Returns the traced function, of values that were read or of data sets.
+  ) -> tuple[Any, contextlib.AbstractContextManager, bool]:
+    """Returns the function of values that were read, or of data sets, and the turns of its threads.
 
-    The second value tells whether it computes any component for all clients `at_once`.
+    The last value tells whether it computes any component for all clients `at_once`.
     """
     key = forms, at_once
     if key not in self._functions:
@@ -207,7 +214,8 @@ class CohortFunction:
       signature = (list(self._specs), [r.specs(form) for r, form in zip(reads, forms)])
       function = tf.function(run, input_signature=signature, autograph=False)
       traced = function.get_concrete_function()
-      self._functions[key] = traced, any(mapper.has_rows for mapper in mappers)
+      turns = kernels.turns(ops.nodes_of(traced.graph.as_graph_def()))
+      self._functions[key] = traced, turns, any(mapper.has_rows for mapper in mappers)
     return self._functions[key]
 
 

@@ -16,6 +16,8 @@ import tensorflow_federated as tff
 from tff_superquantile.engine.cohort import components
 from tff_superquantile.engine.cohort import values
 from tff_superquantile.engine.cohort.graphs import errors
+from tff_superquantile.engine.cohort.graphs import kernels
+from tff_superquantile.engine.cohort.graphs import ops
 from tff_superquantile.engine.cohort.graphs import sessions
 from tff_superquantile.engine.runtime import sequences
 
@@ -90,6 +92,7 @@ class TakenApart:
     specs = [leaf.argument_spec for leaf in component.parameter_types]
     traced = tf.function(lambda *arguments: component.call(arguments), specs, autograph=False)
     self._function = traced.get_concrete_function()
+    self._turns = kernels.turns(ops.nodes_of(component.graph_def))
     self._dtypes = [spec.dtype for spec in specs]
 
   @functools.cached_property
@@ -107,7 +110,8 @@ class TakenApart:
       tf.constant(leaf.graph_def() if is_one else leaf, dtype)
       for leaf, is_one, dtype in zip(leaves, are_sequences, self._dtypes)
     ]
-    tensors = self._function(*arguments)
+    with self._turns:
+      tensors = self._function(*arguments)
     return values.pack(self._type, (tensor.numpy() for tensor in tensors))
 
 

@@ -88,6 +88,12 @@ def makes_resource(op: str) -> bool:
   )
 
 
+def is_onednns(op: str) -> bool:
+  """Tells whether oneDNN has a kernel that may take the place of TensorFlow's own."""
+  names = (f"_Mkl{op.lstrip('_')}", f"_MklNative{op.lstrip('_')}")
+  return any(op_def_registry.get(name) is not None for name in names)
+
+
 def is_variant(op: str) -> bool:
   """Tells whether the result of an op is a data set, or another value without numbers."""
   outputs = op_def_registry.get(op).output_arg

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
+from tff_superquantile.engine.cohort.graphs import kernels
 from tff_superquantile.engine.cohort.graphs import ops
 from tff_superquantile.engine.cohort.graphs import purity
 
@@ -84,7 +85,8 @@ class Sessions:
     makers = {n.op for n in nodes if ops.makes_resource(n.op) and not _is_queue(n)}
     queues = list(filter(_is_queue, nodes))
     self._reads = any(purity.may_read(node.op) for node in nodes)
-    self._shares_session = not makers and not queues and not initializer
+    has_state = makers or queues or initializer
+    self._shares_session = not has_state and kernels.may_be_shared(nodes)
     self._keeps_sessions = all(op.startswith(_BEGIN_ANEW) for op in makers) and not (
       any(op.startswith("HashTable") for op in makers) and _has_own_table(graph, fed)
     )

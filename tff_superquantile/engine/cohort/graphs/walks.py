@@ -1,7 +1,9 @@
 """What expressions depend on: all of it, parts of one kind, looks into data sets."""
 
 import collections
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import tensorflow as tf
 
 from tff_superquantile.engine.cohort.graphs import expressions
 from tff_superquantile.engine.cohort.graphs import ops
@@ -29,6 +31,15 @@ def walk(
       stack.extend(ref.expression for ref in body.outputs)
       stack.extend(body.effects)
   return [seen[order] for order in sorted(seen)]
+
+
+def nodes_of(parts: Iterable[Expression]) -> Iterator[tf.compat.v1.NodeDef]:
+  """Yields the nodes of expressions, and those of the functions that they call."""
+  for expression in parts:
+    if expression.node is not None:
+      yield expression.node
+    for function in expression.functions:
+      yield from function.node_def
 
 
 def used_from_outside(bodies: Iterable[Body], since: int) -> list[Ref]:
