@@ -1,16 +1,21 @@
 """Runs with --folds through `train` and the report: every client is a test client once."""
 
+from helpers import finished_runs
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
 from privacy.settings import command_line
 import tasks
+from tff_superquantile import atomic_files
 from tff_superquantile.experiments import describe
 from tff_superquantile.experiments import run
 from tff_superquantile.experiments import sweep
 from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.evidence import in_reports
 from tff_superquantile.experiments.pages import page
+from tff_superquantile.experiments.pages import units
+from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.report import comparison
 from tff_superquantile.experiments.run import cross_validation
 from tff_superquantile.experiments.run import run_folder
@@ -118,3 +123,29 @@ def test_private_runs_have_no_folds_by_themselves(monkeypatch):
   monkeypatch.setattr(describe, "clients_and_inputs", lambda _: (40, 1_000))
   config = run_config.from_values(task="own", epsilon=5.0, clip_norm=1.0, threshold="tree")
   assert sweep._usual_folds(command_line.parse(sweep, []), config) == 0
+
+
+@pytest.mark.parametrize("folds", [0, 2])
+def test_errors_of_number_labels_are_in_one_unit_whatever_their_fold_or_seed(tmp_path, folds):
+  sds, errors = (10.0, 5.0), (np.linspace(0.2, 0.4, 9), np.linspace(1.0, 3.0, 9))
+  for seed, (sd, own) in enumerate(zip(sds, errors)):
+    flags = dict(seed=seed, task="own", rounds=own, further={"mae": 0.0}, folds=folds)
+    finished_runs.fabricate(tmp_path, {"fed_avg": own}, {kept.CONSTANT: own}, **flags)
+    folder = tmp_path / "own" / "fed_avg" / f"seed_{seed}"
+    atomic_files.write_json(folder / "columns.json", {"label": {"std": sd, "unit": "km"}})
+    atomic_files.write_json(folder / "manifest.json", {"error": "rmse"})
+  pooled = cross_validation.pool(run_folder.find_runs(tmp_path))
+  assert len(pooled) == (1 if folds else 2)
+  assert {units.of_run(one).error.symbol for one in pooled} == {"label sd of 10 km"}
+  references = in_reports.find(pooled).of_seed.values()
+  of_constant = [its.models[kept.CONSTANT] for its in references]
+  for name, power in (("error", 1), ("mae", 1), ("loss", 2), ("num_examples", 0)):
+    its = [np.full(9, 9.0) if name == "num_examples" else own for own in errors]
+    expected = np.concatenate([its[0], its[1] * (sds[1] / sds[0]) ** power])
+    for found in ([one.clients("test") for one in pooled], [one.clients for one in of_constant]):
+      np.testing.assert_allclose(np.concatenate([one[name] for one in found]), expected)
+    if power:
+      mean = np.mean([one.numbers[f"test.{name}.mean"] for one in pooled])
+      assert mean == pytest.approx(expected.mean())
+  losses = np.mean([one.rounds["train_loss"] for one in pooled], axis=0)
+  np.testing.assert_allclose(losses, (errors[0] + errors[1] / 4) / 2)

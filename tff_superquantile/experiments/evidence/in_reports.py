@@ -11,6 +11,7 @@ import pandas as pd
 from tff_superquantile.experiments.pages import tables
 from tff_superquantile.experiments.references import kept
 from tff_superquantile.experiments.run import cross_validation
+from tff_superquantile.experiments.run import one_unit
 from tff_superquantile.experiments.run import run_folder
 
 
@@ -84,9 +85,9 @@ def find(runs: Iterable[run_folder.Run]) -> ReferencesBySeed:
 
 def read(run: run_folder.Run) -> kept.References | None:
   """Reads the reference models of a run's seed, or of all folds of a cross-validation."""
-  folds = cross_validation.single([run])
-  parts = [kept.read(fold.path.parent.parent, fold.seed) for fold in folds]
-  known = [part for part in parts if part is not None]
+  folds = cross_validation.single([run])  # Each has references in the unit of its own labels.
+  parts = [(kept.read(fold.path.parent.parent, fold.seed), fold) for fold in folds]
+  known = [part.restated(one_unit.factor(fold)) for part, fold in parts if part is not None]
   if len(known) < len(parts):
     return None
   return kept.joined(known) if len(known) > 1 else known[0]

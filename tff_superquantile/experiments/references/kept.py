@@ -19,6 +19,7 @@ import numpy as np
 from tff_superquantile import atomic_files
 from tff_superquantile import distribution
 from tff_superquantile.experiments.run import cross_validation
+from tff_superquantile.experiments.run import one_unit
 from tff_superquantile.experiments.run import run_files
 
 CONSTANT, POOLED, LOCAL, OWN_CONSTANT = "constant", "pooled", "local", "local_constant"
@@ -82,6 +83,18 @@ class References:
   is_private: bool = False
   profiles: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def restated(self, factor: float) -> References:
+    """Returns the same in another unit of the labels, see `one_unit.restated`."""
+    models = {
+      name: dataclasses.replace(
+        model,
+        clients=one_unit.restated(model.clients, factor),
+        pooled=one_unit.restated(model.pooled, factor),
+      )
+      for name, model in self.models.items()
+    }
+    return dataclasses.replace(self, models=models)
 
 
 def of_all(texts: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tff_superquantile import distribution
 from tff_superquantile.experiments.config import personal
+from tff_superquantile.experiments.run import one_unit
 from tff_superquantile.experiments.run import run_folder
 
 _TEST = "test"
@@ -80,6 +81,11 @@ class CrossValidation(run_folder.Run):
           statistics[name][row] = distribution.describe(values)[statistic]
     return statistics
 
+  @property
+  def label_sd(self) -> float | None:
+    """That of all folds, which `pool` brings to one unit."""
+    return self.folds[0].label_sd
+
   def clients(self, split: str) -> dict[str, np.ndarray]:
     """The clients of all runs; only those of "test" are different ones."""
     return _joined(self.folds, lambda fold: fold.clients(split))
@@ -113,9 +119,9 @@ def mean_of(values: Sequence[Any]) -> Any:
 
 
 def pool(runs: Iterable[run_folder.Run]) -> list[run_folder.Run]:
-  """Puts a `CrossValidation` in the place of the finished runs that make it up."""
+  """Puts a `CrossValidation` in the place of the finished runs that make it up, all in one unit."""
   together: dict[Any, list[run_folder.Run]] = {}
-  for run in runs:
+  for run in one_unit.of_task(runs):
     number = num_folds(run)
     key = (run.path.parent, run.seed // number) if number else run.path
     together.setdefault(key, []).append(run)
