@@ -39,7 +39,7 @@ def data(monkeypatch, files):
     return finished_runs.model(), {"pool 0": files} if everybody else splits
 
   opened = types.SimpleNamespace(labels=(), remarks=())
-  monkeypatch.setattr(finished_run, "get_task", lambda run, config: opened)
+  monkeypatch.setattr(finished_run, "get_task", lambda run, config, is_own=True: opened)
   monkeypatch.setattr(finished_run, "load_task", load_task)
   return splits
 
@@ -257,6 +257,6 @@ def test_command_repeats_the_run_s_numbers(lab):
 
 def test_a_command_opens_the_data_once(tmp_path, data, monkeypatch):
   opened, get_task = [], finished_run.get_task
-  monkeypatch.setattr(finished_run, "get_task", lambda *a: opened.append(a) or get_task(*a))
+  monkeypatch.setattr(finished_run, "get_task", lambda *a, **b: opened.append(a) or get_task(*a))
   assert cli.run(evaluate, [str(_write(tmp_path))]) == 0
   assert len(opened) == 1

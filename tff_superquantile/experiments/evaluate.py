@@ -130,7 +130,7 @@ def evaluate(
     config = _without_limits(config, overrides)
   if config.is_private and split != "test" and "data_dir" not in overrides:
     raise ValueError(_refusal(folder, split))
-  task = finished_run.get_task(run, config)
+  task = finished_run.get_task(run, config, is_own="data_dir" not in overrides)
   model, splits = finished_run.load_task(task, config, everybody=split == _ALL)
   chosen = splits if split == _ALL else {split: finished_run.of_split(splits, split)}
   if not config.is_private and not overrides and split != _ALL:

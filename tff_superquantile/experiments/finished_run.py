@@ -43,17 +43,27 @@ def config(run: run_folder.Run, overrides: Mapping[str, Any]) -> run_config.RunC
   return run_config.with_values(own, **values) if values else own
 
 
-def get_task(run: run_folder.Run, config: run_config.RunConfig) -> Any:
-  """Returns the `tasks.task.Task` of a finished run, with the columns of a table that it kept."""
+def get_task(run: run_folder.Run, config: run_config.RunConfig, is_own: bool = True) -> Any:
+  """Returns the `tasks.task.Task` of a finished run, with the columns of a table that it kept.
+
+  Its data are those that the run had, as its manifest says, unless they are not to be its own.
+  """
   with cli.starting_tensorflow():
     from tasks.own import encoding
     from tff_superquantile.experiments.run import build
+    from tff_superquantile.experiments.run import manifest
 
   columns, label = run.columns, getattr(config.task.own, "label_column", None)
   if columns and label is not None:
     columns = encoding.with_label(columns, label.strip())
   task = build.get_task(config, columns)
   run.check_columns(task)
+  if is_own:
+    of_run, name = task, "min_examples_per_client"  # The digest follows from that, too.
+    least = run_config.from_flags(run.flags).values()[name]
+    if config.values()[name] != least:
+      of_run = build.get_task(run_config.with_values(config, **{name: least}), run.columns)
+    manifest.check_same_data(run.path, of_run.data_digest)
   return task
 
 

@@ -33,7 +33,7 @@ def run_dir(tmp_path, monkeypatch, files):
   """The folder of a finished run of the tiny task, whose model and clients are found."""
 
   found = finished_runs.model(), {"test": files}
-  monkeypatch.setattr(finished_run, "get_task", lambda run, config: None)
+  monkeypatch.setattr(finished_run, "get_task", lambda run, config, is_own: None)
   monkeypatch.setattr(finished_run, "load_task", lambda task, config: found)
   return finished_runs.write_run(tmp_path / "out", "fed_avg", 0)
 

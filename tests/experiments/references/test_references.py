@@ -301,6 +301,26 @@ def test_references_are_computed_once(mines):
   }
 
 
+def test_a_runs_own_data_are_those_that_it_had(lab, mines):
+  run, folder = mines
+  assert run().code == 0
+  table, path = lab.folder / "mines.csv", folder / "references" / "seed_0.json"
+  references = ("references", str(folder))
+  evaluate = ("evaluate", str(folder / "fed_avg" / "seed_0"))
+  whole = (*evaluate, "--split=all")
+  content, before = table.read_text(), path.read_text()
+  path.unlink()
+  table.write_text(content + content.splitlines()[-1] + "\n")  # A row of a client twice.
+  for command in (references, evaluate, whole):
+    lab.bare(*command).assert_fails_with_a_sentence(2, "earlier content", "bring that table back")
+  assert not path.exists()
+  assert lab.bare(*evaluate, f"--data_dir={table}").code == 0  # Others, as they are told to be.
+  table.write_text(content)
+  for command in (references, evaluate, whole):
+    assert lab.bare(*command).code == 0
+  assert path.read_text() == before
+
+
 def test_references_of_private_runs_say_nothing_of_training_clients(lab):
   _write_mines(lab.folder / "mines.csv")
   flags = (*_FLAGS, f"--cache_dir={lab.cache_dir}", "--num_rounds=2", "--theta=0.5", "--epsilon=8")

@@ -89,7 +89,8 @@ def _release(
     from tff_superquantile.engine import context
     from tff_superquantile.experiments.run import manifest
 
-  model, splits = finished_run.load_task(finished_run.get_task(run, config), config)
+  task = finished_run.get_task(run, config, is_own="data_dir" not in request.where_data_is)
+  model, splits = finished_run.load_task(task, config)
   files = finished_run.of_split(splits, request.split)
   run.check_clients(request.split, files.client_ids)
   weights, fingerprint = run.weights_for(model), run.fingerprint

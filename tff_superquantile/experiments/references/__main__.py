@@ -30,7 +30,7 @@ def main(args: argparse.Namespace) -> None:
     raise ValueError(
       f"Found no finished run in {args.folder}; expected OUTPUT_DIR/TASK, with METHOD/seed_S/."
     )
-  written = making.make(runs)
+  written = making.make(runs, is_strict=True)
   print(*(f"Written: {path}" for path in written), sep="\n") if written else print("Up to date.")
 
 

@@ -33,12 +33,13 @@ _PRIVATE = (
 )
 
 
-def make(runs: Iterable[run_folder.Run]) -> list[pathlib.Path]:
+def make(runs: Iterable[run_folder.Run], is_strict: bool = False) -> list[pathlib.Path]:
   """Makes the reference models of each seed, unless they are there and up to date.
 
   Where a run of the task is private, nothing follows from training clients: the constant is that
   of the validation and test clients, who are outside of the guarantee. A seed whose data are not
-  there gets none, with a sentence on the error stream. Returns the files that were written.
+  there, or are not those of its run, gets none, with a sentence on the error stream; a strict call
+  raises that. Returns the files that were written.
   """
   by_seed: dict[int, list[run_folder.Run]] = {}
   finished = [run for run in runs if run.finished]
@@ -60,6 +61,8 @@ def make(runs: Iterable[run_folder.Run]) -> list[pathlib.Path]:
     try:
       references = _compute(chosen, chosen.config, is_private, fingerprint)
     except (OSError, ValueError) as error:
+      if is_strict:
+        raise
       print(f"The report has no reference models of seed {seed}: {error}", file=sys.stderr)
       continue
     written.append(kept.write(folder, seed, references))

@@ -47,7 +47,8 @@ def check_same_data(folder: pathlib.Path, data_digest: str) -> None:
     if run_files.read_json(path).get("data") not in (None, data_digest):
       raise ValueError(
         f"Found runs on another table, other columns or earlier content in {path.parents[2]};"
-        " expected one table a folder: choose another --output_dir, or remove that folder."
+        " expected one table a folder: bring that table back, choose another --output_dir, or"
+        " remove that folder."
       )
 
 
