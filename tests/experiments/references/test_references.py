@@ -307,7 +307,7 @@ def test_a_runs_own_data_are_those_that_it_had(lab, mines):
   table, path = lab.folder / "mines.csv", folder / "references" / "seed_0.json"
   references = ("references", str(folder))
   evaluate = ("evaluate", str(folder / "fed_avg" / "seed_0"))
-  whole = (*evaluate, "--split=all")
+  whole = (*evaluate, "--split=all", "--min_examples_per_client=2")
   content, before = table.read_text(), path.read_text()
   path.unlink()
   table.write_text(content + content.splitlines()[-1] + "\n")  # A row of a client twice.
