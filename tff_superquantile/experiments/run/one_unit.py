@@ -27,7 +27,7 @@ def restated(values: Mapping[str, Any], factor: float, power: int = 0) -> dict[s
   new: dict[str, Any] = {}
   for name, its in values.items():
     of_its = next((_POWERS[word] for word in name.split("_") if word in _POWERS), power)
-    is_number = isinstance(its, (int, float, np.ndarray))  # NaN is None in JSON.
+    is_number = isinstance(its, (int, float, np.ndarray))  # Others are as they are.
     if isinstance(its, Mapping):
       new[name] = restated(its, factor, of_its)
     else:
