@@ -27,8 +27,11 @@ def not_learned(e: evidence.Evidence) -> answer.Answer:
   """Says which feature tells the label by its ranks, where no method has learned any."""
   rank = e.facts("ranks")[0]
   correlation = tables.number(rank["correlation"], 2, sign=True)
+  learned = "no method has learned it"
+  if e.constant[e.best].value < 0:
+    learned = "it is not shown that a method has learned it"
   return answer.Answer(
-    "The features tell the label, but no method has learned it.",
+    f"The features tell the label, but {learned}.",
     (
       f"{rank['name']} has a rank correlation of {correlation} with it {rank['where']} clients.",
       "Look for wrong values, or try --model=mlp.",
