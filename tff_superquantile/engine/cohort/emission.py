@@ -8,8 +8,9 @@ runs ops with state in this order. The steps of a loop run one after the other. 
 `traces.Discovery` nothing has to run.)
 
 Draws: An op keeps its attributes but those that say where it was. It draws anew each time it runs,
-so for each client and in each call. One with a seed of its own begins anew in each call of the
-trace, where TFF's runtime goes on; stateless draws follow from their seed alone.
+so for each client and in each call. One with a seed of its own goes on from call to call, also
+within a data set's loop, which begins anew in each call of TFF's runtime; stateless draws follow
+from their seed alone.
 
 Shapes: They are what TensorFlow finds. Variables of a loop have the shapes of their initial values;
 if its body gives others, only their ranks are known, or nothing.
