@@ -1,6 +1,7 @@
 """TFF's runtime in this process: what the cohort at once cannot be, and TFF's worker can."""
 
 import asyncio
+import collections
 import re
 import threading
 
@@ -16,6 +17,8 @@ from tensorflow_federated.proto.v0 import computation_pb2
 from tff_superquantile.engine import context
 from tff_superquantile.engine import runtime
 from tff_superquantile.engine.cohort import cohort_context
+from tff_superquantile.engine.cohort import programs
+from tff_superquantile.engine.cohort.graphs import elements
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.runtime import components
 from tff_superquantile.engine.runtime import evaluation
@@ -103,6 +106,33 @@ def test_what_is_said_of_an_error_is_tensorflows_own_sentence(function, sentence
     else:
       tf.function(function)(tf.constant(0))
   assert re.fullmatch(sentence, errors.sentence(found.value))
+
+
+@pytest.mark.parametrize(
+  "limit, sentence",
+  [("_MAX_ELEMENTS", errors.TOO_MANY), ("_MAX_BYTES_WITH_ROOM", errors.TOO_LONG)],
+)
+def test_a_data_set_that_takes_too_much_is_gone_over_element_by_element(
+  monkeypatch, request, limit, sentence
+):
+  request.addfinalizer(elements.build_graphs.cache_clear)
+  elements.build_graphs.cache_clear()
+  monkeypatch.setattr(elements, limit, 30)
+  monkeypatch.setattr(programs, "_traced", collections.OrderedDict())
+
+  @tff.tensorflow.computation(tff.SequenceType(tff.TensorType(np.float32, [None])))
+  def total(data_set):
+    return data_set.reduce(np.float32(0), lambda total, part: total + tf.reduce_sum(part) * 1.25)
+
+  held = [
+    tf.data.Dataset.range(number).map(lambda i: tf.ones([(i + 1) % 3])) for number in (2, 99, 0)
+  ]
+  computation = at_clients(total)
+  with pytest.raises(tf.errors.InvalidArgumentError) as found:
+    invoke(cohort_context.CohortContext(), computation, held)
+  assert str(found.value) == sentence
+  context.set_simulation_context()
+  assert computation(held) == [3.75, 123.75, 0.0]
 
 
 def test_what_cannot_be_is_refused_with_tffs_words(ours, native):

@@ -110,8 +110,11 @@ class TakenApart:
       tf.constant(leaf.graph_def() if is_one else leaf, dtype)
       for leaf, is_one, dtype in zip(leaves, are_sequences, self._dtypes)
     ]
-    with self._turns:
-      tensors = self._function(*arguments)
+    try:
+      with self._turns:
+        tensors = self._function(*arguments)
+    except tf.errors.OpError:  # Its own graph decides, which holds one element at a time.
+      return self._in_session(argument)
     return values.pack(self._type, (tensor.numpy() for tensor in tensors))
 
 

@@ -10,6 +10,8 @@ from tff_superquantile.engine.cohort.graphs import errors
 
 # Data sets of more elements fail. TensorFlow allocates room for a whole batch beforehand.
 _MAX_ELEMENTS = 1 << 20
+# So do those that would take more, with room for the longest element in the place of each.
+_MAX_BYTES_WITH_ROOM = 1 << 29
 
 
 class Graph(NamedTuple):
@@ -47,7 +49,10 @@ def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
 
   def read(variant: tf.Tensor) -> list[tf.Tensor]:
     data_set = tf.data.experimental.from_variant(variant, specs)
-    shaped = data_set.map(lambda *element: (element, tuple(map(tf.shape, element))))
+    if all(spec.shape.is_fully_defined() for spec in specs):
+      shaped = data_set.map(lambda *element: (element, tuple(map(tf.shape, element))))
+    else:
+      shaped = data_set.scan((tf.constant(0.0), tf.constant(0.0)), _with_shapes)
     # An element of zeros comes first, since a data set without elements has no batch.
     nothing = tf.nest.map_structure(
       lambda spec: tf.zeros([size or 0 for size in spec.shape], spec.dtype), shaped.element_spec
@@ -60,7 +65,7 @@ def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
     # crashes.
     options = tf.data.Options()
     options.autotune.enabled = False
-    padded = padded.with_options(options)
+    padded = padded.scan(tf.constant(True), _if_first).with_options(options)
     # TensorFlow rewrites a data set before a loop over it. So does this: a fused shuffle and repeat
     # draws fewer orders.
     types, shapes = zip(
@@ -89,6 +94,24 @@ def build_graphs(specs: tuple[tf.TensorSpec, ...]) -> tuple[Graph, Graph]:
     _trace(read, [tf.TensorSpec([], tf.variant)]),
     _trace(take, [tf.TensorSpec([], tf.int32), *stacked, *shapes]),
   )
+
+
+def _zero_if(condition: tf.Tensor, sentence: str) -> tf.Tensor:
+  """Returns 0.0, or fails with a sentence: by an op without a state, unlike an assertion."""
+  return tf.strings.to_number(tf.where(condition, "0", sentence))
+
+
+def _with_shapes(before: tuple[tf.Tensor, ...], element: tuple[tf.Tensor, ...]) -> Any:
+  """Adds an element's shapes; `before` has the number of elements and the bytes of the longest."""
+  sizes = [tf.cast(tf.size(part), tf.float32) * max(1, part.dtype.size) for part in element]
+  number, longest = before[0] + 1, tf.maximum(before[1], tf.add_n(sizes))
+  fits = number * longest <= _MAX_BYTES_WITH_ROOM
+  state = number + _zero_if(fits, errors.TOO_LONG), longest
+  return state, (element, tuple(map(tf.shape, element)))
+
+
+def _if_first(is_first: tf.Tensor, batch: Any) -> Any:
+  return _zero_if(is_first, errors.TOO_MANY) > 0, batch
 
 
 def _trace(function: Any, specs: Sequence[tf.TensorSpec]) -> Graph:

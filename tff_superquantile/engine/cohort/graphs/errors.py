@@ -21,6 +21,12 @@ _BEFORE = re.compile(
 )
 _AFTER = re.compile(r"\n\t \[\[| \[Op:|\nTraceback \(most recent call last\):")
 _FUNCTIONS = re.compile(r"\{\{function_node [^{}]*\}\} ")
+# What `elements` says by assertions in TensorFlow's graphs.
+TOO_MANY = "Found a data set of more than 2**20 elements; expected fewer, such as batches of them."
+TOO_LONG = (
+  "Found a data set that takes more than 512 MB if each element takes as much as the longest one;"
+  " expected elements of about one length."
+)
 _NO_BATCH = "Batch size must be greater than zero"
 _SAID: set[str] = set()
 
@@ -33,6 +39,9 @@ def sentence(error: Exception) -> str:
       "Found a data set without an end (its cardinality() is tf.data.INFINITE_CARDINALITY), or"
       " batches of no examples; expected one that ends, by take() or by repeat() of a number."
     )
+  for own in (TOO_MANY, TOO_LONG):
+    if own in message:
+      return own
   message = message.strip()
   while place := _BEFORE.match(message):
     message = message[place.end() :]
