@@ -316,7 +316,7 @@ def test_data_sets_that_clients_make_of_names_are_read_before(make, tmp_path):
       path.write_text("".join(f"{number}\n" for number in own))
     found = invoke(ours, program, list(map(str, paths)), 10.0)
     assert found == [10 + sum(own) for own in numbers]
-  ((traced, _),) = ours._programs[id(program)].whole._functions.values()
+  ((traced, *_),) = ours._programs[id(program)].whole._functions.values()
   made = [node.op for node in ops.nodes_of(traced.graph.as_graph_def()) if "Line" in node.op]
   assert bool(made) == (make is _with_seeded_draws)
 

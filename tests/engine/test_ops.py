@@ -220,7 +220,7 @@ def _invoke(components, held, s, n):
   found = invoke(context, program, [*held, s, n])
   functions = context._programs[id(program)].whole._functions.values()
   return [[value for part in own for value in part] for own in zip(*found)], sorted(
-    is_at_once for _, is_at_once in functions
+    is_at_once for *_, is_at_once in functions
   )
 
 
