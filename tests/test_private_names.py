@@ -81,6 +81,11 @@ def _private_names(tree, own):
         yield imports[node.value.id] if ".proto." in name else name
 
 
+def _attribute(of, name):
+  """An attribute; of a class also one that its objects have."""
+  return getattr(of if hasattr(of, name) or not isinstance(of, type) else of(), name)
+
+
 def _resolve(name):
   """What a dotted name stands for; AttributeError or ImportError where there is none."""
   parts = name.split(".")
@@ -90,7 +95,7 @@ def _resolve(name):
     except ImportError:
       continue
     try:
-      return functools.reduce(getattr, parts[length:], module)
+      return functools.reduce(_attribute, parts[length:], module)
     except AttributeError:
       # A folder of TensorFlow's own may have the name of an interface, as tf.lite has.
       if length == 1:

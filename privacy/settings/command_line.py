@@ -78,7 +78,10 @@ class Parser(argparse.ArgumentParser):
 
   def shorten_usage(self) -> None:
     """Leaves flags out of the usage if they are many."""
-    if sum(action.help is not argparse.SUPPRESS for action in self._actions) > _MOST_SHOWN:
+    shown_ones = {
+      a.dest for a in self._option_string_actions.values() if a.help != argparse.SUPPRESS
+    }
+    if len(shown_ones) > _MOST_SHOWN:
       self.usage = f"{self.prog} [--flag=value ...]"
 
   def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

@@ -39,8 +39,9 @@ def test_poisson_cohorts_as_dp_accounting_has_them():
 def _plan(*words):
   parser = command_line.Parser()
   sampling_noise.define(parser)
-  flags = [f"--population={_N}", f"--clients_per_round={_M}", f"--delta={_DELTA}", *words]
-  return sampling_noise._plan(parser.parse_args(flags))
+  values = {"--population": _N, "--clients_per_round": _M, "--delta": _DELTA}
+  values.update(word.split("=") for word in words)
+  return sampling_noise._plan(parser.parse_args([f"{k}={v}" for k, v in values.items()]))
 
 
 def test_a_page_of_points_that_are_computed_once(tmp_path, monkeypatch):

@@ -113,8 +113,10 @@ class TakenApart:
     try:
       with self._turns:
         tensors = self._function(*arguments)
-    except tf.errors.OpError:  # Its own graph decides, which holds one element at a time.
-      return self._in_session(argument)
+    except tf.errors.OpError as error:
+      if errors.sentence(error) not in errors.NOT_HELD:
+        raise
+      return self._in_session(argument)  # Its own graph holds one element at a time.
     return values.pack(self._type, (tensor.numpy() for tensor in tensors))
 
 

@@ -23,8 +23,8 @@ from tff_superquantile.experiments.cluster import facts
 from tff_superquantile.experiments.cluster import hands
 from tff_superquantile.experiments.config import flags
 from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.plan import logs
 from tff_superquantile.experiments.plan import pool
-from tff_superquantile.experiments.run import logs
 from tff_superquantile.experiments.run import run_folder
 
 _SECONDS_BETWEEN_LOOKS = 1.0

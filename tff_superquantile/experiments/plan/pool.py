@@ -30,7 +30,7 @@ from tff_superquantile.engine.processes import limits
 from tff_superquantile.experiments import cli
 from tff_superquantile.experiments import training
 from tff_superquantile.experiments.config import run_config
-from tff_superquantile.experiments.run import logs
+from tff_superquantile.experiments.plan import logs
 from tff_superquantile.experiments.run import run_folder
 from tff_superquantile.simulation import progress
 

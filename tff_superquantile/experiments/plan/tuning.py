@@ -23,8 +23,8 @@ from tff_superquantile.experiments.config import methods
 from tff_superquantile.experiments.config import names
 from tff_superquantile.experiments.config import personal
 from tff_superquantile.experiments.config import run_config
+from tff_superquantile.experiments.plan import logs
 from tff_superquantile.experiments.plan import preset as preset_lib
-from tff_superquantile.experiments.run import logs
 from tff_superquantile.experiments.run import run_folder
 
 FILE_NAME = "tuning.json"

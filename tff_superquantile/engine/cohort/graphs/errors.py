@@ -27,6 +27,7 @@ TOO_LONG = (
   "Found a data set that takes more than 512 MB if each element takes as much as the longest one;"
   " expected elements of about one length."
 )
+NOT_HELD = (TOO_MANY, TOO_LONG)
 _NO_BATCH = "Batch size must be greater than zero"
 _SAID: set[str] = set()
 
@@ -39,7 +40,7 @@ def sentence(error: Exception) -> str:
       "Found a data set without an end (its cardinality() is tf.data.INFINITE_CARDINALITY), or"
       " batches of no examples; expected one that ends, by take() or by repeat() of a number."
     )
-  for own in (TOO_MANY, TOO_LONG):
+  for own in NOT_HELD:
     if own in message:
       return own
   message = message.strip()
