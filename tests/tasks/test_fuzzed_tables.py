@@ -21,7 +21,8 @@ def _some(rng, rows, how, column, share=0.1):
 
 
 def _marks(rng, rows):
-  mark = str(rng.choice(["?", "-", "n.a.", "unknown", " ", "#REF!"]))
+  # Not a blank, which is no value: that is counted, and not named.
+  mark = str(rng.choice(["?", "-", "n.a.", "unknown", "#REF!"]))
   return _some(rng, rows, lambda _: mark, str(rng.choice(_NUMBERS)))
 
 
