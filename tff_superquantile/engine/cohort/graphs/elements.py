@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from tff_superquantile.engine.cohort.graphs import errors
 
-# Data sets of more elements fail. TensorFlow allocates room for a whole batch beforehand.
+# More elements are not held. TensorFlow allocates room for a whole batch beforehand.
 _MAX_ELEMENTS = 1 << 20
-# So do those that would take more, with room for the longest element in the place of each.
+# Nor are those that would take more, with room for the longest element in the place of each.
 _MAX_BYTES_WITH_ROOM = 1 << 29
 
 

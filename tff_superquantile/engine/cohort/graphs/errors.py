@@ -21,7 +21,7 @@ _BEFORE = re.compile(
 )
 _AFTER = re.compile(r"\n\t \[\[| \[Op:|\nTraceback \(most recent call last\):")
 _FUNCTIONS = re.compile(r"\{\{function_node [^{}]*\}\} ")
-# What `elements` says by assertions in TensorFlow's graphs.
+# What the graphs of `elements` fail with.
 TOO_MANY = "Found a data set of more than 2**20 elements; expected fewer, such as batches of them."
 TOO_LONG = (
   "Found a data set that takes more than 512 MB if each element takes as much as the longest one;"
