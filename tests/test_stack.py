@@ -302,8 +302,11 @@ def test_keras_models_survive_those_of_graphs():
     model.compile("sgd", "mse")
     expected, values = model(x).numpy(), model.get_weights()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-      metric = tf.keras.metrics.MeanSquaredError()
-      metric = type(metric).from_config(metric.get_config())  # As TFF's finalizers do.
+      metrics = [
+        tf.keras.metrics.MeanSquaredError(),
+        tf.keras.metrics.MeanMetricWrapper(tf.keras.losses.MeanSquaredError()),
+      ]
+      metrics = [type(m).from_config(m.get_config()) for m in metrics]  # As TFF's finalizers do.
       in_graph = make()
       output = in_graph(tf.constant(x))
       session.run(tf.compat.v1.global_variables_initializer())
@@ -312,9 +315,10 @@ def test_keras_models_survive_those_of_graphs():
       np.testing.assert_allclose(session.run(output), expected, rtol=1e-6)
     np.testing.assert_array_equal(model.predict(x, verbose=0), expected)
     assert model.evaluate(x, expected, verbose=0) == pytest.approx(0.0)
-    metric = type(metric).from_config(metric.get_config())
-    metric.update_state([1.0], [3.0])
-    assert metric.result().numpy() == 4.0
+    for metric in metrics:
+      metric = type(metric).from_config(metric.get_config())
+      metric.update_state([1.0], [3.0])
+      assert metric.result().numpy() == 4.0
     assert model.fit(x, expected + 1, verbose=0).history["loss"][0] > 0
 
 

@@ -1,6 +1,7 @@
 """What the programs of TFF's tutorials share, and those of them that are short."""
 
 import collections
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -232,56 +233,48 @@ def own_optimizers():
   return run
 
 
-def reconstruction():
-  """federated_reconstruction_for_matrix_factorization: local vectors that are made anew.
+class _UserVector(tf.keras.layers.Layer):
+  """The vector of one user, which no server sees."""
 
-  By hand, as TFF's own `build_fed_recon` cannot be built with today's Keras.
-  """
-  shape = [7, 3]
+  def build(self, input_shape):
+    self.vector = self.add_weight(name="vector", shape=[1, 3], initializer="ones")
+
+  def call(self, inputs):
+    return tf.tile(self.vector, [tf.shape(inputs)[0], 1])
+
+
+def _matrix_factorization(spec):
+  layers = tf.keras.layers
+  movies = layers.Input([1], dtype=tf.int64)
+  normal = tf.keras.initializers.RandomNormal(stddev=0.3, seed=1)
+  items, user = layers.Embedding(7, 3, embeddings_initializer=normal), _UserVector()
+  ratings = layers.Dot(1)([layers.Flatten()(items(movies)), user(movies)])
+  return _learning.models.ReconstructionModel.from_keras_model_and_layers(
+    tf.keras.Model(movies, ratings), global_layers=[items], local_layers=[user], input_spec=spec
+  )
+
+
+def reconstruction():
+  """federated_reconstruction_for_matrix_factorization: local vectors that are made anew."""
   rng = np.random.default_rng(3)
   cohort = [
     tf.data.Dataset.from_tensor_slices(
-      (rng.integers(0, 7, 8 + i), rng.normal(size=8 + i).astype(np.float32))
+      (rng.integers(0, 7, [8 + i, 1]), rng.normal(size=[8 + i, 1]).astype(np.float32))
     ).batch(2)
     for i in range(3)
   ]
-  items_type = tff.TensorType(np.float32, shape)
-
-  def residual(items, user, movies, ratings):
-    return tf.reduce_mean((tf.linalg.matvec(tf.gather(items, movies), user) - ratings) ** 2)
-
-  @tff.tensorflow.computation(
-    items_type, tff.SequenceType(tff.types.tensorflow_to_type(cohort[0].element_spec))
+  model = functools.partial(_matrix_factorization, cohort[0].element_spec)
+  halves = _learning.models.ReconstructionModel.build_dataset_split_fn(
+    recon_epochs=2, recon_steps_max=3, post_recon_epochs=2, split_dataset=True
   )
-  def train(items, data_set):
-    user, own = tf.Variable(tf.zeros(3)), tf.Variable(tf.zeros(shape))
-
-    @tf.function
-    def run(items, data_set):
-      user.assign(tf.ones(3))
-      own.assign(items)
-      for movies, ratings in data_set.take(2):  # Its own vector is fitted to these.
-        with tf.GradientTape() as tape:
-          loss = residual(own, user, movies, ratings)
-        user.assign_sub(0.1 * tape.gradient(loss, user))
-      losses = tf.zeros([])
-      for movies, ratings in data_set.skip(2):
-        with tf.GradientTape() as tape:
-          loss = residual(own, user, movies, ratings)
-        gradient = tf.convert_to_tensor(tape.gradient(loss, own))
-        own.assign_sub(0.1 * gradient)
-        losses += loss
-      return own - items, losses
-
-    return run(items, data_set)
-
-  @tff.federated_computation(
-    tff.FederatedType(items_type, tff.SERVER),
-    tff.FederatedType(train.type_signature.parameter[1], tff.CLIENTS),
+  shared = dict(
+    loss_fn=tf.keras.losses.MeanSquaredError,
+    metrics_fn=lambda: [tf.keras.metrics.MeanAbsoluteError()],
+    reconstruction_optimizer_fn=sgdm(0.1),
+    dataset_split_fn=halves,
   )
-  def next_fn(items, data_sets):
-    update, losses = tff.federated_map(train, (tff.federated_broadcast(items), data_sets))
-    return tff.federated_mean(update), tff.federated_sum(losses)
-
-  start = rng.normal(size=shape).astype(np.float32)
-  return lambda: [next_fn(start, cohort), next_fn(2 * start, cohort)]
+  process = _learning.algorithms.build_fed_recon(
+    model, server_optimizer_fn=sgdm(1.0), client_optimizer_fn=sgdm(0.1), **shared
+  )
+  evaluate = _learning.algorithms.build_fed_recon_eval(model, **shared)
+  return lambda: trained(process, cohort, evaluate)

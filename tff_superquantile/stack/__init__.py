@@ -10,7 +10,8 @@ runs beside Python 3.13, TensorFlow 2.21 and numpy 2 once these are settled, her
   * TFF knows Keras 2, which is the package tf-keras (`TF_USE_LEGACY_KERAS`).
   * Two libraries of TensorFlow 2.21 write to the terminal before its log level counts (`_LOUD`).
   * Keras 2 changes the bases of its classes where a model is made in a graph, as TFF makes all of
-    them, and models that were there before are broken. Here a model of a graph has a subclass.
+    them, and models that were there before are broken. Here a model of a graph has a subclass,
+    and a metric the class that it had.
   * With numpy 2, TFF asks for the type of a number by what `warnings` has since Python 3.11.
   * What TFF starts as its worker listens to everybody, and where a shell has it ignore SIGINT,
     Python waits for it for ever: `engine.processes.worker` starts it instead.
@@ -105,6 +106,7 @@ _INFORMATION = (
 )
 _WORKER = f"{_TFF}.core.impl.executor_stacks.executor_factory"  # Starts TFF's worker.
 _DTYPES = f"{_TFF}.core.impl.types.dtype_utils"  # Has the types of Python's own numbers.
+_METRICS = "tf_keras.src.metrics.base_metric"
 _VERSIONS = "tf_keras.src.utils.version_utils"  # Chooses the base of a layer or model.
 _OF_GRAPHS = "made_by_tff_superquantile_for_graphs"
 _KERAS = "TF_USE_LEGACY_KERAS"
@@ -176,8 +178,9 @@ class _VersionsLoader(postponed.Wrapper):
     swap = vars(module)["swap_class"]
 
     def swap_class(kind: Any, eager: type, of_graphs: Any, is_eager: bool) -> Any:
-      if _OF_GRAPHS in vars(kind) and (is_eager or issubclass(kind, of_graphs)):
-        return kind  # TFF makes metrics of the class of others.
+      # Metrics add variables alone, by any base; MeanMetricWrapper asks whether it is itself.
+      if issubclass(kind, importlib.import_module(_METRICS).Metric) or _OF_GRAPHS in vars(kind):
+        return kind
       if is_eager or kind is eager or issubclass(kind, of_graphs):
         return swap(kind, eager, of_graphs, is_eager)
       return _of_graphs(kind, of_graphs)
