@@ -179,7 +179,7 @@ def test_there_may_be_clients_by_default():
 
 
 def test_what_is_not_known_is_refused_with_what_sets_tffs_own():
-  evaluator = evaluation.Evaluator(1, None, {})
+  evaluator = evaluation.Evaluator(1, 1, {})
   with pytest.raises(errors.UnsupportedError, match="Found the intrinsic own.*TFF's own runtime"):
     evaluator.intrinsic(tff.framework.Intrinsic("own", tff.FunctionType(None, np.int32)))
   other = computation_pb2.Computation(

@@ -1,7 +1,7 @@
 """A TFF context that runs computations in this process, and hands the rest to another context."""
 
-import asyncio
 from collections.abc import Callable, Sequence
+import functools
 import inspect
 import logging
 import math
@@ -141,7 +141,7 @@ class CohortContext(tff.framework.SyncContext):
     if self._fallback_context is None:
       assert self._make_fallback is not None  # Otherwise `_log` raises.
       self._fallback_context = self._make_fallback()
-    return self._fallback_context.invoke(comp, arg)
+    return calls.call(functools.partial(self._fallback_context.invoke, comp, arg))
 
 
 class AsyncCohortContext(tff.framework.AsyncContext):
@@ -160,4 +160,4 @@ class AsyncCohortContext(tff.framework.AsyncContext):
     """See `tff.framework.AsyncContext`; the argument may be a coroutine, too."""
     if inspect.isawaitable(arg):
       arg = await arg
-    return await asyncio.to_thread(self._invoke, comp, arg)
+    return await calls.awaited(self._invoke, comp, arg)

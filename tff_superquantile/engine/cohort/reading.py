@@ -152,7 +152,7 @@ class Reader:
     size = max(1, min(_CLIENTS_A_CALL, math.ceil(len(clients) / self._parallel)))
     parts = [clients[first : first + size] for first in range(0, len(clients), size)]
     tasks = [functools.partial(self._read_part, part) for part in parts]
-    of_parts = calls.results(tasks, self._parallel, self._read_all.cancel)
+    of_parts = calls.results(tasks, self._parallel)
     yield from itertools.chain.from_iterable(of_parts)
 
   def _read_part(self, clients: Sequence[_Names]) -> list[list[np.ndarray]]:

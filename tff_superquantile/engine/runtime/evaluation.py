@@ -6,7 +6,6 @@ A value is a numpy array or scalar, a `sequences.Sequence`, a `tff.structure.Str
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent import futures
 import functools
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ import tensorflow_federated as tff
 
 from tff_superquantile.engine.cohort import language
 from tff_superquantile.engine.cohort import values
+from tff_superquantile.engine.cohort.graphs import calls
 from tff_superquantile.engine.cohort.graphs import errors
 from tff_superquantile.engine.runtime import sequences
 
@@ -44,17 +44,17 @@ class Evaluator(language.Interpreter):
   def __init__(
     self,
     num_clients: int,
-    pool: futures.Executor,
+    parallel: int,
     library: Mapping[tff.framework.CompiledComputation, Component],
   ):
-    """Initializes an evaluator: `pool` computes clients, `library` gets and keeps components."""
+    """Initializes an evaluator: `parallel` clients at once, `library` gets and keeps components."""
     self._num_clients = num_clients
-    self._pool = pool
+    self._parallel = parallel
     self._library = library
 
   def component(self, block: tff.framework.CompiledComputation) -> language.Function:
     component = self._library[block]
-    return lambda argument, _: component(argument)
+    return lambda argument, _: calls.call(functools.partial(component, argument))
 
   def literal(self, block: tff.framework.Literal) -> Any:
     if isinstance(block.value, (str, bytes)):
@@ -72,8 +72,8 @@ class Evaluator(language.Interpreter):
   def at_clients(self, function: language.Function, value: Any) -> Federated:
     """Calls a function once for each client, with a structure of federated values."""
     arguments = (_take(value, i) for i in range(self._num_clients))
-    call = functools.partial(_call, function)
-    return Federated(list(self._pool.map(call, arguments)), is_all_equal=False)
+    tasks = [functools.partial(_call, function, argument) for argument in arguments]
+    return Federated(list(calls.results(tasks, self._parallel)), is_all_equal=False)
 
 
 def _call(function: language.Function, *arguments: Any) -> Any:

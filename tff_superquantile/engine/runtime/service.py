@@ -1,7 +1,6 @@
 """The service of TFF's worker, in this process: values by their numbers, computed when called."""
 
 import collections
-from concurrent import futures
 import hashlib
 import itertools
 import threading
@@ -95,7 +94,7 @@ class Service(tff.framework.RemoteExecutorStub):
 
   def __init__(self, parallel: int):
     """Initializes the service, which computes `parallel` clients at once."""
-    self._pool = futures.ThreadPoolExecutor(parallel, thread_name_prefix="clients")
+    self._parallel = parallel
     self._numbers = itertools.count()
     self._num_clients: dict[str, int] = {}
     self._values: dict[str, dict[str, _Value]] = {}
@@ -118,7 +117,7 @@ class Service(tff.framework.RemoteExecutorStub):
         self._computations.popitem(last=False)
     self._computations.move_to_end(digest)
     block, library = self._computations[digest]
-    evaluator = evaluation.Evaluator(num_clients, self._pool, library)
+    evaluator = evaluation.Evaluator(num_clients, self._parallel, library)
     return _Value(evaluator.evaluate(block, {}), block.type_signature)
 
   def get_executor(

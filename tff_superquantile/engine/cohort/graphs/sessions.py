@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
+from tff_superquantile.engine.cohort.graphs import calls
 from tff_superquantile.engine.cohort.graphs import kernels
 from tff_superquantile.engine.cohort.graphs import ops
 from tff_superquantile.engine.cohort.graphs import purity
@@ -124,7 +125,7 @@ class Sessions:
       build(fetch=self._used),
     ]
 
-  def cancel(self) -> None:
+  def _cancel(self) -> None:
     """Ends the runs that are under way by an error; later ones have new sessions."""
     _discard(self._idle)
     for session in list(self._open_ones):
@@ -133,15 +134,16 @@ class Sessions:
 
   def __call__(self, *fed: np.ndarray) -> list[Any]:
     """Runs the graph: one array a tensor; text without dimensions comes as bytes."""
-    try:
-      calls = self._idle.get_nowait()
-    except queue.Empty:
-      calls = self._open()
-    if self._shares_session:
-      self._idle.put(calls)
-    initialize, compute, used = calls
-    initialize(*fed)
-    computed = compute(*fed)
-    if self._keeps_sessions and not self._shares_session and not any(used()):
-      self._idle.put(calls)
+    with calls.interrupted_by(self._cancel):
+      try:
+        in_session = self._idle.get_nowait()
+      except queue.Empty:
+        in_session = self._open()
+      if self._shares_session:
+        self._idle.put(in_session)
+      initialize, compute, used = in_session
+      initialize(*fed)
+      computed = compute(*fed)
+      if self._keeps_sessions and not self._shares_session and not any(used()):
+        self._idle.put(in_session)
     return computed
