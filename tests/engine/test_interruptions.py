@@ -171,7 +171,8 @@ def test_what_fails_is_computed_in_another_way():
   assert asyncio.run(calls.awaited(try_twice)) == -1
 
 
-def test_a_cancelled_coroutine_ends_its_reading_alone(restored_context):
+@pytest.mark.parametrize("is_generated", [True, False])
+def test_a_cancelled_coroutine_ends_its_reading_alone(restored_context, is_generated):
   goes_on = threading.Event()
 
   def generate():
@@ -189,13 +190,16 @@ def test_a_cancelled_coroutine_ends_its_reading_alone(restored_context):
   def run(data_sets):
     return tff.federated_sum(tff.federated_map(total, data_sets))
 
-  endless = tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.int64))
+  if is_generated:  # Each client reads by itself.
+    spec = tf.TensorSpec([], tf.int64)
+    endless = tf.data.Dataset.from_generator(generate, output_signature=spec)
+  else:
+    endless = tf.data.Dataset.range(10**15).filter(lambda x: x < 0)
   tff.framework.set_default_context(context.create_async_simulation_context())
 
   async def go():
     with pytest.raises(asyncio.TimeoutError):
       await asyncio.wait_for(run([endless] * 3), 0.5)
-    # The generator goes on only until it is asked for the next element.
     return await asyncio.gather(*(run([tf.data.Dataset.range(n)] * 2) for n in (3, 4)))
 
   try:

@@ -3,7 +3,9 @@
 python -m pytest tests/engine/test_tutorials.py --run_slow    # All; some without it.
 """
 
+import asyncio
 import collections
+import datetime
 import importlib
 
 from helpers import calls
@@ -388,3 +390,83 @@ def test_tutorials_that_are_timed_give_what_tffs_runtime_gives(native, name):
   context.set_simulation_context()
   tf.random.set_seed(0)
   calls.assert_equal([calls.plain(cell()) for cell in build(2)], expected)
+
+
+class _Selections(tff.program.FederatedDataSourceIterator):
+  """Three clients a round, each time one further."""
+
+  def __init__(self, num_rounds=0):
+    self._num_rounds = num_rounds
+    self._cohort = tutorials.cohort_of(tutorials.seeded)
+
+  @classmethod
+  def from_bytes(cls, data):
+    return cls(int(data))
+
+  def to_bytes(self):
+    return str(self._num_rounds).encode()
+
+  def __deepcopy__(self, memo):  # TensorFlow copies no data set.
+    return _Selections(self._num_rounds)
+
+  @property
+  def federated_type(self):
+    element = tff.types.tensorflow_to_type(self._cohort[0].element_spec)
+    return tff.FederatedType(tff.SequenceType(element), tff.CLIENTS)
+
+  def select(self, k=None):
+    self._num_rounds += 1
+    return [self._cohort[(self._num_rounds + i) % 3] for i in range(k)]
+
+
+class _Clients(tff.program.FederatedDataSource):
+  federated_type = property(lambda self: _Selections().federated_type)
+  capabilities = ()
+
+  def iterator(self):
+    return _Selections()
+
+
+def _programs(of_context, folder, num_rounds):
+  """`tff.learning.programs.train_model`, with evaluations beside it; goes on where it ended."""
+  tff.framework.set_default_context(tff.program.NativeFederatedContext(of_context))
+  model = tutorials.dense_model(_Selections()._cohort[0].element_spec)
+  evaluation = _learning.algorithms.build_fed_eval(model)
+  models, metrics, evaluated = (tff.program.MemoryReleaseManager() for _ in range(3))
+
+  def state(name):
+    return tff.program.FileProgramStateManager(folder / name)
+
+  asyncio.run(
+    _learning.programs.train_model(
+      train_process=_learning.algorithms.build_weighted_fed_avg(model, tutorials.sgdm(0.5)),
+      train_data_source=_Clients(),
+      train_per_round_clients=2,
+      train_total_rounds=num_rounds,
+      program_state_manager=state("training"),
+      model_output_manager=models,
+      train_metrics_manager=metrics,
+      evaluation_manager=_learning.programs.EvaluationManager(
+        _Clients(),
+        evaluated,
+        state,
+        lambda name: (evaluation, None),
+        cohort_size=3,
+        duration=datetime.timedelta(seconds=0.1),
+      ),
+      evaluation_periodicity=2,
+    )
+  )
+  return [list(manager.values().items()) for manager in (models, metrics, evaluated)]
+
+
+@pytest.mark.slow
+def test_training_programs_give_what_tffs_runtime_gives(tmp_path):
+  native = tff.backends.test.create_async_test_cpp_execution_context()
+  ours = context.create_async_simulation_context()
+  for num_rounds, trained in ((3, [1, 2, 3]), (5, [4, 5])):
+    expected = _programs(native, tmp_path / "native", num_rounds)
+    found = _programs(ours, tmp_path / "ours", num_rounds)
+    models, metrics, evaluated = found
+    assert len(models) == 1 and [num for num, _ in metrics] == trained and evaluated
+    calls.assert_equal(calls.plain(found), calls.plain(expected))
