@@ -1,6 +1,7 @@
 """TFF is imported beside today's packages, in any order, and nothing of it is replaced."""
 
 import contextlib
+import importlib
 import os
 import pathlib
 import shutil
@@ -273,6 +274,13 @@ def test_pythons_own_numbers_have_their_types():
   assert str(numbers.type_signature.result) == "<int32,int64,float32,bool>"
   with pytest.raises(ValueError, match="range"):
     tff.federated_computation(lambda: 2**70)
+
+
+@pytest.mark.parametrize("name", ["baselines.emnist.emnist_models", "models.mnist"])
+def test_integers_may_be_drawn_below_a_float(name):
+  module = importlib.import_module(f"tensorflow_federated.python.simulation.{name}")
+  assert 1 <= module.random.randint(1, 1e9) <= 1e9
+  assert isinstance(module.random.randint(1, 1e9), int)
 
 
 def test_keras_models_survive_those_of_graphs():

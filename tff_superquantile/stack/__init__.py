@@ -13,6 +13,7 @@ runs beside Python 3.13, TensorFlow 2.21 and numpy 2 once these are settled, her
     them, and models that were there before are broken. Here a model of a graph has a subclass,
     and a metric the class that it had.
   * With numpy 2, TFF asks for the type of a number by what `warnings` has since Python 3.11.
+  * TFF's models of EMNIST draw an integer below 1e9, a float, which Python 3.12 refuses.
   * What TFF starts as its worker listens to everybody, and where a shell has it ignore SIGINT,
     Python waits for it for ever: `engine.processes.worker` starts it instead.
 
@@ -106,6 +107,10 @@ _INFORMATION = (
 )
 _WORKER = f"{_TFF}.core.impl.executor_stacks.executor_factory"  # Starts TFF's worker.
 _DTYPES = f"{_TFF}.core.impl.types.dtype_utils"  # Has the types of Python's own numbers.
+_INTEGERS = (  # They draw an integer.
+  f"{_TFF}.simulation.baselines.emnist.emnist_models",
+  f"{_TFF}.simulation.models.mnist",
+)
 _METRICS = "tf_keras.src.metrics.base_metric"
 _VERSIONS = "tf_keras.src.utils.version_utils"  # Chooses the base of a layer or model.
 _OF_GRAPHS = "made_by_tff_superquantile_for_graphs"
@@ -166,6 +171,13 @@ class _DtypesLoader(postponed.Wrapper):
       vars(module)["warnings"] = types.SimpleNamespace(catch_warnings=_catch_warnings)
 
 
+class _IntegersLoader(postponed.Wrapper):
+  def exec_module(self, module: types.ModuleType) -> None:
+    super().exec_module(module)
+    randint = vars(module)["random"].randint
+    vars(module)["random"] = types.SimpleNamespace(randint=lambda a, b: randint(int(a), int(b)))
+
+
 @functools.cache
 def _of_graphs(kind: Any, base: Any) -> type:
   """Returns a class with the same order of bases as Keras's change of `kind` itself."""
@@ -192,6 +204,12 @@ class _Finder:
   """Finds what is to be postponed or quiet, and leaves all else to the finders behind it."""
 
   parts = {part.module: part for part in POSTPONED}
+  others = {
+    _WORKER: _WorkerLoader,
+    _DTYPES: _DtypesLoader,
+    _VERSIONS: _VersionsLoader,
+    **dict.fromkeys(_INTEGERS, _IntegersLoader),
+  }
 
   def find_spec(
     self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -205,8 +223,7 @@ class _Finder:
     package = sys.modules.get(name.rpartition(".")[0])
     if isinstance(package, postponed.Postponed):
       postponed.run(package)  # As ever, a package has run when a module of it is imported.
-    others = {_WORKER: _WorkerLoader, _DTYPES: _DtypesLoader, _VERSIONS: _VersionsLoader}
-    if name not in self.parts and name not in _LOUD and name not in others:
+    if name not in self.parts and name not in _LOUD and name not in self.others:
       return None
     spec = importlib.machinery.PathFinder.find_spec(name, path, target)
     if spec is None or spec.loader is None:
@@ -214,8 +231,8 @@ class _Finder:
     loader: Any = spec.loader
     if name in self.parts:
       loader = postponed.Loader(loader, self.parts[name])
-    elif name in others:
-      loader = others[name](loader)
+    elif name in self.others:
+      loader = self.others[name](loader)
     elif os.environ.get(_LOG_LEVEL) != "0":
       loader = _QuietLoader(loader)
     spec.loader = loader
