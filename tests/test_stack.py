@@ -276,6 +276,17 @@ def test_pythons_own_numbers_have_their_types():
     tff.federated_computation(lambda: 2**70)
 
 
+def test_computations_may_be_nested_deeply():
+  """As those of `tff.learning.ddp_secure_aggregator` are."""
+  import tensorflow_federated as tff
+
+  block = tff.framework.Reference("x", np.int32)
+  for _ in range(200):
+    block = tff.framework.Selection(tff.framework.Struct([block]), index=0)
+  content = block.proto.SerializeToString()
+  assert type(block.proto).FromString(content).SerializeToString() == content
+
+
 @pytest.mark.parametrize("name", ["baselines.emnist.emnist_models", "models.mnist"])
 def test_integers_may_be_drawn_below_a_float(name):
   module = importlib.import_module(f"tensorflow_federated.python.simulation.{name}")

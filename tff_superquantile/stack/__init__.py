@@ -13,6 +13,8 @@ runs beside Python 3.13, TensorFlow 2.21 and numpy 2 once these are settled, her
     them, and models that were there before are broken. Here a model of a graph has a subclass,
     and a metric the class that it had.
   * With numpy 2, TFF asks for the type of a number by what `warnings` has since Python 3.11.
+  * TFF's computations with distributed privacy are nested more deeply than the 100 levels that
+    protobuf reads unless it is told to.
   * TFF's models of EMNIST draw an integer below 1e9, a float, which Python 3.12 refuses.
   * What TFF starts as its worker listens to everybody, and where a shell has it ignore SIGINT,
     Python waits for it for ever: `engine.processes.worker` starts it instead.
@@ -220,6 +222,7 @@ class _Finder:
       os.environ.setdefault(_LOG_LEVEL, "3")
     elif name == "tensorflow_federated":
       _check_keras()
+      _allow_deep_messages()
     package = sys.modules.get(name.rpartition(".")[0])
     if isinstance(package, postponed.Postponed):
       postponed.run(package)  # As ever, a package has run when a module of it is imported.
@@ -250,6 +253,12 @@ def _check_keras() -> None:
       f" {_KERAS}=1 before Python starts.",
       name="tensorflow_federated",
     )
+
+
+def _allow_deep_messages() -> None:
+  """Lets protobuf read what is nested more deeply than 100 levels."""
+  with contextlib.suppress(ImportError):  # An implementation without that limit.
+    importlib.import_module("google._upb._message").SetAllowOversizeProtos(True)
 
 
 def install() -> None:
