@@ -15,10 +15,11 @@ from tff_superquantile.engine import context
 pytestmark = pytest.mark.usefixtures("restored_context")
 _PROGRAMS_A_TEST = 20
 # TFF's runtime cannot use what `tff.sequence_map` gives, and cannot reduce a data set that
-# TensorFlow made; here both can be.
+# TensorFlow or `tff.federated_select` made; here all can be used.
 _TFFS_LIMITS = (
   "Cant embed a Seqeuence which is not proto-backed",
   "for function sequence_reduce to have value type",
+  "Only nested structures of tensors are supported",
 )
 # Nor can its Python side take data sets of tuples of one tensor.
 _TFFS_OTHER_LIMIT = "_to_representative_value"
