@@ -112,7 +112,7 @@ def assert_as_tff(seed, native, ours, folder):
 
 
 @pytest.mark.parametrize(
-  "part", [*range(3), *(pytest.param(part, marks=pytest.mark.slow) for part in range(3, 50))]
+  "part", [1, *(pytest.param(part, marks=pytest.mark.slow) for part in range(50) if part != 1)]
 )
 def test_random_programs_give_what_tffs_runtime_gives(native, part, tmp_path):
   context.set_simulation_context()

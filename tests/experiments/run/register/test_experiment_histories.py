@@ -31,7 +31,7 @@ def _live(tmp_path, cache_dir, seeds, num_steps):
 
 
 def test_histories(tmp_path, cache_dir):
-  counted = _live(tmp_path, cache_dir, range(12), num_steps=3)
+  counted = _live(tmp_path, cache_dir, range(6), num_steps=3)
   assert {outcome for _, outcome in counted} == {"done", "refused"}
 
 
